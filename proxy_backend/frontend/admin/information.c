@@ -18,8 +18,8 @@ bool server_information(Server *server, Buffer *json, Problem *problem)
         message_put_json(message, json, problem);
 }
 
-/* Handle the core's answer about a model; a model that it does not have may still be loaded. `left`: pending_models_left,
- * before the core was asked.
+/* Handle the core's answer about a model. One that the core lacks may be loaded on request. `left` is the value of
+ * pending_models_left before the core was asked.
  */
 static bool said(Server *server, Slice model, size_t left, TRITONSERVER_Error *error, Problem *problem)
 {

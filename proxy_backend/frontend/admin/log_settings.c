@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* The requested settings: a changed copy of the current ones. */
+/* The settings that a request asks for: a changed copy of the current ones. */
 typedef struct {
 
     bool info, warning, error, iso8601;
@@ -69,7 +69,7 @@ static bool want(const LogChange *change, Wanted *wanted, Problem *problem)
     return true;
 }
 
-/* Apply them; the core takes them without options, immediately. */
+/* Apply the settings. With NULL for the options, the functions take effect at once. */
 static bool set(const Wanted *wanted, Problem *problem)
 {
     return api_succeeded(triton.ServerOptionsSetLogInfo(NULL, wanted->info), problem) &&
@@ -80,7 +80,7 @@ static bool set(const Wanted *wanted, Problem *problem)
             triton.ServerOptionsSetLogFormat(NULL, wanted->iso8601 ? FORMAT_ISO8601 : FORMAT_DEFAULT), problem);
 }
 
-/* The lock is held, so that lines come in the order of changes. */
+/* Report the settings to the dispatcher. The caller holds the lock, so that reports are in the order of changes. */
 static void report(const ParsedOptions *options)
 {
     char line[128];

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* The maximum number of parameters of a load request. */
+/* Maximum number of parameters of a load request. */
 enum { PARAMETERS = 1024 };
 
 static bool is_any(Slice repository, Problem *problem)

@@ -1,17 +1,17 @@
-/* The models in repositories: their index, load and unload. Run these as jobs. */
+/* The index of models in the repositories, loading and unloading. Run these functions as jobs. */
 #ifndef PYTRITON_FRONTEND_ADMIN_REPOSITORY_H
 #define PYTRITON_FRONTEND_ADMIN_REPOSITORY_H
 
 #include "common/buffer.h"
 #include "core/server.h"
 
-/* [{"name", "version", "state", "reason"}, ...]. `repository`: "" only. */
+/* Append [{"name", "version", "state", "reason"}, ...]. Only an empty `repository` is supported. */
 bool repository_index(Server *server, Slice repository, bool ready, Buffer *json, Problem *problem);
 
-/* A parameter of a load: "config" is JSON, "file:..." a file's content. */
+/* A parameter of a load request: "config" with JSON, or "file:..." with the contents of a file. */
 typedef struct {
     Slice name;
-    int type; /* PARAMETER_STRING, PARAMETER_BYTES; others are refused */
+    int type; /* PARAMETER_STRING or PARAMETER_BYTES; others are refused */
     Slice value;
 } LoadParameter;
 bool repository_load(

@@ -1,6 +1,6 @@
 #include "admin/trace_settings.h"
 
-/* Do not keep names of nonexistent models. */
+/* Check that the model exists: settings of nonexistent models would stay forever. */
 static bool is_known(Server *server, Slice model, Problem *problem)
 {
     ServerName name;

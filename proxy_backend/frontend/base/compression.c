@@ -1,5 +1,5 @@
-/* zlib is loaded when the server starts, so that the build does not need it. The part of its API that is used, stable
- * since 1995, is declared here.
+/* zlib is loaded at startup, so it is not needed for the build. The used part of its API, stable since 1995, is
+ * declared here.
  */
 #include "base/compression.h"
 
@@ -30,11 +30,11 @@ enum {
     Z_FINISH = 4,
     Z_DEFLATED = 8,
     WINDOW = 15,
-    GZIP = 16, /* added to the window: with a gzip header */
+    GZIP = 16, /* added to the window size: use a gzip header */
     MEMORY = 8, /* zlib's default */
-    LEVEL = 1, /* answers should be fast */
-    PIECE = 1 << 16, /* bytes of output at a time */
-    MAX_INPUT = 1 << 30, /* avail_in has 32 bits */
+    LEVEL = 1, /* fast, for low latency */
+    PIECE = 1 << 16, /* bytes of output per step */
+    MAX_INPUT = 1 << 30, /* limit of avail_in, which has 32 bits */
 };
 
 static struct {
@@ -90,7 +90,7 @@ static bool is_there(Problem *problem)
         problem_set(problem, PROBLEM_UNSUPPORTED, "this server has no zlib, so it takes nothing compressed");
 }
 
-/* Pass the next part of the input to a stream. */
+/* Give a stream the next part of its input. */
 static void feed(Stream *stream, Slice *input)
 {
     if (stream->avail_in || input->size == 0)
@@ -100,7 +100,7 @@ static void feed(Stream *stream, Slice *input)
     *input = slice_after(*input, stream->avail_in);
 }
 
-/* Make room for the next piece of output, of which `most` bytes are allowed. */
+/* Make room for the next step of output, of at most `most` bytes. */
 static bool make_room(Stream *stream, Buffer *output, uint64_t most)
 {
     size_t room = most < PIECE ? (size_t)most : PIECE;
@@ -115,7 +115,7 @@ static bool expand(Stream *stream, const char *name, Slice input, Buffer *output
 {
     for (uint64_t left = limit;;) {
         feed(stream, &input);
-        /* One byte more than the limit detects that there is more. */
+        /* Allow one byte more than the limit, to detect longer output. */
         if (!make_room(stream, output, left < UINT64_MAX ? left + 1 : left))
             return problem_no_memory(problem);
         unsigned room = stream->avail_out;

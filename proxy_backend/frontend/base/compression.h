@@ -7,13 +7,15 @@
 
 typedef enum { COMPRESSION_NONE, COMPRESSION_GZIP, COMPRESSION_DEFLATE } Compression;
 
-/* Load zlib, once, before threads are started; NULL: "libz.so.1". Without it, compressed requests are refused. */
+/* Load zlib, once, before threads are started. `library` may be NULL for "libz.so.1". Without zlib, compressed
+ * requests are refused.
+ */
 bool compression_load(const char *library, Problem *problem);
 bool compression_is_loaded(void);
 
-/* Append the decompressed data, at most `limit` bytes. gzip may have several members. */
+/* Decompress and append at most `limit` bytes. A gzip input may have several members. */
 bool compression_expand(Compression compression, Slice input, Buffer *output, uint64_t limit, Problem *problem);
-/* Append these pieces, compressed as one. */
+/* Compress the pieces as one and append the result. */
 bool compression_shrink(Compression compression, const Slice *pieces, size_t count, Buffer *output, Problem *problem);
 
 #endif

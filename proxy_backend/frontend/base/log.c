@@ -26,7 +26,7 @@ bool log_is_enabled(LogLevel level)
     return (atomic_load_explicit(&enabled_levels, memory_order_relaxed) >> level & 1) != 0;
 }
 
-/* "I1122 19:02:16.000123 4711 file.c:12] ". */
+/* Write a header such as "I1122 19:02:16.000123 4711 file.c:12] ". Returns its size. */
 static size_t put_header(char *line, size_t room, LogLevel level, const char *file, int number)
 {
     struct timeval now;
@@ -71,7 +71,7 @@ void log_write(LogLevel level, const char *file, int number, const char *format,
         return;
     }
     line[size++] = '\n';
-    /* There is nowhere else to report a failed write. */
+    /* A failed write cannot be reported anywhere. */
     ssize_t ignored = write(STDERR_FILENO, line, size);
     (void)ignored;
 }

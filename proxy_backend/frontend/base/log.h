@@ -1,4 +1,4 @@
-/* The frontend's own log lines: on standard error in Triton's format, until another writer is set. */
+/* The frontend's log. It is written to standard error in Triton's format until another writer is set. */
 #ifndef PYTRITON_FRONTEND_BASE_LOG_H
 #define PYTRITON_FRONTEND_BASE_LOG_H
 
@@ -6,14 +6,14 @@
 
 typedef enum { LOG_INFO, LOG_WARNING, LOG_ERROR, LOG_VERBOSE } LogLevel;
 
-/* Write one line with one system call. Line breaks and other control characters in it are replaced: it may quote
+/* Write one line with one system call. Control characters, including line breaks, are replaced, because lines quote
  * clients' input.
  */
 __attribute__((format(printf, 4, 5))) void log_write(
     LogLevel level, const char *file, int line, const char *format, ...);
-/* Set another writer, which knows the destination and format; NULL: none. */
+/* Set another writer, which chooses the destination and format. NULL restores standard error. */
 void log_through(void (*write)(LogLevel level, const char *file, int line, const char *text));
-/* Enable or disable a level: all but LOG_VERBOSE are enabled initially. */
+/* Enable or disable a level. Initially, all but LOG_VERBOSE are enabled. */
 void log_enable(LogLevel level, bool enabled);
 bool log_is_enabled(LogLevel level);
 

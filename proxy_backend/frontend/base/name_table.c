@@ -1,4 +1,4 @@
-/* Open addressing with linear probing; entries after a removed one are moved to fill the hole. */
+/* Open addressing with linear probing. When an entry is removed, later ones are moved to close the gap. */
 #include "base/name_table.h"
 
 #include "base/siphash.h"
@@ -8,7 +8,7 @@
 #include <sys/random.h>
 
 struct NameTableEntry {
-    char *name; /* NULL: free */
+    char *name; /* NULL if the entry is free */
     size_t size;
     uint64_t hash;
     void *value;
@@ -21,7 +21,7 @@ static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 
 static void make_key(void)
 {
-    /* It only fails on kernels older than 3.17; then address space randomisation has to do. */
+    /* Fails only on kernels older than 3.17. Then use addresses, which are randomised. */
     if (getrandom(key, sizeof key, 0) != (ssize_t)sizeof key) {
         key[0] = (uint64_t)(uintptr_t)&key;
         key[1] = (uint64_t)(uintptr_t)malloc;
@@ -56,7 +56,7 @@ uint64_t name_table_hash(Slice name)
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* Returns the entry of a name, or the free one where it would go. There is a free one. */
+/* Returns the entry of a name, or the free entry where it belongs. At least one entry must be free. */
 static NameTableEntry *place(NameTableEntry *entries, size_t room, uint64_t hash, Slice name)
 {
     for (size_t at = hash & (room - 1);; at = (at + 1) & (room - 1)) {
@@ -74,7 +74,7 @@ static NameTableEntry *found(const NameTable *names, Slice name)
     return entry->name ? entry : NULL;
 }
 
-/* At most three quarters are used. */
+/* Grow the table if more than three quarters would be used. Returns false without memory. */
 static bool has_room(NameTable *names)
 {
     if (names->count < names->room / 4 * 3)
@@ -137,7 +137,7 @@ void *name_table_remove(NameTable *names, Slice name)
     size_t mask = names->room - 1, hole = (size_t)(entry - names->entries);
     for (size_t at = (hole + 1) & mask; names->entries[at].name; at = (at + 1) & mask) {
         size_t home = names->entries[at].hash & mask;
-        /* It may move to the hole unless its home is after that. */
+        /* The entry may move to the gap unless its home position is behind the gap. */
         if (((at - home) & mask) >= ((at - hole) & mask)) {
             names->entries[hole] = names->entries[at];
             hole = at;

@@ -1,4 +1,4 @@
-/* A table from names chosen by clients to pointers: its hash cannot be predicted from outside. */
+/* A hash table from names to pointers. Clients choose the names, so the hash is keyed and cannot be predicted. */
 #ifndef PYTRITON_FRONTEND_BASE_NAME_TABLE_H
 #define PYTRITON_FRONTEND_BASE_NAME_TABLE_H
 
@@ -6,26 +6,26 @@
 
 typedef struct NameTableEntry NameTableEntry;
 
-/* All zero is an empty one. It copies names, and does not own values. Threads that share it must lock. */
+/* A table of all zeros is empty. It copies the names and does not own the values. Not thread-safe. */
 typedef struct {
     NameTableEntry *entries;
-    size_t count, room; /* `room`: a power of two, or 0 */
+    size_t count, room; /* `room` is a power of two, or 0 */
 } NameTable;
 
-/* Frees the table's memory; values are the caller's. */
+/* Free the table's memory, but not the values. */
 void name_table_free(NameTable *names);
-/* Returns NULL if there is none. */
+/* Returns the value of a name, or NULL. */
 void *name_table_get(const NameTable *names, Slice name);
-/* Add a name or replace its value, which is not NULL. Returns false without memory, and changes nothing. */
+/* Set the value of a name; it must not be NULL. Returns false without memory; nothing changes then. */
 bool name_table_put(NameTable *names, Slice name, void *value);
-/* Returns the former value, NULL: none. */
+/* Remove a name. Returns its value, or NULL if it was absent. */
 void *name_table_remove(NameTable *names, Slice name);
-/* Iterate over all, in no particular order: begin with `*position` = 0. Returns false at the end. The table must not
- * change during this.
+/* Iterate over all entries, in no particular order. `*position` is 0 at first. Returns false after the last one. The
+ * table must not change meanwhile.
  */
 bool name_table_next(const NameTable *names, size_t *position, Slice *name, void **value);
 
-/* Returns a hash that cannot be predicted from outside (SipHash-1-3 with a key of this process). */
+/* Returns the hash of a name (SipHash-1-3 with a random key of this process). */
 uint64_t name_table_hash(Slice name);
 
 #endif

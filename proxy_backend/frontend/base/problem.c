@@ -10,7 +10,7 @@ typedef struct {
     int status, grpc;
 } Codes;
 
-/* By ProblemKind. */
+/* HTTP statuses and gRPC codes by ProblemKind. */
 static const Codes codes[] = {
     [PROBLEM_NONE] = {200, 0},
     [PROBLEM_INVALID] = {400, 3},
@@ -46,7 +46,7 @@ bool problem_set(Problem *problem, ProblemKind kind, const char *format, ...)
     problem_clear(problem);
     problem->kind = kind;
     if (size >= 0) {
-        /* It quotes clients' input. */
+        /* The text may quote a client's input, so sanitize it. */
         size_t whole = (size_t)size < sizeof text ? (size_t)size : sizeof text - 1;
         problem->text = slice_copy((Slice){text, utf8_sanitize(text, whole)});
     }

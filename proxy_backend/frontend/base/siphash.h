@@ -1,4 +1,4 @@
-/* The rounds of SipHash (https://www.aumasson.jp/siphash/siphash.pdf), for the hash of names and for digests. */
+/* The rounds of SipHash (https://www.aumasson.jp/siphash/siphash.pdf), which name_table.c and digest.c use. */
 #ifndef PYTRITON_FRONTEND_BASE_SIPHASH_H
 #define PYTRITON_FRONTEND_BASE_SIPHASH_H
 

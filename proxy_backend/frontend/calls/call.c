@@ -128,7 +128,7 @@ void call_origin_header(Call *call, Slice name, Slice value)
     to[value.size] = '\0';
 }
 
-/* Returns the trace of "version-trace-span-flags". */
+/* Returns the trace id in a traceparent, "version-trace-span-flags". */
 static Slice trace_of(Slice parent)
 {
     Slice version, trace, span;
@@ -144,7 +144,7 @@ bool call_state_use_header_id(CallState *state, Problem *problem)
     if (!*state->header_id) {
         Slice trace = trace_of(slice_of(state->trace_parent));
         if (trace.size)
-            memcpy(state->header_id, trace.start, trace.size); /* it has room for all of trace_parent */
+            memcpy(state->header_id, trace.start, trace.size); /* The buffer has room for a whole trace_parent. */
         state->header_id[trace.size] = '\0';
     }
     state->id_from_header = *state->header_id;
@@ -154,7 +154,7 @@ bool call_state_use_header_id(CallState *state, Problem *problem)
 
 /* ── parameters ────────────────────────────────────────────────────────────────────────────────── */
 
-/* The types of the parameters that Triton reads itself. */
+/* The types of the parameters that Triton itself uses, for error texts. */
 static const char *const type_names[] = {[PARAMETER_STRING] = "a string",
     [PARAMETER_INT] = "a whole number",
     [PARAMETER_BOOL] = "a boolean",
@@ -169,7 +169,7 @@ static bool wrong(const char *name, const CallParameter *value, const char *want
 
 static bool take_sequence_id(CallState *state, const CallParameter *value, Problem *problem)
 {
-    state->key.used = false; /* the answer depends on earlier requests */
+    state->key.used = false; /* Do not cache: the answer depends on earlier requests. */
     if (value->type == PARAMETER_INT || value->type == PARAMETER_UNSIGNED) {
         uint64_t id = value->type == PARAMETER_INT ? (uint64_t)value->integer : value->natural;
         char digits[24];
@@ -343,7 +343,7 @@ bool call_output_region(Call *call, CallTensor *output, Slice region, uint64_t o
     SharedRegion *found = shared_memory_find(all, region, offset, size, problem);
     if (found == NULL)
         return false;
-    call_state(call)->key.used = false; /* data in a region may change before it is sent */
+    call_state(call)->key.used = false; /* Do not cache: a client may change data in a region before it is sent. */
     shared_region_unref(output->region);
     output->region = found;
     output->offset = offset;

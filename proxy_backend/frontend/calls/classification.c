@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The longest number that std::to_string writes: a double of 309 digits and six more. */
+/* Maximum size of a number written like std::to_string does: a double of 309 digits, and six decimals. */
 enum { NUMBER = 340 };
 
-/* Values of one kind, with how to read, compare and write them. */
+/* How to read, compare and write values of one kind. */
 typedef struct {
     const char *bytes;
     DataType type;
@@ -63,7 +63,7 @@ static bool has_order(DataType type)
     return (type >= TYPE_UINT8 && type <= TYPE_INT64) || type == TYPE_FP32 || type == TYPE_FP64;
 }
 
-/* Order larger values first, equal ones by index, NaN last. */
+/* Order by value, largest first, then by index. NaN comes last. */
 static int compare(const void *left, const void *right, void *argument)
 {
     size_t one = *(const size_t *)left, other = *(const size_t *)right;
@@ -100,7 +100,7 @@ static void put_class(Buffer *text, const Values *values, size_t place, const ch
     memcpy(text->data + at, &length, sizeof length);
 }
 
-/* Write the values of one batch item. */
+/* Write the classes of one batch item. */
 static bool put_item(
     ResponseState *given, uint32_t index, Values values, size_t count, size_t classes, Buffer *text, Problem *problem)
 {
@@ -121,7 +121,7 @@ static bool put_item(
     return text->failed ? problem_no_memory(problem) : true;
 }
 
-/* Returns whether the first dimension is the batch's. */
+/* Find out whether the first dimension is the batch's. */
 static bool is_batched(const ResponseState *given, bool *batched, Problem *problem)
 {
     uint32_t flags = 0;
@@ -134,7 +134,7 @@ static bool is_batched(const ResponseState *given, bool *batched, Problem *probl
     return true;
 }
 
-/* Put the result into the answer's memory, with its shape. */
+/* Replace the output's data by the result, in the answer's memory. */
 static bool replace(ResponseState *given, ResponseOutput *output, const Buffer *text, const int64_t shape[2],
     size_t dims, Problem *problem)
 {
@@ -169,7 +169,8 @@ bool classification_make(ResponseState *given, uint32_t index, ResponseOutput *o
     size_t classes = output->requested->classes < count ? output->requested->classes : count;
     Buffer text = {0};
     bool made = true;
-    for (size_t item = 0; made && classes && item < items; item++) { /* a shape alone costs nothing */
+    /* Without classes, skip the loop: a large shape alone must not cost time. */
+    for (size_t item = 0; made && classes && item < items; item++) {
         Values values = {
             (const char *)output->bytes + item * count * datatype_size(output->datatype), output->datatype};
         made = put_item(given, index, values, count, classes, &text, problem);

@@ -8,7 +8,7 @@
 
 enum { HANDLE = 64, LAZY_PEER_ACCESS = 1 };
 
-/* The argument of cudaIpcOpenMemHandle, passed by value. */
+/* The argument that cudaIpcOpenMemHandle takes by value. */
 typedef struct {
     char bytes[HANDLE];
 } Handle;
@@ -18,7 +18,7 @@ static struct {
     int (*get_device)(int *device);
     int (*open_handle)(void **base, Handle handle, unsigned flags);
     int (*close_handle)(void *base);
-    int (*address_range)(uint64_t *base, size_t *size, uint64_t address); /* the driver's */
+    int (*address_range)(uint64_t *base, size_t *size, uint64_t address); /* a function of the driver */
     const char *(*error)(int code);
     bool complete;
 } cuda;
@@ -32,7 +32,7 @@ static bool find(void *library, const char *name, void *function)
     return found != NULL;
 }
 
-/* Triton's core may have loaded it already; its wheel includes one under another name. */
+/* Triton's core may have loaded the library already. A wheel includes it under another name. */
 static void load(void)
 {
     static const char *const names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so"};
@@ -48,7 +48,7 @@ static void load(void)
     cuda.complete = find(driver, "cuMemGetAddressRange_v2", &cuda.address_range) && complete;
 }
 
-/* Check that the memory is as large as registered: otherwise, the core would read beyond it. */
+/* Check that the memory has the registered size. Otherwise, the core would read beyond its end. */
 static bool is_large_enough(void *base, uint64_t size, Problem *problem)
 {
     uint64_t start;

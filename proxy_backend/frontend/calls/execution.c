@@ -5,15 +5,15 @@
 #include "common/clock.h"
 #include "tracing/tracing.h"
 
-/* Of a call's `in_core`. */
+/* The initial value of a call's `in_core`. */
 enum { PARTS_IN_CORE = 2 };
 
-/* The request has been released, and its last answer delivered. */
+/* Delete the request after its release and its last answer. */
 static void delete_request(CallState *state)
 {
     pthread_mutex_lock(&state->lock);
     TRITONSERVER_InferenceRequest *request = state->request;
-    state->request = NULL; /* before its deletion: another thread may be about to cancel it */
+    state->request = NULL; /* Reset the pointer first: another thread may be about to cancel the request. */
     pthread_mutex_unlock(&state->lock);
     api_ignore(triton.InferenceRequestDelete(request), "deleting a request");
 }
@@ -30,8 +30,8 @@ void call_part_done(CallState *state)
     call_unref(&state->call);
 }
 
-/* The core's callback, in any thread. The core no longer reads the inputs. A decoupled model may still answer: until
- * its last answer, the request is needed for cancellation.
+/* The core's callback when it no longer reads the inputs, in any thread. A decoupled model may still answer. Until its
+ * last answer, the request is kept for cancellation.
  */
 static void on_request_released(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp)
 {
@@ -54,8 +54,8 @@ static bool prepare(CallState *state, Problem *problem)
             problem);
 }
 
-/* With the lock held. The core would ignore a cancellation before it owns the request; afterwards there is nothing to
- * cancel.
+/* Cancel the request in the core, if it has it. Before the core owns the request, it ignores a cancellation. The
+ * caller holds the lock.
  */
 static void forward_cancellation(CallState *state)
 {
@@ -95,7 +95,7 @@ bool call_start(Call *call, CallOnResponse on_response, Problem *problem)
         return true;
     }
     state->in_core = PARTS_IN_CORE;
-    /* Two for the core, and one for the duration of this function: the caller's may be dropped in `on_response`. */
+    /* The core gets two references. The third is for this function, since `on_response` may drop the caller's. */
     __atomic_add_fetch(&state->refs, PARTS_IN_CORE + 1, __ATOMIC_RELAXED);
     calls_count(true);
     TRITONSERVER_InferenceTrace *trace = NULL;

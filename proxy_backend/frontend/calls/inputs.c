@@ -21,7 +21,7 @@ static bool inputs_elements(const char *name, const int64_t *shape, size_t dims,
     return true;
 }
 
-/* Returns the size before an element of BYTES. */
+/* Returns the size that precedes an element of BYTES. */
 static uint32_t element_size(const char *at)
 {
     uint32_t size;
@@ -29,7 +29,7 @@ static uint32_t element_size(const char *at)
     return size;
 }
 
-/* Count the elements, and check that none extends beyond the end. */
+/* Count the elements, and check that no one extends beyond the end. */
 static bool count_elements(
     CallState *state, const CallTensor *input, const char *bytes, size_t size, uint64_t *count, Problem *problem)
 {
@@ -117,7 +117,7 @@ static bool append(
     CallState *state, CallTensor *input, const void *bytes, size_t size, int memory, int64_t device, Problem *problem)
 {
     uint64_t count = 0;
-    /* Those in a GPU cannot be checked here. */
+    /* Elements in GPU memory cannot be checked here. */
     if (input->datatype == TYPE_BYTES && memory != MEMORY_GPU &&
         !count_elements(state, input, bytes, size, &count, problem))
         return false;
@@ -152,14 +152,15 @@ bool call_input_region(Call *call, Slice region, uint64_t offset, uint64_t size,
     CallTensor *input = begun(state, problem);
     if (input == NULL)
         return false;
-    state->key.used = false; /* its client may change it after its digest is computed and before the model reads it */
+    /* Do not cache: the client may change the input after its digest was computed and before the model reads it. */
+    state->key.used = false;
     input->region = shared_memory_find(calls_settings_of(state->calls)->shared_memory, region, offset, size, problem);
     if (input->region == NULL)
         return false;
     bool cuda = shared_region_is_cuda(input->region);
     const void *bytes = (const char *)shared_region_base(input->region) + offset;
     if (input->datatype == TYPE_BYTES && !cuda) {
-        /* Copy it: the client may change the original after the check. */
+        /* Copy the input, because the client could change the original after a check. */
         void *copy = arena_allocate(&state->memory, size);
         if (copy == NULL)
             return problem_no_memory(problem);
@@ -201,7 +202,7 @@ bool inputs_end(CallState *state, Problem *problem)
             "[request id: %s] expected %llu string elements for inference input '%s' for model '%s', got %llu",
             call_state_id(state), (unsigned long long)input->elements, input->name, state->model,
             (unsigned long long)state->input_elements);
-    /* Untyped: the core applies the model's type. */
+    /* An untyped input has the model's type, which the core applies. */
     bool is_sized = input->datatype != TYPE_BYTES && input->datatype != TYPE_INVALID;
     if (is_sized && input->given != input->expected)
         return problem_set(problem, PROBLEM_INVALID,

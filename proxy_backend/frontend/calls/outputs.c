@@ -8,10 +8,10 @@
 
 enum { ALIGNED = 64 };
 
-/* The header before each output; on its own if the output is in a region. */
+/* The header of each output. It stands alone if the output is in a region of shared memory. */
 typedef struct {
     CallState *parts;
-    size_t size; /* including this header */
+    size_t size; /* size including this header */
     bool in_block, in_region;
 } Piece;
 
@@ -27,8 +27,8 @@ static Piece *take_from_block(OutputMemory *memory, size_t size)
     return piece;
 }
 
-/* Allocate a piece with room for `size` bytes after its header. Returns NULL with the problem: it would be too much,
- * or there is no memory.
+/* Allocate a piece with `size` bytes after its header. Returns NULL with a problem if that exceeds the limit or memory
+ * is lacking.
  */
 static Piece *take_piece(CallState *parts, const char *name, size_t size, Problem *problem)
 {
@@ -76,7 +76,9 @@ static bool fits(const CallTensor *asked, const char *name, size_t size, Problem
                                      name, (unsigned long long)asked->room, size);
 }
 
-/* The core's callback, in a model's thread, possibly in several at a time for one call. */
+/* The core's callback that allocates an output. It runs in the model's threads, possibly several at a time for one
+ * call.
+ */
 static TRITONSERVER_Error *allocate(TRITONSERVER_ResponseAllocator *allocator, const char *name, size_t size,
     int memory_type, int64_t memory_type_id, void *userp, void **buffer, void **buffer_userp, int *actual_type,
     int64_t *actual_id)
@@ -109,7 +111,7 @@ static TRITONSERVER_Error *allocate(TRITONSERVER_ResponseAllocator *allocator, c
     return NULL;
 }
 
-/* The core's callback that returns where an output will be, for a backend that can produce it there. */
+/* The core's callback that tells a backend beforehand where an output will be. */
 static TRITONSERVER_Error *query(TRITONSERVER_ResponseAllocator *allocator, void *userp, const char *name, size_t *size,
     int *memory_type, int64_t *memory_type_id)
 {

@@ -7,19 +7,19 @@
 
 #include <stdlib.h>
 
-/* Defaults of the settings. */
+/* Default limits. */
 #define OUTPUT_BYTES ((uint64_t)8 << 30)
 enum { INPUTS = 1024, KEPT_BYTES = 128 << 10, KEPT_CALLS = 256 };
-enum { RESERVED_CALLS = 8 }; /* kept even if unused for long */
+enum { RESERVED_CALLS = 8 }; /* number of calls that are kept even if they are unused for long */
 
 struct Calls {
-    TrimHook trim_hook; /* first, so that its address is the object's */
+    TrimHook trim_hook; /* first, so that both have the same address */
     CallsSettings settings;
     size_t state_size;
     pthread_mutex_t lock;
-    CallState *free; /* guarded by the lock, like the rest */
+    CallState *free; /* guarded by the lock, like all fields below */
     uint64_t free_count, used_count;
-    uint64_t unneeded; /* how many were free all the time since the last check */
+    uint64_t unneeded; /* number of calls that were unused during the whole time since the last check */
     bool closed;
 };
 
@@ -115,7 +115,7 @@ void calls_free(Calls *calls)
         pool_free(calls);
 }
 
-/* The most recently used call is taken first, so unneeded ones come last. */
+/* Free the unneeded calls. They are at the end of the list, because the most recently used call is taken first. */
 static bool drop_unneeded(TrimHook *trim_hook)
 {
     Calls *calls = (Calls *)trim_hook;
@@ -191,7 +191,7 @@ static void release_regions(CallTensor *tensors, size_t count)
         shared_region_unref(tensors[i].region);
 }
 
-/* One answer's memory stays; a model that answered many times needed more. */
+/* Keep the memory of one answer. A model that answered many times needed more. */
 static void drop_spares(CallState *state, size_t kept)
 {
     ResponseState *first = state->spare;

@@ -7,9 +7,9 @@
 struct CallState;
 
 const CallsSettings *calls_settings_of(const Calls *calls);
-/* The last reference is gone. */
+/* Return a call to the pool after its last reference was dropped. */
 void calls_release(struct CallState *state);
-/* Increment or decrement calls_running. */
+/* Increment or decrement the result of calls_running. */
 void calls_count(bool more);
 
 #endif

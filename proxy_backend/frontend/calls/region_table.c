@@ -12,14 +12,14 @@
 
 enum { MAX_SLOTS = 1 << 20 };
 
-/* `hash` 0: the slot is free. It is written last, so that a process that is killed leaves no incomplete region. */
+/* A slot is free if `hash` is 0. It is written last, so that a killed process leaves no incomplete region. */
 typedef struct {
     uint64_t hash, generation;
 } Index;
 
-/* The file's layout: all zero is an empty table. Unused parts take no memory. */
+/* The file's contents. All zeros are an empty table. Unused parts occupy no memory. */
 typedef struct {
-    uint64_t used; /* slots that have ever been used: all others are free */
+    uint64_t used; /* number of slots that have ever been used; all others are free */
     uint64_t generations;
     uint64_t count;
     Index index[MAX_SLOTS];
@@ -27,7 +27,7 @@ typedef struct {
 } File;
 
 struct RegionTable {
-    int fd; /* opened separately: a lock belongs to the open file description */
+    int fd; /* opened by each process, since a lock belongs to the open file description */
     uint64_t most;
     File *file;
 };
@@ -83,7 +83,7 @@ static void unlock(RegionTable *table)
     flock(table->fd, LOCK_UN);
 }
 
-/* FNV-1a: the same in all processes; names are compared, too. */
+/* FNV-1a, which gives the same result in all processes. Names are compared as well. */
 static uint64_t hash_of(const char *name, size_t size)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -99,7 +99,7 @@ static bool is_at(const File *file, uint64_t slot, uint64_t hash, Slice name)
         memcmp(entry->name, name.start, name.size) == 0;
 }
 
-/* Returns MAX_SLOTS if there is none. */
+/* Returns the index of a name, or MAX_SLOTS if it is absent. */
 static uint64_t find(const File *file, Slice name)
 {
     uint64_t hash = hash_of(name.start, name.size);

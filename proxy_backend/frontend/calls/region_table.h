@@ -16,37 +16,39 @@
 
 enum { REGION_NAME = 1024, REGION_KEY = NAME_MAX };
 
-/* A region as registered. */
+/* A region as it was registered. */
 typedef struct {
     uint64_t offset, size;
-    uint64_t file_device, file_inode; /* of the system: the file that the key named then */
-    int64_t device; /* of CUDA */
+    uint64_t file_device, file_inode; /* for system memory: the file that the key named at that time */
+    int64_t device; /* for CUDA memory */
     bool cuda;
     uint16_t name_size, key_size;
-    char name[REGION_NAME], key[REGION_KEY + 1]; /* not terminated; of CUDA, the key is the handle */
+    char name[REGION_NAME], key[REGION_KEY + 1]; /* not terminated by NUL; for CUDA memory, the key is the handle */
 } RegionEntry;
 
-/* The slot of a region, distinguishable from that of a later region in the same place. */
+/* Identifies a registration, also if its slot is used again later. */
 typedef struct {
     uint64_t slot, generation;
 } RegionPlace;
 
 typedef struct RegionTable RegionTable;
 
-/* The caller keeps `fd`, which must stay open; -1: a table of this process alone. It has at most `most` regions. */
+/* Create a table of at most `most` regions in the file `fd`, which the caller keeps open. With -1, the table belongs
+ * to this process alone.
+ */
 RegionTable *region_table_new(int fd, uint64_t most, Problem *problem);
 void region_table_free(RegionTable *table);
 
-/* Returns false if the name exists (PROBLEM_EXISTS), or the table is full (PROBLEM_TOO_MANY). */
+/* Add a region. Returns false if the name exists (PROBLEM_EXISTS) or the table is full (PROBLEM_TOO_MANY). */
 bool region_table_put(RegionTable *table, const RegionEntry *entry, RegionPlace *place, Problem *problem);
-/* Check the same before creating the region. */
+/* Check beforehand whether a region could be added. */
 bool region_table_may_put(RegionTable *table, Slice name, Problem *problem);
-/* Returns false if the name does not exist. */
+/* Find a region. Returns false if the name does not exist. */
 bool region_table_find(RegionTable *table, Slice name, RegionEntry *entry, RegionPlace *place);
-/* Returns whether a region is still there, without a system call. */
+/* Returns whether a region is still registered. Makes no system call. */
 bool region_table_has(const RegionTable *table, RegionPlace place);
 void region_table_remove(RegionTable *table, RegionPlace place);
-/* Iterate over all regions: begin with `*position` = 0. Returns false at the end. */
+/* Iterate over all regions. `*position` is 0 at first. Returns false after the last one. */
 bool region_table_next(RegionTable *table, uint64_t *position, RegionEntry *entry, RegionPlace *place);
 
 #endif

@@ -11,9 +11,9 @@ enum { ALIGNED = 64, CONFIG_DEPTH = 64 };
 enum { CONFIG_VERSION = 1 };
 
 struct CachedResponse {
-    CachedResponse *newer, *older; /* guarded by the cache's lock */
+    CachedResponse *newer, *older; /* in order of use; guarded by the cache's lock */
     uint64_t value[2];
-    size_t size; /* of all its memory, which is one allocation */
+    size_t size; /* size of the whole allocation */
     unsigned refs; /* atomic */
     CallResponse response;
 };
@@ -21,15 +21,15 @@ struct CachedResponse {
 struct ResponseCache {
     Server *server;
     uint64_t limit, key[2];
-    pthread_mutex_t lock; /* guards everything below */
-    uint64_t changes;     /* number of changes of the server's models when the cache was last empty */
-    NameTable models;         /* from name and version to whether the configuration enables the cache */
-    NameTable responses;      /* from the value of a digest */
+    pthread_mutex_t lock; /* guards all fields below */
+    uint64_t changes;     /* the server's count of model changes when the cache was last emptied */
+    NameTable models;         /* by name and version: whether the configuration enables the cache */
+    NameTable responses;      /* by digest */
     CachedResponse *newest, *oldest;
     ResponseCacheCounts counts;
 };
 
-/* The values in `models`. */
+/* The values of `models`. */
 static char cache_enabled, cache_disabled;
 
 ResponseCache *response_cache_new(Server *server, uint64_t bytes, Problem *problem)
@@ -79,7 +79,7 @@ static void drop(ResponseCache *cache, CachedResponse *cached)
     cached_response_unref(cached);
 }
 
-/* Empty the cache if models have changed. Returns the number of changes. */
+/* Empty the cache if models have changed. Returns the count of changes. */
 static uint64_t follow_changes(ResponseCache *cache)
 {
     uint64_t changes = server_changes(cache->server);
@@ -128,7 +128,7 @@ static bool config_enables_cache(Slice config)
     return enabled && !json_failed(&json);
 }
 
-/* Read it from the model's configuration; a model without a readable one does not use the cache. */
+/* Read the model's configuration. Without a readable one, the model does not use the cache. */
 static bool model_enables_cache(Server *server, const char *model, int64_t version)
 {
     TRITONSERVER_Message *message = NULL;
@@ -145,7 +145,7 @@ static bool model_enables_cache(Server *server, const char *model, int64_t versi
     return enabled;
 }
 
-/* A name prefixed with its version. */
+/* The key in `models`: a version and a name. */
 typedef struct {
     int64_t version;
     char name[SERVER_NAME];
@@ -168,7 +168,8 @@ void response_cache_begin(ResponseCache *cache, const char *model, int64_t versi
     if (said == NULL) {
         said = model_enables_cache(cache->server, model, version) ? &cache_enabled : &cache_disabled;
         pthread_mutex_lock(&cache->lock);
-        if (cache->changes == key->changes) /* without memory for it, it is looked up again */
+        /* Without memory for the entry, the configuration is read again next time. */
+        if (cache->changes == key->changes)
             name_table_put(&cache->models, known, (void *)(uintptr_t)said);
         pthread_mutex_unlock(&cache->lock);
     }
@@ -198,9 +199,9 @@ CachedResponse *response_cache_find(ResponseCache *cache, CacheKey *key)
     return found;
 }
 
-/* An allocation that is first measured, then made. */
+/* Memory that is first measured and then allocated. */
 typedef struct {
-    char *start; /* NULL: measuring */
+    char *start; /* NULL while measuring */
     size_t used;
 } Piece;
 
@@ -218,7 +219,7 @@ static const char *take_string(Piece *piece, const char *string)
     return take(piece, string, strlen(string) + 1);
 }
 
-/* Copy an answer to an allocation; without memory yet, only measure it. */
+/* Copy an answer into the allocation, or only measure it. */
 static void copy_response(Piece *piece, const CallResponse *response, CallResponse *copy)
 {
     *copy = (CallResponse){.final = true, .version = response->version};
@@ -249,7 +250,7 @@ static void copy_response(Piece *piece, const CallResponse *response, CallRespon
     copy->parameters = parameters;
 }
 
-/* Returns NULL if it is larger than the limit, or without memory. */
+/* Copy a response for the cache. Returns NULL if it exceeds the limit, or without memory. */
 static CachedResponse *response_new(const CallResponse *response, uint64_t limit)
 {
     CallResponse counted;
@@ -274,7 +275,8 @@ void response_cache_add(ResponseCache *cache, const CacheKey *key, const CallRes
         return;
     memcpy(made->value, key->value, sizeof made->value);
     pthread_mutex_lock(&cache->lock);
-    /* Models that have changed since may not have given it; of two simultaneous answers, the first is kept. */
+    /* Discard the answer if models have changed since the request began. Of two simultaneous answers, keep the first.
+     */
     bool stays =
         follow_changes(cache) == key->changes && name_table_get(&cache->responses, name_of(made->value)) == NULL;
     if (stays) {

@@ -21,35 +21,37 @@
 
 typedef struct CachedResponse CachedResponse;
 
-/* The cache data of a request: all zero if it is not cached. */
+/* What the cache needs to know about a request. All zeros if it is not cached. */
 typedef struct {
     bool used;
     Digest digest;
-    uint64_t value[2]; /* the digest, after response_cache_find */
-    uint64_t changes;  /* number of changes of the server's models when the request began */
+    uint64_t value[2]; /* the digest; set by response_cache_find */
+    uint64_t changes;  /* the server's count of model changes when the request began */
 } CacheKey;
 
 typedef struct {
     uint64_t hits, misses, entries, bytes;
 } ResponseCacheCounts;
 
-/* Create a cache of this size. NULL: a problem. */
+/* Create a cache of `bytes` bytes. Returns NULL with a problem. */
 ResponseCache *response_cache_new(Server *server, uint64_t bytes, Problem *problem);
 void response_cache_free(ResponseCache *cache);
 
-/* Everything below is thread-safe. */
+/* The functions below are thread-safe. */
 
-/* Begin the key of a request to an existing model; key->used is false unless its configuration enables the cache. */
+/* Begin the key of a request to an existing model. `key->used` stays false unless the model's configuration enables
+ * the cache.
+ */
 void response_cache_begin(ResponseCache *cache, const char *model, int64_t version, CacheKey *key);
-/* Complete the key. Returns NULL if there is no such response; otherwise the caller owns it until
+/* Complete the key and look it up. Returns NULL, or the response, which the caller has to release with
  * cached_response_unref.
  */
 CachedResponse *response_cache_find(ResponseCache *cache, CacheKey *key);
-/* Add a copy of an answer without an error, unless models have changed since. */
+/* Add a copy of an answer without an error. It is ignored if models have changed since the request began. */
 void response_cache_add(ResponseCache *cache, const CacheKey *key, const CallResponse *response);
 ResponseCacheCounts response_cache_counts(ResponseCache *cache);
 
-/* Returns the answer: model, version, outputs, whose `requested` is NULL, and parameters. */
+/* Returns the cached answer: model, version, outputs (whose `requested` is NULL) and parameters. */
 const CallResponse *cached_response_get(const CachedResponse *cached);
 void cached_response_unref(CachedResponse *cached);
 

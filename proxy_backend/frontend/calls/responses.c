@@ -42,7 +42,7 @@ void call_response_release(CallResponse *response)
     call_unref(&state->call);
 }
 
-/* Returns a model's text as valid UTF-8. NULL without memory. */
+/* Returns a text of a model as valid UTF-8, or NULL without memory. */
 static const char *sanitized(ResponseState *response_state, const char *text)
 {
     Slice slice = slice_of(text ? text : "");
@@ -176,7 +176,7 @@ static bool read_response(ResponseState *response_state, Problem *problem)
     return read_parameters(response_state, problem) && read_outputs(response_state, problem);
 }
 
-/* Returns whether all regions of a call are complete, so that neither inputs nor outputs were lost. */
+/* Returns whether all shared memory regions of a call are complete, so that no input or output was lost. */
 static bool regions_are_intact(const Call *call, Problem *problem)
 {
     for (size_t i = 0; i < call->input_count; i++)
@@ -188,7 +188,9 @@ static bool regions_are_intact(const Call *call, Problem *problem)
     return true;
 }
 
-/* Deliver answers one at a time; a thread that arrives during this leaves its answer to the delivering one. */
+/* Deliver an answer. Answers are delivered one at a time: if another thread is delivering one, it also delivers this
+ * one.
+ */
 static void deliver(CallState *state, ResponseState *response_state)
 {
     pthread_mutex_lock(&state->lock);
@@ -213,7 +215,7 @@ static void deliver(CallState *state, ResponseState *response_state)
     pthread_mutex_unlock(&state->lock);
 }
 
-/* There is no memory for an answer. The preallocated last one reports that. */
+/* Without memory for an answer, report this with the preallocated last answer. */
 static ResponseState *use_last_resort(CallState *state, TRITONSERVER_InferenceResponse *core_response, bool final)
 {
     log_error("no memory for an answer of model '%s'", state->model);
@@ -254,7 +256,9 @@ static void complete(CallState *state, TRITONSERVER_InferenceResponse *core_resp
     deliver(state, response_state);
 }
 
-/* The parts of a response that do not depend on the call stay in it; outputs refer to the call's request for them. */
+/* Fill an answer from the cache. What does not depend on the call stays in the cached response; the outputs get the
+ * descriptions of the call's request.
+ */
 static bool read_cached(ResponseState *response_state, Problem *problem)
 {
     CallResponse *response = &response_state->response;
@@ -278,7 +282,7 @@ static bool read_cached(ResponseState *response_state, Problem *problem)
 
 void responses_deliver_cached(CallState *state, CachedResponse *core_response)
 {
-    call_ref(&state->call); /* the caller's may be dropped in `on_response` */
+    call_ref(&state->call); /* `on_response` may drop the caller's reference. */
     ResponseState *response_state = acquire_response(state);
     if (response_state == NULL)
         response_state = use_last_resort(state, NULL, true);
@@ -300,7 +304,7 @@ void responses_complete(TRITONSERVER_InferenceResponse *core_response, const uin
 {
     CallState *state = userp;
     bool final = (flags & RESPONSE_FINAL) != 0;
-    /* Another thread may deliver the last answer, and drop its reference to the call, during this. */
+    /* Meanwhile, another thread may deliver the last answer and drop its reference to the call. */
     call_ref(&state->call);
     if (core_response || final)
         complete(state, core_response, final);

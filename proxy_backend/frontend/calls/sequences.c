@@ -8,19 +8,19 @@
 #include <stdlib.h>
 
 enum {
-    DEFAULT_IDLE_MS = 1000, /* the core's */
-    MAX_SEQUENCES = 1 << 16, /* known at a time; no core has slots for so many */
+    DEFAULT_IDLE_MS = 1000, /* default of the core */
+    MAX_SEQUENCES = 1 << 16, /* more than any core has slots for */
 };
 
 struct Sequence {
     unsigned running; /* requests in the core */
-    bool ended; /* it is no longer in the table, and is freed with its last request */
+    bool ended; /* removed from the table; freed with its last request */
     uint64_t last_ms, idle_ms;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static NameTable sequences; /* by model and id */
-static bool closed; /* another process replaces this one: a sequence that begins here could not continue there */
+static NameTable sequences; /* by model and sequence id */
+static bool closed; /* no new sequences, since another process replaces this one and could not continue them */
 
 /* ── idle limits ──────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -39,7 +39,7 @@ static bool read_batching(Json *json, Buffer *scratch, uint64_t *idle_ms)
     return !json_failed(json);
 }
 
-/* Returns 0 if the model has no sequences. */
+/* Returns the idle limit in a model's configuration, or 0 if the model has no sequences. */
 static uint64_t idle_ms_of(Slice configuration)
 {
     const JsonLimits limits = {.depth = 64, .values = 1 << 20, .string_bytes = UINT64_MAX};
@@ -92,7 +92,9 @@ static void forget(Slice key, Sequence *sequence)
         free(sequence);
 }
 
-/* Remove those that are over. Entries after a removed one may move to its place, so check that again. */
+/* Remove the sequences that are over. Check a position again after a removal, since later entries may have moved to
+ * it.
+ */
 static void sweep(void)
 {
     uint64_t now_ms = clock_ms();
@@ -128,7 +130,7 @@ bool sequence_request(Server *server, const char *model, const char *id, uint32_
     Buffer key = {0};
     bool begins = flags & SEQUENCE_START, may = true;
     uint64_t idle_ms = begins ? query_idle_ms(server, model) : 0;
-    uint64_t hash = name_table_hash(slice_of(id)); /* ids may be of any length */
+    uint64_t hash = name_table_hash(slice_of(id)); /* Hash the id, which may have any length. */
     *sequence = NULL;
     buffer_put_string(&key, model);
     buffer_put(&key, (const char *)&hash, sizeof hash);

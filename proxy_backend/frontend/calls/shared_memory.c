@@ -16,34 +16,34 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The prefixes of the memory of Triton's python backend, and of the daemon (new_shm_prefix in
+/* Prefixes of the files of Triton's python backend, and of the daemon (new_shm_prefix in
  * dispatcher/server/frontend.py).
  */
 #define PYTHON_BACKEND_PREFIX "triton_python_backend_shm_region_"
 #define DAEMON_PREFIX "pytriton-"
 
-/* A region as mapped by this process. */
+/* A region that this process has mapped. */
 struct SharedRegion {
     unsigned refs;
     RegionPlace place;
-    char *name, *key; /* of CUDA, the key is the handle */
+    char *name, *key; /* the key of CUDA memory is its handle */
     size_t key_size;
     uint64_t offset, size;
     uint64_t file_device, file_inode;
     int64_t device;
-    void *mapped; /* of the system: whole pages */
+    void *mapped; /* for system memory: the whole pages */
     size_t mapped_size;
     void *base;
     bool cuda;
-    int fd;           /* of the system: the file; -1: none */
-    BusGuard *guard;  /* of the mapping */
-    bool truncated;   /* the file was seen truncated; atomic */
+    int fd;           /* for system memory: the file; otherwise -1 */
+    BusGuard *guard;  /* guards the mapping */
+    bool truncated;   /* the file was found to be truncated; atomic */
 };
 
 struct SharedMemory {
-    pthread_mutex_t lock; /* guards everything below */
-    RegionTable *table; /* the registered regions of both kinds, which share their names */
-    NameTable regions; /* the mapped ones; some may no longer be registered */
+    pthread_mutex_t lock; /* guards the fields below */
+    RegionTable *table; /* all registered regions; both kinds share the names */
+    NameTable regions; /* the mapped regions, some of which may no longer be registered */
 };
 
 SharedMemory *shared_memory_new(uint64_t most, int fd, Problem *problem)
@@ -143,7 +143,7 @@ static SharedRegion *region_new(Slice name, Slice key, uint64_t offset, uint64_t
     return NULL;
 }
 
-/* Make a region the mapped one of its name. The table takes the caller's reference over. With the lock held. */
+/* Store a mapped region under its name. The table takes over the caller's reference. The caller holds the lock. */
 static bool keep(SharedMemory *all, SharedRegion *region, Problem *problem)
 {
     Slice name = slice_of(region->name);
@@ -154,7 +154,9 @@ static bool keep(SharedMemory *all, SharedRegion *region, Problem *problem)
     return true;
 }
 
-/* Returns the mapped region of a name; NULL if it is no longer registered or not mapped. With the lock held. */
+/* Returns the mapped region of a name, or NULL if it is not mapped, or no longer registered. The caller holds the
+ * lock.
+ */
 static SharedRegion *mapped(SharedMemory *all, Slice name)
 {
     SharedRegion *region = name_table_get(&all->regions, name);
@@ -165,7 +167,7 @@ static SharedRegion *mapped(SharedMemory *all, Slice name)
     return NULL;
 }
 
-/* Returns false. */
+/* Count a registration that was refused because there are too many regions. Returns false. */
 static bool refused(const Problem *problem)
 {
     if (problem->kind == PROBLEM_TOO_MANY)
@@ -173,7 +175,7 @@ static bool refused(const Problem *problem)
     return false;
 }
 
-/* Register it, unless its name is taken. The table takes the caller's reference over. */
+/* Register a region, unless its name is taken. Takes over the caller's reference. */
 static bool put(SharedMemory *all, SharedRegion *region, Problem *problem)
 {
     RegionEntry entry = {.offset = region->offset,
@@ -199,7 +201,7 @@ static bool put(SharedMemory *all, SharedRegion *region, Problem *problem)
     return refused(problem);
 }
 
-/* Check whether a region of this name may be added, before creating it. */
+/* Check whether a region with this name can be added, before it is mapped. */
 static bool may_begin(SharedMemory *all, Slice name, Problem *problem)
 {
     pthread_mutex_lock(&all->lock);
@@ -208,8 +210,8 @@ static bool may_begin(SharedMemory *all, Slice name, Problem *problem)
     return may || refused(problem);
 }
 
-/* Returns whether a name in /dev/shm belongs to Triton's python backend or the daemon: a client could read and change
- * other clients' tensors there.
+/* Returns whether a file in /dev/shm belongs to Triton's python backend or the daemon. Clients must not read and
+ * change other clients' tensors there.
  */
 static bool is_internal(const char *name)
 {
@@ -217,7 +219,7 @@ static bool is_internal(const char *name)
         strncmp(name, DAEMON_PREFIX, strlen(DAEMON_PREFIX)) == 0;
 }
 
-/* Open the object with this key in /dev/shm: one file there, not a path to another place. */
+/* Open the file with the region's key in /dev/shm. The key must not be a path to another directory. */
 static int open_key(const SharedRegion *region, Problem *problem)
 {
     const char *name = region->key + (*region->key == '/');
@@ -237,7 +239,7 @@ static int open_key(const SharedRegion *region, Problem *problem)
     return fd;
 }
 
-/* Returns whether the file has the named part: reading beyond its end would crash the process. */
+/* Returns whether the file contains the whole region. Reading beyond the file's end would crash the process. */
 static bool file_has_part(const SharedRegion *region, const struct stat *status)
 {
     uint64_t end;
@@ -265,7 +267,7 @@ static bool map(SharedRegion *region, Problem *problem)
     if (mapped == MAP_FAILED)
         return problem_set(problem, PROBLEM_INTERNAL,
             "unable to process address space of shared memory region '%s' (%s)", region->name, strerror(errno));
-    /* Truncation removes whole pages. */
+    /* Guard whole pages, since truncation removes whole pages. */
     region->guard = bus_guard_add(mapped, (size + page - 1) / page * page);
     if (region->guard == NULL) {
         munmap(mapped, size);
@@ -277,14 +279,14 @@ static bool map(SharedRegion *region, Problem *problem)
     return true;
 }
 
-/* Map the object with the region's key. */
+/* Map the file with the region's key. */
 static bool map_key(SharedRegion *region, Problem *problem)
 {
     region->fd = open_key(region, problem);
     return region->fd >= 0 && has_part(region, problem) && map(region, problem);
 }
 
-/* Map a GPU's memory; the region's key is the handle. */
+/* Map GPU memory. The region's key is the handle. */
 static bool map_handle(SharedRegion *region, int64_t device, Problem *problem)
 {
     Slice handle = {region->key, region->key_size};
@@ -326,8 +328,8 @@ bool shared_memory_register_cuda(
     return false;
 }
 
-/* Map a region that a client has registered with another process. With the lock held; the table has the reference.
- * NULL: a problem.
+/* Map a region that a client registered with another process. Returns NULL with a problem, otherwise a region whose
+ * reference the table holds. The caller holds the lock.
  */
 static SharedRegion *take_over(SharedMemory *all, Slice name, Problem *problem)
 {
@@ -355,11 +357,11 @@ static SharedRegion *take_over(SharedMemory *all, Slice name, Problem *problem)
 
 /* ── unregistering ──────────────────────────────────────────────────────────────────────────────── */
 
-/* With the lock held. */
+/* Unregister a region. The caller holds the lock. */
 static void forget(SharedMemory *all, Slice name, RegionPlace place)
 {
     region_table_remove(all->table, place);
-    mapped(all, name); /* this drops unregistered ones */
+    mapped(all, name); /* Removes the mapping, because the region is not registered any more. */
 }
 
 static void unregister_all(SharedMemory *all, bool cuda)
@@ -413,7 +415,7 @@ static int by_name(const void *one, const void *other)
     return order ? order : (int)a->name_size - (int)b->name_size;
 }
 
-/* Returns all regions of a kind. NULL without memory. */
+/* Returns all registered regions of a kind, for free(), or NULL without memory. */
 static RegionEntry *list(SharedMemory *all, bool cuda, size_t *count)
 {
     uint64_t position = 0;
@@ -485,7 +487,7 @@ bool shared_region_is_intact(SharedRegion *region, Problem *problem)
     if (region->cuda)
         return true;
     struct stat status;
-    /* A partially truncated page can still be accessed: its missing part reads as zeros. */
+    /* A page that is partly beyond the file's end can still be accessed, and reads as zeros there. */
     if (fstat(region->fd, &status) != 0 || !file_has_part(region, &status))
         __atomic_store_n(&region->truncated, true, __ATOMIC_RELEASE);
     if (!__atomic_load_n(&region->truncated, __ATOMIC_ACQUIRE) && !bus_guard_is_broken(region->guard))

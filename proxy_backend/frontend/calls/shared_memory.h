@@ -1,4 +1,4 @@
-/* Memory that clients share with the server: regions of /dev/shm, and of GPUs. Any thread. */
+/* Memory that clients share with the server: regions in /dev/shm, and of GPUs. Any thread. */
 #ifndef PYTRITON_FRONTEND_CALLS_SHARED_MEMORY_H
 #define PYTRITON_FRONTEND_CALLS_SHARED_MEMORY_H
 
@@ -8,20 +8,19 @@
 typedef struct SharedMemory SharedMemory;
 typedef struct SharedRegion SharedRegion;
 
-/* Create the set of regions, which has at most `most`: each is a mapping, of which a process has at most some ten
- * thousand. `fd`: of the table that the dispatcher's servers share (region_table.h); -1: the regions belong to this
- * process alone.
+/* Create a set of at most `most` regions. Each is a mapping, of which a process can have some ten thousand. `fd` is
+ * the table that the dispatcher's servers share (region_table.h). With -1, the regions belong to this process alone.
  */
 SharedMemory *shared_memory_new(uint64_t most, int fd, Problem *problem);
 void shared_memory_free(SharedMemory *all);
 
-/* Map a part of the object with that key in /dev/shm, such as "/mine". */
+/* Register a part of the file `key` in /dev/shm, such as "/mine". */
 bool shared_memory_register(SharedMemory *all, Slice name, Slice key, uint64_t offset, uint64_t size, Problem *problem);
-/* Map GPU memory, given a handle of cudaIpcGetMemHandle (64 bytes). */
+/* Register GPU memory, given a handle of cudaIpcGetMemHandle (64 bytes). */
 bool shared_memory_register_cuda(
     SharedMemory *all, Slice name, Slice handle, int64_t device, uint64_t size, Problem *problem);
 
-/* Unregister one, or with `name` "" all, of one kind; requests in flight keep using it. */
+/* Unregister the region `name` of a kind, or all of this kind if it is "". Requests in flight can still use them. */
 bool shared_memory_unregister(SharedMemory *all, bool cuda, Slice name, Problem *problem);
 
 /* A registered region. */
@@ -30,21 +29,23 @@ typedef struct {
     uint64_t offset, size;
     int64_t device;
 } SharedRegionStatus;
-/* Call `report` for one, or with `name` "" for all, of one kind, sorted by name. An unknown name is a problem. */
+/* Call `report` for the region `name` of a kind, or for all of this kind, sorted by name, if it is "". An unknown name
+ * is a problem.
+ */
 bool shared_memory_status(SharedMemory *all, bool cuda, Slice name,
     void (*report)(void *user, const SharedRegionStatus *status), void *user, Problem *problem);
 
-/* Returns a part of a region, to be released by shared_region_unref. The problem: there is no such region, it is too
- * small, or it is truncated.
+/* Returns a region, after checking that it has the given part. The caller releases it with shared_region_unref.
+ * Returns NULL with a problem if there is no such region, it is too small, or it is truncated.
  */
 SharedRegion *shared_memory_find(SharedMemory *all, Slice name, uint64_t offset, uint64_t size, Problem *problem);
-/* Returns whether the file still has its full size, and no missing part was accessed. Once false, with the problem,
- * it stays so.
+/* Returns whether the file has its full size, and no missing part has been accessed. After returning false with a
+ * problem once, it always does.
  */
 bool shared_region_is_intact(SharedRegion *region, Problem *problem);
 SharedRegion *shared_region_ref(SharedRegion *region);
 void shared_region_unref(SharedRegion *region);
-/* Returns its address: only the core and its backends can read a GPU's. */
+/* Returns the region's address. GPU memory can be read there only by the core and its backends. */
 void *shared_region_base(const SharedRegion *region);
 bool shared_region_is_cuda(const SharedRegion *region);
 int64_t shared_region_device(const SharedRegion *region);

@@ -14,10 +14,10 @@ static const char *const names[] = {API_FUNCTIONS(API_NAME)};
 
 enum { FUNCTIONS = sizeof names / sizeof *names };
 
-/* The table consists only of function pointers, in the order of their names. */
+/* The table has to consist of function pointers only, in the order of their names. */
 _Static_assert(sizeof(Api) == FUNCTIONS * sizeof(void (*)(void)), "one pointer for each name");
 
-/* Write a core's version, for the problem that it lacks something. */
+/* Write a core's version, for the error that it lacks a function. */
 static void put_version(Buffer *text, void *core)
 {
     TRITONSERVER_Error *(*version)(uint32_t *, uint32_t *);
@@ -28,12 +28,14 @@ static void put_version(Buffer *text, void *core)
         buffer_format(text, " (its API is %u.%u; %d.%d has all)", major, minor, API_MAJOR, API_MINOR);
 }
 
-/* Find all functions in a loaded core. */
+/* Resolve all functions of a loaded core. */
 static bool find_all(void *core, const char *library, Problem *problem)
 {
     Buffer lacking = {0};
     for (size_t i = 0; i < FUNCTIONS; i++) {
-        /* Not from the core itself: the interposer's functions take precedence (interposer/interposer.c). */
+        /* Search the whole process instead of the core: the interposer's functions take precedence
+         * (interposer/interposer.c).
+         */
         void *found = dlsym(RTLD_DEFAULT, names[i]);
         if (found == NULL)
             buffer_format(&lacking, "%s%s", lacking.size ? ", " : "", names[i]);
@@ -50,8 +52,8 @@ static bool find_all(void *core, const char *library, Problem *problem)
 
 bool api_load(const char *library, Problem *problem)
 {
-    /* RTLD_GLOBAL: its backends look for its functions in the process. RTLD_NODELETE: its threads end only after it
-     * has reported that it has stopped.
+    /* RTLD_GLOBAL, because backends look up the core's functions in the process. RTLD_NODELETE, because the core's
+     * threads end only after it has reported that it has stopped.
      */
     void *core = dlopen(library, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
     if (core == NULL)
@@ -72,7 +74,7 @@ bool api_load(const char *library, Problem *problem)
     return true;
 }
 
-/* By the API's codes. */
+/* Problem kinds by error code of the API. */
 static const ProblemKind kinds[] = {
     [TRITON_ERROR_UNKNOWN] = PROBLEM_UNKNOWN,
     [TRITON_ERROR_INTERNAL] = PROBLEM_INTERNAL,

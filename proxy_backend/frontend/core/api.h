@@ -1,5 +1,5 @@
-/* Triton's C API for servers, declared from its documentation (version 1.34). Its functions are resolved when the
- * core is loaded. `triton.ServerIsLive(server, &live)` is TRITONSERVER_ServerIsLive. There is one core in a process.
+/* Triton's C API for servers (version 1.34), declared from its documentation. Its functions are resolved when the core
+ * is loaded: `triton.ServerIsLive(server, &live)` calls TRITONSERVER_ServerIsLive. A process has one core.
  */
 #ifndef PYTRITON_FRONTEND_CORE_API_H
 #define PYTRITON_FRONTEND_CORE_API_H
@@ -7,8 +7,8 @@
 #include "base/problem.h"
 #include "common/datatypes.h"
 
-/* The version of the API that has all of it. Later ones of the same major version have it, too; an earlier one is
- * fine if it has all functions.
+/* The oldest version that is known to have all functions below. Later ones of the same major version have them, too.
+ * An older core can be used if it has all of them.
  */
 enum { API_MAJOR = 1, API_MINOR = 34 };
 
@@ -23,7 +23,7 @@ typedef struct TRITONSERVER_ResponseAllocator TRITONSERVER_ResponseAllocator;
 typedef struct TRITONSERVER_Server TRITONSERVER_Server;
 typedef struct TRITONSERVER_ServerOptions TRITONSERVER_ServerOptions;
 
-/* The API's enumerations, which are its ABI. */
+/* The API's enumerations. Their values are part of its ABI. */
 enum {
     TRITON_ERROR_UNKNOWN,
     TRITON_ERROR_INTERNAL,
@@ -69,10 +69,12 @@ typedef TRITONSERVER_Error *(*AllocateOutput)(TRITONSERVER_ResponseAllocator *al
 typedef TRITONSERVER_Error *(*ReleaseOutput)(TRITONSERVER_ResponseAllocator *allocator, void *buffer,
     void *buffer_userp, size_t size, int memory_type, int64_t memory_type_id);
 typedef TRITONSERVER_Error *(*StartResponse)(TRITONSERVER_ResponseAllocator *allocator, void *userp);
-/* `size`, unless it is NULL, and the memory's kind: first the preferred values, then those that will be provided. */
+/* `size`, which may be NULL, and the kind of memory are the preferred ones before the call, and the provided ones
+ * after it.
+ */
 typedef TRITONSERVER_Error *(*QueryOutput)(TRITONSERVER_ResponseAllocator *allocator, void *userp, const char *output,
     size_t *size, int *memory_type, int64_t *memory_type_id);
-/* The callee owns the request again. */
+/* The callee takes ownership of the request. */
 typedef void (*RequestReleased)(TRITONSERVER_InferenceRequest *request, const uint32_t flags, void *userp);
 /* The callee owns the response, which may be NULL. */
 typedef void (*ResponseComplete)(TRITONSERVER_InferenceResponse *response, const uint32_t flags, void *userp);
@@ -80,10 +82,11 @@ typedef void (*TraceActivity)(TRITONSERVER_InferenceTrace *trace, int activity, 
 typedef void (*TraceTensor)(TRITONSERVER_InferenceTrace *trace, int activity, const char *name, int datatype,
     const void *bytes, size_t size, const int64_t *shape, uint64_t dims, int memory_type, int64_t memory_type_id,
     void *userp);
-/* The callee owns the trace again. */
+/* The callee takes ownership of the trace. */
 typedef void (*TraceReleased)(TRITONSERVER_InferenceTrace *trace, void *userp);
 
-/* Each function: X(return type, name without TRITONSERVER_, parameters). A returned error is NULL on success. */
+/* The functions: X(return type, name without TRITONSERVER_, parameters). An error that they return is NULL on success.
+ */
 #define API_FUNCTIONS(X)                                                                                               \
     X(TRITONSERVER_Error *, ApiVersion, (uint32_t *major, uint32_t *minor))                                            \
     API_BASICS(X) API_REQUESTS(X) API_RESPONSES(X) API_TRACES(X) API_OPTIONS(X) API_SERVER(X)
@@ -274,25 +277,27 @@ typedef struct {
 } Api;
 #undef API_MEMBER
 
-/* All zero before api_load. */
+/* The functions. All NULL before api_load. */
 extern Api triton;
 
-/* Load the core such that backends find its functions, and resolve all of them. The problem names what it lacks. */
+/* Load the core so that backends find its functions, and resolve those that the frontend uses. Returns false with a
+ * problem that names what is missing.
+ */
 bool api_load(const char *library, Problem *problem);
 
-/* Returns whether there is no error; otherwise converts it to the problem and deletes it. */
+/* Returns whether `error` is NULL. Otherwise, sets the problem and deletes the error. */
 bool api_succeeded(TRITONSERVER_Error *error, Problem *problem);
-/* Convert an error owned by another object, such as a response. */
+/* Like api_succeeded, for an error that another object owns, such as a response. */
 bool api_check_borrowed(TRITONSERVER_Error *error, Problem *problem);
-/* Log an error that cannot be reported otherwise, and delete it. */
+/* Log and delete an error that cannot be reported to anybody. `error` may be NULL. */
 void api_ignore(TRITONSERVER_Error *error, const char *doing);
-/* Convert a problem to an error of the API, for the core's callbacks; the problem is cleared. */
+/* Convert a problem to an error for a callback of the core, and clear the problem. */
 TRITONSERVER_Error *api_error(Problem *problem);
 
-/* Returns the data type of a name, such as "FP32"; TYPE_INVALID: unknown. */
+/* Returns the data type with this name, such as "FP32", or TYPE_INVALID. */
 DataType datatype_named(Slice name);
 const char *datatype_name(DataType datatype);
-/* Returns the size of an element; 0: BYTES, whose elements each have their size in 4 bytes before them. */
+/* Returns the size of an element in bytes, or 0 for BYTES, whose elements each follow their size in 4 bytes. */
 size_t datatype_size(DataType datatype);
 
 #endif

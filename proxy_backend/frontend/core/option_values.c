@@ -11,7 +11,7 @@ static bool wrong(const Kind *kind, const char *value, const char *wanted, Probl
     return problem_set(problem, PROBLEM_INVALID, "option %s is \"%s\", but it has to be %s", kind->name, value, wanted);
 }
 
-/* The core's function for an option. */
+/* The core's function that sets an option. */
 #define FUNCTION(kind, type)                                                                                           \
     (*(TRITONSERVER_Error * (*const *)(TRITONSERVER_ServerOptions *, type))(                                           \
         const void *)((const char *)&triton + (kind)->function))
@@ -127,7 +127,7 @@ bool parse_log_level(OptionsBuilder *builder, const Kind *kind, const char *valu
     return true;
 }
 
-/* Set its level, which tritonserver also accepts as a boolean. */
+/* Set the verbosity, for which tritonserver accepts a level or a boolean. */
 bool parse_log_verbose(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem)
 {
     uint64_t level;
@@ -161,7 +161,7 @@ bool parse_log_file(OptionsBuilder *builder, const Kind *kind, const char *value
     return api_succeeded(triton.ServerOptionsSetLogFile(builder->options, value), problem);
 }
 
-/* Store the value, under its prefix if that differs from the old one. */
+/* Append a line to the trace configuration. A deprecated option gets the prefix that it has in the current form. */
 static bool store_trace(OptionsBuilder *builder, const char *prefix, const char *value, Problem *problem)
 {
     buffer_format(&builder->parsed->trace_config, "%s%s\n", prefix, value);
@@ -208,7 +208,7 @@ bool parse_rate_limit(OptionsBuilder *builder, const Kind *kind, const char *val
     return api_succeeded(triton.ServerOptionsSetRateLimiterMode(builder->options, mode), problem);
 }
 
-/* Read a flag with or without a value. */
+/* Set an option that may be given without a value. */
 bool parse_no_completion(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem)
 {
     bool yes = true;
@@ -221,7 +221,9 @@ bool parse_no_completion(OptionsBuilder *builder, const Kind *kind, const char *
 
 enum { PARTS = 3 };
 
-/* Split a copy of a value at separators, each used once. The part after the last one is not split. */
+/* Copy a value and split the copy at separators, each of which is used once. The part after the last separator is not
+ * split.
+ */
 static char *cut(const char *value, const char *separators, char *parts[PARTS])
 {
     char *copy = slice_copy(slice_of(value)), *rest = copy;
@@ -287,7 +289,7 @@ bool parse_resource(OptionsBuilder *builder, const Kind *kind, const char *value
     return right;
 }
 
-/* Read "GROUP,SETTING=VALUE", or "SETTING=VALUE" for all. */
+/* Read "GROUP,SETTING=VALUE", or "SETTING=VALUE" for all groups. */
 bool parse_setting(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem)
 {
     const char *comma = strchr(value, ','), *equals = strchr(value, '=');
@@ -310,7 +312,7 @@ bool parse_setting(OptionsBuilder *builder, const Kind *kind, const char *value,
     return right;
 }
 
-/* The core takes a cache's settings in one piece, as JSON, when all are known. */
+/* Collect the settings of a cache. The core takes them together, as JSON, when all are known. */
 static bool store_cache(
     OptionsBuilder *builder, const char *cache, const char *setting, const char *value, Problem *problem)
 {

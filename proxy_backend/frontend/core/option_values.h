@@ -1,28 +1,28 @@
-/* Parsers for the values of tritonserver's options, and the core's function for each. */
+/* Parsers for the values of tritonserver's options, which call the core's functions. */
 #ifndef PYTRITON_FRONTEND_CORE_OPTION_VALUES_H
 #define PYTRITON_FRONTEND_CORE_OPTION_VALUES_H
 
 #include "base/name_table.h"
 #include "core/options.h"
 
-/* The options under construction. */
+/* The core's options while they are being built. */
 typedef struct {
     TRITONSERVER_ServerOptions *options;
     ParsedOptions *parsed;
-    NameTable caches; /* name -> Buffer of JSON without its closing brace */
+    NameTable caches; /* by cache name: a Buffer with JSON that lacks its closing brace */
     bool polls;
     unsigned poll_s;
 } OptionsBuilder;
 
 typedef struct Kind Kind;
-/* Set an option's value. */
+/* Parse and set the value of an option. */
 typedef bool (*Parse)(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);
 
-/* An option: the parser for its value, and the core's function. */
+/* An option of the command line, and how to set it. */
 struct Kind {
     const char *name;
     Parse parse;
-    size_t function; /* offset in Api */
+    size_t function; /* offset of the core's function in Api */
 };
 
 bool parse_bool(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem);

@@ -8,7 +8,7 @@ enum { POLL_S = 15 };
 
 #define SET(name) offsetof(Api, ServerOptionsSet##name)
 
-/* All options of tritonserver that concern its core. */
+/* All options of tritonserver that are about its core. */
 static const Kind table[] = {
     {"id", parse_string, SET(ServerId)},
     {"exit-timeout-secs", parse_exit_timeout, 0},

@@ -13,18 +13,18 @@
 typedef enum { ABSENT, NOTIFIED, SETTLED } PendingState;
 
 struct PendingModels {
-    char **names; /* sorted */
-    bool *is_starting; /* of each: it is loaded without a request */
-    PendingState *states; /* of each; guarded by the lock, like everything below except `left` */
+    char **names; /* names of the models, sorted */
+    bool *is_starting; /* for each model: it is being loaded without a request */
+    PendingState *states; /* for each model; guarded by the lock, like all fields below except `left` */
     size_t count;
-    size_t left; /* how many are not settled */
+    size_t left; /* number of models that are not settled */
     int fd;
     uint64_t wait_ms, max_waiters;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    ModelWaiter *first, **last; /* ordered by deadline */
+    ModelWaiter *first, **last; /* sorted by deadline */
     size_t waiting;
-    pthread_t thread; /* resumes waiters; started with the first of them */
+    pthread_t thread; /* resumes waiters; started for the first one */
     bool is_running, is_stopping;
 };
 
@@ -33,7 +33,7 @@ static int by_name(const void *one, const void *other)
     return strcmp(*(char *const *)one, *(char *const *)other);
 }
 
-/* Returns its index; `count`: none. */
+/* Returns the index of a model, or `count` if it is unknown. */
 static size_t find(const PendingModels *pending, Slice model)
 {
     size_t first = 0, end = pending->count;
@@ -76,7 +76,7 @@ PendingModels *pending_models_new(PendingModelsSettings *settings, Problem *prob
         .fd = settings->fd,
         .wait_ms = settings->wait_s * 1000,
         .max_waiters = settings->max_waiters};
-    /* An unknown name has the index behind them. */
+    /* An unknown name gets the index `count`. */
     for (size_t i = 0; i < settings->starting.count; i++)
         is_starting[find(pending, slice_of(settings->starting.all[i]))] = true;
     pending->last = &pending->first;
@@ -96,7 +96,7 @@ static bool set_retry_problem(const PendingModels *pending, size_t model, Proble
     return true;
 }
 
-/* Remove the next waiter whose time is over from the list. With the lock held. */
+/* Remove and return the next waiter whose deadline has passed. The caller holds the lock. */
 static ModelWaiter *take_due(PendingModels *pending, uint64_t now_ms)
 {
     for (ModelWaiter **at = &pending->first; *at; at = &(*at)->next) {
@@ -112,7 +112,7 @@ static ModelWaiter *take_due(PendingModels *pending, uint64_t now_ms)
     return NULL;
 }
 
-/* With the lock held, but not while the waiter continues. */
+/* Resume a waiter. The caller holds the lock, which is released while the waiter runs. */
 static void resume(PendingModels *pending, ModelWaiter *waiter)
 {
     bool is_loaded = pending->states[waiter->model] == SETTLED && !pending->is_stopping;
@@ -125,7 +125,7 @@ static void resume(PendingModels *pending, ModelWaiter *waiter)
     pthread_mutex_lock(&pending->lock);
 }
 
-/* With the lock held: wait until something has changed, or a waiter's time is over. */
+/* Wait until something changes, or the first deadline passes. The caller holds the lock. */
 static void wait_for_change(PendingModels *pending)
 {
     if (pending->first == NULL) {
@@ -165,7 +165,8 @@ bool pending_models_wait(PendingModels *pending, Problem *problem, ModelWaiter *
     if (may) {
         *waiter =
             (ModelWaiter){.model = problem->pending_model, .until_ms = clock_ms() + pending->wait_ms, .then = then};
-        problem_clear(problem); /* it may be part of the waiting object, which may be freed soon */
+        /* Clear the problem first: it may be part of the waiting object, which may be freed soon. */
+        problem_clear(problem);
         *pending->last = waiter;
         pending->last = &waiter->next;
         pending->waiting++;
@@ -203,7 +204,7 @@ void pending_models_free(PendingModels *pending)
 
 /* ── models ───────────────────────────────────────────────────────────────────────────────────────── */
 
-/* A line is written completely, or not at all. */
+/* Write a model's name to the dispatcher's pipe, in one piece. Returns false on failure. */
 static bool notify_dispatcher(const PendingModels *pending, const char *name)
 {
     char line[PIPE_BUF];
@@ -250,9 +251,7 @@ bool pending_models_request(PendingModels *pending, Slice model, size_t left, Pr
     PendingState state = pending->states[found];
     if (state == ABSENT && notify_dispatcher(pending, pending->names[found]))
         state = pending->states[found] = NOTIFIED;
-    /* A model that was loaded since the core was asked may be this one. There are at most as many as models, so
-     * retries end.
-     */
+    /* A model that was settled since the core was asked may be this one. Each model is settled once, so retries end. */
     bool unknown = state == SETTLED && pending->left == left;
     pthread_mutex_unlock(&pending->lock);
     return !unknown &&

@@ -16,13 +16,13 @@
 typedef struct PendingModels PendingModels;
 
 typedef struct ModelWaiter ModelWaiter;
-/* Called once, in a thread that others wait for: request the model again. With a problem: it has not been loaded in
- * time, or the server ends.
+/* Called once, in a thread in which other waiters follow. Request the model again, unless there is a problem: the
+ * model was not loaded in time, or the server ends.
  */
 typedef void ModelWaiterResume(ModelWaiter *waiter, Problem *problem);
 
-/* A waiter for a model, embedded in the waiting object, which owns it again when `then` is called. All fields are
- * pending_models.c's.
+/* A waiter for a model. It is part of the waiting object, which it lends until `then` is called. Only pending_models.c
+ * uses the fields.
  */
 struct ModelWaiter {
     ModelWaiter *next;
@@ -36,8 +36,8 @@ typedef struct {
     size_t count;
 } PendingModelNames;
 
-/* From the dispatcher: the names, which of them are loaded anyway, the pipe it reads (-1: none), the maximum wait,
- * and the maximum number of waiters.
+/* Settings from the dispatcher: the names of the models, which of them are loaded without a request, the pipe that it
+ * reads (-1 if none), the maximum waiting time, and the maximum number of waiters.
  */
 typedef struct {
     PendingModelNames names, starting;
@@ -48,27 +48,27 @@ typedef struct {
 /* When a missing model is loaded: never, on request, or soon without a request. */
 typedef enum { PENDING_NOT, PENDING_ON_DEMAND, PENDING_STARTING } PendingKind;
 
-/* Takes ownership of the names, and sorts them. NULL: a problem. */
+/* Create the set of models. Takes ownership of the names, and sorts them. Returns NULL with a problem. */
 PendingModels *pending_models_new(PendingModelsSettings *settings, Problem *problem);
-/* End all waits with a problem, and allow no more. `pending` may be NULL, here and below. */
+/* End all waits with a problem, and allow no new ones. Here and below, `pending` may be NULL. */
 void pending_models_stop(PendingModels *pending);
 void pending_models_free(PendingModels *pending);
 
-/* Returns how many are not settled. */
+/* Returns the number of models that are not settled. */
 size_t pending_models_left(const PendingModels *pending);
-/* The core did not have a model; `left` were not settled before it was asked. Returns true if it is one of these and
- * the dispatcher has been notified, or it may have been loaded since; sets the problem (PROBLEM_MODEL_PENDING, or
- * PROBLEM_UNAVAILABLE if waiting is impossible). Any other problem is replaced.
+/* Handle the core's answer that it lacks a model. `left` is the value of pending_models_left before the core was
+ * asked. Returns true if the model is one of these and the dispatcher has been notified, or the model may have been
+ * loaded since. Then the problem is PROBLEM_MODEL_PENDING, or PROBLEM_UNAVAILABLE if waiting is impossible. An earlier
+ * problem is replaced.
  */
 bool pending_models_request(PendingModels *pending, Slice model, size_t left, Problem *problem);
-/* Returns how a missing model is loaded, without notifying the dispatcher. */
+/* Returns how a missing model is loaded. Does not notify the dispatcher. */
 PendingKind pending_models_kind(PendingModels *pending, Slice model);
-/* Wait for a model, if that is the problem (PROBLEM_MODEL_PENDING). Returns true if the problem has been cleared, and the
- * waiter continues in `then`, maybe before this returns; false if the problem is another one, too many wait, or the
- * server ends.
+/* If the problem is PROBLEM_MODEL_PENDING, clear it and let the waiter continue in `then` when the model is settled,
+ * possibly before this function returns. Returns false for any other problem, if too many wait, or if the server ends.
  */
 bool pending_models_wait(PendingModels *pending, Problem *problem, ModelWaiter *waiter, ModelWaiterResume *then);
-/* The core has loaded the model, or it is no longer kept. */
+/* The core has loaded the model, or the dispatcher no longer keeps it. Resumes the model's waiters. */
 void pending_models_settle(PendingModels *pending, Slice model);
 
 #endif

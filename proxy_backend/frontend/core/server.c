@@ -9,7 +9,7 @@
 
 enum { READINESS_MAX_AGE_MS = 250 };
 
-/* Check repositories for changes, until the end. */
+/* Check the repositories for changes regularly, until the server ends. */
 static void *poll_repositories(void *argument)
 {
     Server *server = argument;
@@ -189,11 +189,11 @@ bool server_model_is_ready(Server *server, Slice model, Slice version, bool *rea
     if (on_response && *ready)
         return true;
     PendingKind how = pending_models_kind(server->pending_models, model);
-    if (how == PENDING_STARTING) { /* a request waits, but a probe gets the current state */
+    if (how == PENDING_STARTING) { /* A request waits for the model, but a probe gets the current state. */
         problem_clear(problem);
         return true;
     }
-    /* Like a suspended model: a request waits, and is answered. Only the core knows its versions. */
+    /* Report ready, like a suspended model: a request waits for the model. Only the core knows the model's versions. */
     if (version.size == 0 && how == PENDING_ON_DEMAND) {
         problem_clear(problem);
         return *ready = true;

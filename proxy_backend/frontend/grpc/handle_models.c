@@ -56,7 +56,7 @@ bool handle_server_ready(
     return true;
 }
 
-/* Read the two texts that most requests have. */
+/* Read the name and the version, which most requests have. */
 static bool read_model(const GrpcMethod *method, Slice request, Slice *name, Slice *version, Problem *problem)
 {
     const RequestField wanted[] = {{1, name, NULL}, {2, version, NULL}};
@@ -75,7 +75,7 @@ bool handle_model_ready(
     return true;
 }
 
-/* Convert the core's JSON to the answer. */
+/* Convert the core's JSON to an answer, unless reading it failed. */
 static bool put_json(bool fine, Buffer *json, const ProtoMessage *message, Buffer *response, Problem *problem)
 {
     if (fine) {
@@ -155,7 +155,7 @@ bool handle_repository_index(
     return fine;
 }
 
-/* Read an entry of the parameters of a load or unload. `type` PARAMETER_INT: an unsupported kind. */
+/* Read an entry of the parameters of a load or unload request. PARAMETER_INT stands for all unsupported types. */
 static bool read_load_parameter(
     const ProtoMessage *entry, Slice bytes, LoadParameter *parameter, bool *flag, Problem *problem)
 {

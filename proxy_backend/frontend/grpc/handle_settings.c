@@ -29,7 +29,7 @@ static bool read_log_value(Slice message, LogChange *change, Problem *problem)
     return next == PROTO_END;
 }
 
-/* The core's settings object: the kind of each member selects its oneof field. */
+/* Convert the log settings. The type of each JSON value selects the field of the oneof. */
 static bool put_log_settings(Slice text, Buffer *response, Problem *problem)
 {
     Json json = json_of_core(text);
@@ -107,7 +107,7 @@ static bool read_trace_values(Slice message, Slice *values, size_t *count, Probl
     return next == PROTO_END;
 }
 
-/* Values are strings or arrays of strings. */
+/* Convert the trace settings, whose values are strings or arrays of strings. */
 static bool put_trace_settings(Slice text, Buffer *response, Problem *problem)
 {
     Json json = json_of_core(text);

@@ -5,7 +5,7 @@ bool grpc_forward_headers(const GrpcStream *stream, const HeaderPattern *pattern
     Slice name, value;
     for (size_t at = 0; grpc_next_header(stream, &at, &name, &value);) {
         call_origin_header(call, name, value);
-        /* Names with a colon are HTTP/2's own. */
+        /* Names with a colon are pseudo-headers of HTTP/2. */
         if (pattern && name.start[0] != ':' && header_pattern_takes(pattern, name) &&
             !call_header(call, name, value, problem))
             return false;

@@ -1,4 +1,4 @@
-/* Headers of a call beyond the protocol itself: those forwarded to models, and those that restricted calls require. */
+/* Headers of a gRPC call that are forwarded to models, or that restricted calls require. */
 #ifndef PYTRITON_FRONTEND_GRPC_HEADERS_H
 #define PYTRITON_FRONTEND_GRPC_HEADERS_H
 
@@ -6,7 +6,7 @@
 #include "http1/header_pattern.h"
 #include "http2/http2.h"
 
-/* Add the forwarded headers and the tracing headers to a call. `pattern` NULL: the latter only. */
+/* Add forwarded headers and tracing headers to a call. If `pattern` is NULL, only the latter. */
 bool grpc_forward_headers(const GrpcStream *stream, const HeaderPattern *pattern, Call *call, Problem *problem);
 
 #endif

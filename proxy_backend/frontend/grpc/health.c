@@ -1,6 +1,5 @@
-/* grpc.health.v1.Health: reports whether the server is ready; Watch also reports each change. The core does not
- * announce when its readiness changes as models come and go, so it is polled while there is a watch. A watch belongs
- * to its loop's thread.
+/* grpc.health.v1.Health. Check reports whether the server is ready, Watch also reports each change. The core does not
+ * announce changes of its readiness, so it is polled while there is a watch. Each watch belongs to its loop's thread.
  */
 #include "grpc/health.h"
 
@@ -46,13 +45,13 @@ bool handle_check(
 
 typedef struct {
     Timer check;
-    GrpcStream *stream; /* held */
+    GrpcStream *stream; /* a reference is held */
     const GrpcService *service;
     bool is_known; /* the requested service exists */
-    int status;    /* the last status sent to the client */
+    int status;    /* the status that was last sent to the client */
 } Watcher;
 
-/* A message with a status. */
+/* A message that contains a status. */
 typedef struct {
     Outgoing message;
     struct iovec part;
@@ -96,7 +95,7 @@ static void send_status(GrpcStream *stream, int status)
     grpc_send(stream, &notice->message);
 }
 
-/* Each sent message may free the watcher. */
+/* Send the status to watchers if it has changed. Sending can free a watcher. */
 static void check(Timer *timer)
 {
     Watcher *watcher = (Watcher *)((char *)timer - offsetof(Watcher, check));
@@ -137,7 +136,7 @@ void health_watch(GrpcStream *stream, const GrpcService *service, Slice request)
 
 void health_cancelled(GrpcStream *stream)
 {
-    /* Other threads leave this to the next timer tick. */
+    /* In other threads, leave this to the next tick of the timer. */
     if (loop_is_here(connection_loop(stream->connection)) && stream->service)
         end(stream->service);
 }

@@ -1,8 +1,8 @@
-/* Inputs whose values are message fields instead of raw bytes. */
+/* Reads inputs whose values are fields of the message instead of raw bytes. */
 #include "grpc/infer.h"
 #include "protobuf/messages.h"
 
-/* Returns the field of InferTensorContents for a type's values; 0: none. */
+/* Returns the number of the field in InferTensorContents that holds values of a type, or 0. */
 static uint32_t field_of(DataType datatype)
 {
     switch (datatype) {
@@ -31,10 +31,10 @@ static uint32_t field_of(DataType datatype)
     }
 }
 
-/* Converted values, with room for more. */
+/* The converted values. */
 typedef struct {
     const CallTensor *input;
-    size_t size; /* of one; 0: BYTES */
+    size_t size; /* size of one value; 0 for BYTES */
     char *start, *at, *end;
 } Values;
 
@@ -61,7 +61,7 @@ static bool too_many(const Values *values, Problem *problem)
         values->input->name);
 }
 
-/* The byte order is little-endian, as in a message (x86-64, aarch64), so a narrower type has the first bytes. */
+/* Append a number. Memory is little-endian (x86-64, aarch64), so a narrower type consists of the first bytes. */
 static bool add_number(Values *values, uint64_t number, Problem *problem)
 {
     if (!fits(values->input->datatype, number))
@@ -113,7 +113,9 @@ static bool add(Values *values, ProtoValue *value, Problem *problem)
     return add_number(values, value->number, problem);
 }
 
-/* Returns the memory for the values: a BYTES element has 4 bytes before it; in the message, it has at least 2. */
+/* Returns the size of the converted values. A BYTES element has 4 bytes in addition, and needs at least 2 in the
+ * message.
+ */
 static size_t room_for(const CallTensor *input, Slice contents)
 {
     return input->expected == UINT64_MAX ? contents.size * 3 : (size_t)input->expected;
@@ -130,7 +132,7 @@ bool infer_read_contents(Call *call, const CallTensor *input, Slice contents, Pr
         return problem_set(problem, PROBLEM_INVALID,
             "values of type %s, of input '%s', can be given in raw_input_contents only", datatype_name(input->datatype),
             input->name);
-    /* A number takes at least one byte in the message: do not allocate memory for a shape alone. */
+    /* Each number needs at least one byte in the message: do not allocate memory because of a large shape. */
     if (input->expected != UINT64_MAX && input->elements > contents.size)
         return problem_set(
             problem, PROBLEM_INVALID, "the contents of input '%s' are fewer than its shape has", input->name);

@@ -72,8 +72,8 @@ static void put_response(Buffer *text, const CallResponse *response, InferPart p
         put_output(text, &response->outputs[i]);
 }
 
-/* Returns the element of an output in raw_output_contents: an output in shared memory gets an empty one, so that
- * indexes match.
+/* Returns the size of an output in raw_output_contents. An output in shared memory is empty there, so that indexes
+ * match.
  */
 static size_t raw_size(const ResponseOutput *output)
 {
@@ -82,7 +82,7 @@ static size_t raw_size(const ResponseOutput *output)
 
 static void sent(Outgoing *message)
 {
-    InferReply *reply = (InferReply *)message; /* its first member */
+    InferReply *reply = (InferReply *)message; /* The message is the reply's first member. */
     CallResponse *response = reply->response;
     if (reply->parts != reply->few)
         free(reply->parts);
@@ -96,8 +96,8 @@ static void sent(Outgoing *message)
         call_response_release(response);
 }
 
-/* Lay out the message: the first `first` bytes of `text`, then each output's bytes followed by the part of `text`
- * before the next output.
+/* Arrange the parts of the message: the first `first` bytes of `text`, then each output's bytes, followed by the part
+ * of `text` that comes before the next output.
  */
 static bool lay_out(InferReply *reply, size_t first)
 {

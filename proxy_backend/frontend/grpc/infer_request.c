@@ -4,7 +4,7 @@
 
 enum { MAX_DIMS = 64 };
 
-/* The non-repeated texts, and the number of inputs in raw_input_contents. */
+/* The texts of a request, and the number of inputs in raw_input_contents. */
 typedef struct {
     Slice model, version, id;
     size_t raw;
@@ -29,7 +29,7 @@ static bool read_names(Slice message, Named *named, Problem *problem)
     return next == PROTO_END;
 }
 
-/* Read a value of a parameter map: the last choice counts. `type` -1: it has none. */
+/* Read the value in a parameter map. If several choices are set, the last one counts. `type` is -1 if there is none. */
 static bool read_parameter(Slice message, CallParameter *parameter, Problem *problem)
 {
     ProtoReader reader = proto_reader(&INFER_PARAMETER, message);
@@ -59,7 +59,7 @@ static bool read_parameter(Slice message, CallParameter *parameter, Problem *pro
     return next == PROTO_END;
 }
 
-/* Read an entry of a parameter map; those of requests, inputs and outputs have the same format. */
+/* Read an entry of a parameter map. Requests, inputs and outputs have the same format. */
 static bool read_entry(const ProtoMessage *message, Slice entry, Slice *key, CallParameter *parameter, Problem *problem)
 {
     ProtoReader reader = proto_reader(message, entry);
@@ -93,9 +93,9 @@ static bool read_request_parameter(Call *call, Slice entry, InferOptions *option
     return true;
 }
 
-/* The parameters of an input or output. */
+/* The parameters of an input or output that concern the protocol. */
 typedef struct {
-    Slice region; /* no start: not in shared memory */
+    Slice region; /* absent if it is not in shared memory */
     int64_t offset, size;
     bool has_size, has_classes;
     int64_t classes;
@@ -112,7 +112,7 @@ static bool read_place(const ProtoMessage *message, Slice entry, Place *place, P
     bool is_classes = slice_is(name, "classification") &&
         message == &MODEL_INFER_REQUEST_INFER_REQUESTED_OUTPUT_TENSOR_PARAMETERS_ENTRY;
     if (!is_region && !is_offset && !is_size && !is_classes)
-        return true; /* such as "binary_data", which has no effect here */
+        return true; /* Ignore others, such as "binary_data", which is for HTTP. */
     if (parameter.type != (is_region ? PARAMETER_STRING : PARAMETER_INT))
         return problem_set(problem, PROBLEM_INVALID, "invalid value type for '%.*s' parameter, expected %s",
             SLICE_ARGS(name), is_region ? "string_param" : "int64_param");
@@ -146,9 +146,9 @@ static bool check_place(const Place *place, Slice name, Problem *problem)
         SLICE_ARGS(name));
 }
 
-/* An input or output, as described by its message. */
+/* The description of an input or output. */
 typedef struct {
-    Slice name, datatype, contents; /* no start: absent */
+    Slice name, datatype, contents; /* may be absent */
     int64_t shape[MAX_DIMS];
     size_t dims;
     Place place;
@@ -203,7 +203,7 @@ static bool read_input_tensor(Slice message, Tensor *tensor, Problem *problem)
     return fine && next == PROTO_END && check_place(&tensor->place, tensor->name, problem);
 }
 
-/* Returns the next element of raw_input_contents. */
+/* Read the next element of raw_input_contents. */
 static bool next_raw(ProtoReader *raw, Slice *bytes, Problem *problem)
 {
     ProtoValue value;
@@ -234,7 +234,7 @@ static bool read_input(Call *call, Slice message, ProtoReader *raw, size_t *raw_
     if (tensor.contents.start)
         return infer_read_contents(call, input, tensor.contents, problem);
     if (!has_raw)
-        return true; /* an empty one, or the call reports it as too short */
+        return true; /* The input is empty, or the call will report that data is missing. */
     if (*raw_left == 0 || !next_raw(raw, &bytes, problem))
         return problem_set(problem, PROBLEM_INVALID, "raw_input_contents has nothing for input '%s'", input->name);
     --*raw_left;
@@ -275,7 +275,7 @@ bool infer_read(Call *call, uint64_t max_inputs, InferOptions *options, Problem 
     Named named;
     bool fine = true;
     bool named_right = read_names(message, &named, problem);
-    options->id = named_right ? named.id : (Slice){0}; /* errors mention it as well */
+    options->id = named_right ? named.id : (Slice){0}; /* Only a valid id can be used, also in errors. */
     if (!named_right || !call_model(call, named.model, named.version, problem))
         return false;
     if (named.raw > max_inputs) {

@@ -5,33 +5,33 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-/* The maximum number of requests of a stream in flight: beyond it, the client's window stays closed until half of
+/* Maximum number of requests of a stream in flight. When it is reached, the client's window stays closed until half of
  * them have ended.
  */
 enum { MAX_RUNNING = 512 };
 
 typedef struct Request Request;
 
-/* The state of a stream. `refs`: the stream and each request hold one. */
+/* The state of a stream. References are held by the stream and by each request. */
 typedef struct {
     const InferService *service;
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     unsigned refs;
     Request *requests;
     size_t running;
     bool half_closed, over, paused;
-    bool status_errors; /* an error ends the stream with a gRPC status (the header triton_grpc_error) */
+    bool status_errors; /* an error ends the stream with a gRPC status (requested by the header triton_grpc_error) */
 } Requests;
 
-/* The state of a call: one request on a stream. */
+/* The state of a call: one request of a stream. */
 struct Request {
     Request *next, **link;
     Requests *all;
-    GrpcStream *stream; /* held until its last answer */
+    GrpcStream *stream; /* a reference, held until the last answer */
     Call *call;
     InferOptions options;
     bool cancelled;
-    ModelWaiter waiter; /* while it waits for its model */
+    ModelWaiter waiter; /* used while it waits for its model */
 };
 
 static void unref(Requests *requests)
@@ -45,7 +45,7 @@ static void unref(Requests *requests)
     }
 }
 
-/* Cancel all requests in the core. */
+/* Cancel all requests of the stream in the core. */
 static void cancel_all(Requests *requests)
 {
     for (;;) {
@@ -77,7 +77,7 @@ void infer_stream_begin(GrpcStream *stream, const InferService *service)
     requests->refs = 1;
     requests->status_errors = slice_is(grpc_header(stream, "triton_grpc_error"), "true");
     __atomic_store_n(&stream->service, requests, __ATOMIC_RELEASE);
-    if (grpc_is_over(stream)) /* before cancellation could be reported */
+    if (grpc_is_over(stream)) /* The stream may have ended before cancellations could be noticed. */
         cancel_all(requests);
 }
 
@@ -96,7 +96,9 @@ static void send_error(
         grpc_send(stream, &reply->message);
 }
 
-/* Apply `paused` to the client's window. Another thread may change it in between, and reach the stream first. */
+/* Open or close the client's window according to `paused`. Check again afterwards, since another thread may have
+ * changed `paused` and been faster.
+ */
 static void set_window(GrpcStream *stream, Requests *requests)
 {
     pthread_mutex_lock(&requests->lock);
@@ -153,7 +155,7 @@ static void send_response(Request *request, CallResponse *response)
     }
 }
 
-/* Called after each answer, also to an invalid request. */
+/* End the stream if the client reads its answers too slowly. Called after each answer. */
 static void check_unread(GrpcStream *stream, Requests *requests)
 {
     if (!grpc_is_unread(stream))
@@ -168,7 +170,7 @@ static void on_response(Call *call, CallResponse *response)
     Request *request = call->state;
     Requests *requests = request->all;
     bool is_final = response->final;
-    call_ref(call); /* the answer's may be the last reference */
+    call_ref(call); /* The answer may hold the last reference. */
     send_response(request, response);
     check_unread(request->stream, requests);
     if (is_final)
@@ -176,7 +178,7 @@ static void on_response(Call *call, CallResponse *response)
     call_unref(call);
 }
 
-/* Returns NULL if the stream is over. */
+/* Create a request for a call. Returns NULL if the stream is over. */
 static Request *begin(GrpcStream *stream, Requests *requests, Call *call)
 {
     Request *request = call->state;
@@ -202,7 +204,7 @@ static Request *begin(GrpcStream *stream, Requests *requests, Call *call)
     return request;
 }
 
-/* Fail a request that has not been started. */
+/* Send an error as the answer to a request that could not be started. */
 static void fail(Request *request, const Problem *problem)
 {
     GrpcStream *stream = request->stream;
@@ -213,7 +215,7 @@ static void fail(Request *request, const Problem *problem)
 
 static void on_model_settled(ModelWaiter *waiter, Problem *problem);
 
-/* The caller has a reference to the call. */
+/* Start a request. The caller has a reference to the call. */
 static void start(Request *request)
 {
     const InferService *service = request->all->service;

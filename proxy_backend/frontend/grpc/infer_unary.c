@@ -6,18 +6,20 @@
 #include <stdlib.h>
 
 typedef struct {
-    GrpcStream *stream; /* held until the answer */
+    GrpcStream *stream; /* a reference, held until the answer */
     Call *call;
     const InferService *service;
     bool on_answer;
-    ModelWaiter waiter; /* while it waits for its model */
+    ModelWaiter waiter; /* used while it waits for its model */
     InferReply reply;
 } UnaryInfer;
 
-/* infer_stream.c's state is smaller. */
+/* The state in infer_stream.c is smaller. */
 const size_t INFER_STATE = sizeof(UnaryInfer);
 
-/* Drop the reference that a stream has to its call: whoever removes the call releases it. */
+/* Take the call from a stream, and drop the reference that the stream has to it. If both the end and a cancellation
+ * try, only one succeeds.
+ */
 static void forget(GrpcStream *stream, bool cancel)
 {
     Call *call = __atomic_exchange_n(&stream->service, NULL, __ATOMIC_ACQ_REL);
@@ -48,7 +50,7 @@ static void on_answer(Call *call, CallResponse *response)
             response_send_problem(stream, PROBLEM_INTERNAL, "the model returned no response");
             call_response_release(response);
         } else {
-            call_ref(call); /* the call's state has the reply */
+            call_ref(call); /* Keep the call until the reply, which is in its state, has been sent. */
             InferReply *reply = infer_reply_unary(response, &unary->reply);
             call_trace_send_start(call);
             if (reply)
@@ -77,7 +79,7 @@ static bool begin(GrpcStream *stream, const InferService *service, Call *call, P
 
 static void on_model_settled(ModelWaiter *waiter, Problem *problem);
 
-/* End a call that has not been started. */
+/* Answer a call that could not be started. */
 static void fail(GrpcStream *stream, Problem *problem)
 {
     if (problem->kind != PROBLEM_NONE)
@@ -86,7 +88,7 @@ static void fail(GrpcStream *stream, Problem *problem)
     grpc_unref(stream);
 }
 
-/* The caller has a reference to the call. If the client cancelled earlier, nobody has cancelled the call yet. */
+/* Start a call, to which the caller has a reference, unless the client has already cancelled. */
 static void start(Call *call)
 {
     UnaryInfer *unary = call->state;

@@ -1,4 +1,4 @@
-/* The handlers of all calls except inference: each converts a request's bytes to an answer's. Any thread. */
+/* Handlers of all methods except inference. Each converts the bytes of a request to those of an answer. Any thread. */
 #ifndef PYTRITON_FRONTEND_GRPC_METHOD_HANDLERS_H
 #define PYTRITON_FRONTEND_GRPC_METHOD_HANDLERS_H
 
@@ -22,11 +22,11 @@ MethodHandler handle_trace_setting, handle_log_settings;
 MethodHandler handle_system_status, handle_system_register, handle_system_unregister, handle_cuda_status,
     handle_cuda_register, handle_cuda_unregister;
 
-/* Non-repeated fields of a request: texts and bytes. Absent ones are "". */
+/* Reads the text and bytes fields of a request. Absent ones are "". */
 typedef struct {
     uint32_t number;
     Slice *text;
-    uint64_t *value; /* of a number */
+    uint64_t *value; /* for a number */
 } RequestField;
 bool read_request_fields(
     const ProtoMessage *message, Slice request, const RequestField *fields, size_t count, Problem *problem);

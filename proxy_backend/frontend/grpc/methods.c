@@ -9,10 +9,10 @@
 static const GrpcMethod METHODS_BY_KIND[METHODS] = {GRPC_METHODS(ENTRY)};
 #undef ENTRY
 
-/* The handlers of calls. NULL: inference, or a watch. */
+/* The handlers of the methods. NULL for inference and Watch. */
 static const struct {
     MethodHandler *handle;
-    bool is_job; /* it may wait for models that are being loaded */
+    bool is_job; /* it may wait for models that are being loaded, so it runs as a job */
     GrpcGroup group;
 } HANDLERS[METHODS] = {
     [METHOD_SERVER_LIVE] = {handle_server_live, false, GROUP_HEALTH},
@@ -52,7 +52,7 @@ GrpcGroup grpc_method_group(const GrpcMethod *method)
     return HANDLERS[method->kind].group;
 }
 
-/* A call that is being answered, in a job or immediately; later its answer. */
+/* A call that is being answered, in a job or immediately. Later, its answer. */
 typedef struct {
     Job job;
     Outgoing message;
@@ -62,8 +62,8 @@ typedef struct {
     Buffer request, response;
     Problem problem;
     bool fine;
-    BodyCount counted; /* of `request` */
-    ModelWaiter waiter; /* while it waits for its model */
+    BodyCount counted; /* the part of `request` that is counted (net/limits.h) */
+    ModelWaiter waiter; /* used while it waits for its model */
 } Run;
 
 static void run_free(Run *run)
@@ -96,7 +96,7 @@ static void respond(Run *run)
     GrpcStream *stream = run->stream;
     if (!run->fine &&
         pending_models_wait(run->service->server->pending_models, &run->problem, &run->waiter, on_model_settled))
-        return; /* the call may have been answered and freed */
+        return; /* The call may have been answered and freed. */
     if (run->fine) {
         run->part = (struct iovec){run->response.data, run->response.size};
         run->message = (Outgoing){.parts = &run->part, .count = run->response.size > 0, .sent = sent};
@@ -110,7 +110,7 @@ static void respond(Run *run)
 
 static void run_job(Job *job)
 {
-    handle((Run *)job); /* its first member */
+    handle((Run *)job); /* The job is the first member. */
 }
 
 static void job_done(Job *job)
@@ -155,6 +155,6 @@ void method_run(GrpcStream *stream, const GrpcService *service, const GrpcMethod
     if (!HANDLERS[method->kind].is_job)
         handle(run);
     else if (thread_pool_submit(service->jobs, &run->job, &run->problem))
-        return; // cppcheck-suppress memleak ; the job has it
+        return; /* cppcheck-suppress memleak ; the job owns it */
     respond(run);
 }

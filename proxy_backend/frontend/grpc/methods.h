@@ -1,4 +1,4 @@
-/* The gRPC calls by path, and the implementation of all except inference. */
+/* The gRPC methods by path, and the implementation of all except inference. */
 #ifndef PYTRITON_FRONTEND_GRPC_METHODS_H
 #define PYTRITON_FRONTEND_GRPC_METHODS_H
 
@@ -18,10 +18,10 @@ typedef struct GrpcMethod {
     const ProtoMessage *request, *response;
 } GrpcMethod;
 
-/* NULL if there is none. */
+/* Returns the method with this path, or NULL. */
 const GrpcMethod *grpc_method(Slice path);
 GrpcGroup grpc_method_group(const GrpcMethod *method);
-/* Answer a call, immediately or in a job. Consumes the message. */
+/* Answer a call, immediately or in a job. Takes ownership of the message. */
 void method_run(GrpcStream *stream, const GrpcService *service, const GrpcMethod *method, Slice message);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { HEALTH_BYTES = 4096 }; /* maximum size of a message with a service name, also after decompression */
+enum { HEALTH_BYTES = 4096 }; /* Maximum size of a message that contains only the name of a service. */
 
 static const char *const GROUP_NAMES[GROUPS] = {"health", "metadata", "inference", "shared-memory", "model-config",
     "model-repository", "statistics", "trace", "logging"};
@@ -50,8 +50,8 @@ static bool allowed(GrpcStream *stream, const GrpcMethod *method)
     return false;
 }
 
-/* Returns whether the method asks for a service by name. The loop reads such a message itself: a watch belongs to its
- * thread.
+/* Returns whether the request contains the name of a service. The loop reads these messages itself, since a watch
+ * belongs to its thread.
  */
 static bool is_health(const GrpcMethod *method)
 {
@@ -91,7 +91,7 @@ static void on_message(GrpcStream *stream, Buffer *message)
 {
     const GrpcMethod *method = stream->method;
     if (method == NULL)
-        return; /* it has been answered */
+        return; /* The stream has been answered. */
     if (method->kind == METHOD_MODEL_STREAM_INFER) {
         infer_stream_message(stream, message);
     } else if (stream->has_message) {
@@ -125,7 +125,7 @@ static void on_cancelled(GrpcStream *stream)
 {
     const GrpcMethod *method = __atomic_load_n(&stream->method, __ATOMIC_ACQUIRE);
     if (method == NULL)
-        return; /* streams that begin later see that it is over */
+        return; /* Streams that begin later find that the service is over. */
     if (method->kind == METHOD_MODEL_STREAM_INFER)
         infer_stream_cancelled(stream);
     else if (method->kind == METHOD_MODEL_INFER)

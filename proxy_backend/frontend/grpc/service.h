@@ -1,4 +1,4 @@
-/* The calls of inference.GRPCInferenceService and grpc.health.v1.Health. */
+/* The gRPC services inference.GRPCInferenceService and grpc.health.v1.Health. */
 #ifndef PYTRITON_FRONTEND_GRPC_SERVICE_H
 #define PYTRITON_FRONTEND_GRPC_SERVICE_H
 
@@ -7,7 +7,7 @@
 #include "grpc/infer.h"
 #include "http2/service.h"
 
-/* The groups of calls for restrictions, by their names in --grpc-restricted-protocol. */
+/* Groups of methods that can be restricted, named as in --grpc-restricted-protocol. */
 typedef enum {
     GROUP_HEALTH,
     GROUP_METADATA,
@@ -21,12 +21,12 @@ typedef enum {
     GROUPS,
 } GrpcGroup;
 
-/* Find the group of that name. Returns false if there is none. */
+/* Find a group by name. Returns false if there is none. */
 bool grpc_group_named(Slice name, GrpcGroup *group);
 
-/* Calls of this group require the header "triton-grpc-protocol-KEY" with this value. */
+/* The header "triton-grpc-protocol-KEY" and its value that the methods of a group require. */
 typedef struct {
-    char *header; /* with its prefix; NULL: the group is not restricted */
+    char *header; /* its name with the prefix; NULL if the group is not restricted */
     char *value;
 } GrpcRestriction;
 
@@ -34,12 +34,12 @@ extern const StreamHandlers GRPC_HANDLERS;
 
 /* The service of a gRPC endpoint. */
 typedef struct {
-    StreamService base; /* with GRPC_HANDLERS */
+    StreamService base; /* its handlers are GRPC_HANDLERS */
     Server *server;
     SharedMemory *shared_memory;
     struct Tracing *tracing;
     ThreadPool *jobs;
-    ThreadPool *readers; /* for messages that take long to read */
+    ThreadPool *readers; /* reads messages that take long to read */
     InferService infer;
     GrpcRestriction restrictions[GROUPS];
 } GrpcService;

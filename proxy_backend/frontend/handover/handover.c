@@ -18,8 +18,9 @@ enum { MAX_ENDPOINTS = 256 };
 /* Set before any loop reads it. */
 static struct {
     const HandoverEndpoints *endpoints;
-    int folder; /* 0: none */
-    struct sockaddr_un address; /* through the folder's descriptor: its path may exceed an address */
+    int folder; /* descriptor of the directory; 0 if there is no successor */
+    /* refers to the directory's descriptor, because the path may be too long for an address */
+    struct sockaddr_un address;
 } successor;
 
 bool handover_begin(const HandoverEndpoints *endpoints, const char *path, Problem *problem)
@@ -39,7 +40,7 @@ bool handover_begin(const HandoverEndpoints *endpoints, const char *path, Proble
         close(fd);
         return problem_set(problem, PROBLEM_INVALID, "the name of '%s' is too long", path);
     }
-    if (successor.folder) /* of a process that did not take over in the end */
+    if (successor.folder) /* Of an earlier process that did not take over. */
         close(successor.folder);
     successor.folder = fd;
     successor.endpoints = endpoints;
@@ -63,7 +64,9 @@ static bool send_descriptor(int to, unsigned char word, int fd)
     return sendmsg(to, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
 }
 
-/* One connection per descriptor: so the successor's loops share them like accepted ones. */
+/* Take over one connection. Each descriptor comes on its own connection, so the successor's loops share them like
+ * accepted ones.
+ */
 static bool take(void *user, const Endpoint *endpoint, int fd)
 {
     (void)user;

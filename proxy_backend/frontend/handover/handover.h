@@ -11,7 +11,8 @@
 
 #include "net/connection.h"
 
-/* All endpoints of a process, which must stay. The `service` of the endpoint on which connections are taken over. */
+/* All endpoints of a process. They must stay valid. This is the `service` of the endpoint that takes over connections.
+ */
 typedef struct {
     const Endpoint *all;
     size_t count;
@@ -19,14 +20,14 @@ typedef struct {
 
 extern const Protocol handover_protocol;
 
-/* From now on, hand connections of these endpoints over to the process that listens at `path`; NULL: no process can
- * take them. Before connections_retire.
+/* From now on, hand over connections to the process that listens at `path`, or to none if it is NULL. Must be called
+ * before connections_retire.
  */
 bool handover_begin(const HandoverEndpoints *endpoints, const char *path, Problem *problem);
-/* Returns whether a connection can be handed over at all: there is a successor, and it is not encrypted. */
+/* Returns whether a connection can be handed over: there is a successor, and the connection is not encrypted. */
 bool handover_is_possible(const Connection *connection);
-/* Hand over a connection with no request in flight. Returns false if that is impossible now, or ever. In the loop's
- * thread.
+/* Hand over a connection without a request in flight. Returns false if that is impossible now or in general. Only in
+ * the loop's thread.
  */
 bool handover_give(Connection *connection);
 

@@ -1,4 +1,6 @@
-/* The life of a connection, and the owner of its call: the loop while it reads, then the answering thread. */
+/* The life of an HTTP connection. Its call is owned by the loop while a request is read, and then by the thread that
+ * answers.
+ */
 #include "http/connection.h"
 
 #include "common/clock.h"
@@ -7,10 +9,9 @@
 #include <stdlib.h>
 
 enum {
-    IDLE_CLOSE_MS = 500, /* how long an idle client may still send a request when the server is about to end */
+    IDLE_CLOSE_MS = 500, /* how long an idle client can still send a request after the server has begun to end */
     HANDOVER_RETRY_MS = 100,
-    RETIRED_IDLE_MS =
-        60000, /* how long an idle connection that cannot be handed over may keep a retiring process alive */
+    RETIRED_IDLE_MS = 60000, /* how long an idle connection that cannot be handed over keeps a retiring process alive */
 };
 
 static HttpConnection *state_of(Connection *connection)
@@ -85,7 +86,7 @@ void http_connection_responded(Call *call)
     Connection *connection = state->connection;
     HttpConnection *http = state_of(connection);
     bool last = !state->keep_alive;
-    /* This first: the client has its answer, and its next request may arrive any moment. */
+    /* Do this first: the client has its answer, and its next request may arrive at any moment. */
     pthread_mutex_lock(&http->lock);
     http->call = NULL;
     http->busy = false;
@@ -120,7 +121,7 @@ void http_connection_set_relay(Call *call, Relay *relay)
     pthread_mutex_unlock(&http->lock);
 }
 
-/* Returns a reference to the relay of the answer in progress; NULL if there is none. */
+/* Returns a reference to the relay of the current answer, or NULL. */
 static Relay *relay_of(HttpConnection *http)
 {
     pthread_mutex_lock(&http->lock);
@@ -152,7 +153,7 @@ static bool is_idle(HttpConnection *http)
     return idle;
 }
 
-/* Hand an idle connection over to the process that replaces this one. */
+/* Hand over an idle connection to the process that replaces this one. */
 static bool hand_over(Connection *connection, HttpConnection *http)
 {
     if (!is_idle(http))
@@ -164,7 +165,8 @@ static bool hand_over(Connection *connection, HttpConnection *http)
     return false;
 }
 
-/* Returns whether the loop may read. `came`: data has arrived, so if it may not, it is notified when it may. */
+/* Returns whether the loop may read. If not, and `came` says that data has arrived, the loop is notified when it may.
+ */
 static bool may_read(HttpConnection *http, bool came)
 {
     pthread_mutex_lock(&http->lock);
@@ -186,7 +188,7 @@ static void readable(Connection *connection)
         relay_readable(relay, connection);
         relay_unref(relay);
     }
-    /* A request that is answered immediately is followed by the next one. */
+    /* After a request that was answered immediately, continue with the next one. */
     while (goes_on && !connection_is_over(connection)) {
         goes_on = request_reader_resume(connection) && may_read(http, false);
         if (goes_on && clock_ns() - since_ns >= HTTP_TURN_NS) {
@@ -207,7 +209,7 @@ static void writable(Connection *connection)
         response_continue(call);
 }
 
-/* A request does not arrive in time: answer with an error if it has begun. */
+/* The request has not arrived in time: refuse it if it has begun. */
 static void refuse_slow(Connection *connection, const HttpConnection *http)
 {
     Problem problem = {0};
@@ -222,7 +224,7 @@ static void refuse_slow(Connection *connection, const HttpConnection *http)
     response_refuse(connection, &problem);
 }
 
-/* Returns how long it may be idle; 0: unlimited. */
+/* Returns how long the connection may be idle, or 0 for no limit. */
 static uint64_t idle_limit_ms(Connection *connection, const HttpConnection *http)
 {
     uint64_t limit_ms = connection_endpoint(connection)->limits->idle_ms;
@@ -270,12 +272,12 @@ static void timed_out(Connection *connection)
     connection_finish(connection);
 }
 
-/* Its client no longer waits for the answer. */
+/* Cancel the call: its client no longer waits for the answer. */
 static void cancel(HttpConnection *http)
 {
     Relay *relay = relay_of(http);
     if (relay) {
-        relay_gone(relay); /* first: the requester ends the client's connection */
+        relay_gone(relay); /* Notify the relay first: the requester then ends the client's connection. */
         relay_unref(relay);
     }
     pthread_mutex_lock(&http->lock);
@@ -287,7 +289,9 @@ static void cancel(HttpConnection *http)
     }
 }
 
-/* Write something that a client ignores: 100 (Continue) before an answer (RFC 9110, 15.2), a comment between events. */
+/* Send what a client ignores, to find out whether it still exists: 100 (Continue) before an answer (RFC 9110, 15.2),
+ * or a comment between events.
+ */
 static void probe_reader(Connection *connection, HttpConnection *http)
 {
     struct iovec go_on = {(char *)(uintptr_t)"HTTP/1.1 100 Continue\r\n\r\n", 25};
@@ -300,15 +304,15 @@ static void probe_reader(Connection *connection, HttpConnection *http)
     pthread_mutex_unlock(&http->lock);
 }
 
-/* A client that has shut down sending may still read, as `nc -N` does. Over TCP, a client that has closed its socket
- * looks the same until data is sent to it, which its kernel answers with a reset: then it has `gone`. If nothing can
- * be sent, keepalive detects that, or the answer.
+/* The client has shut down sending, or `gone`. A client that has shut down sending may still read, like `nc -N`. Over
+ * TCP, a client that has closed its socket looks the same until its kernel answers sent data with a reset, after which
+ * it is `gone`. If there is nothing to send, keepalive or the answer detects that.
  */
 static void hung_up(Connection *connection, bool gone)
 {
     HttpConnection *http = state_of(connection);
     Relay *relay = relay_of(http);
-    if (gone || relay) /* a requester still sends words as long as it is connected */
+    if (gone || relay) /* The requester of a relayed stream sends as long as it is connected. */
         cancel(http);
     else if (!connection_is_local(connection))
         probe_reader(connection, http);
@@ -316,7 +320,7 @@ static void hung_up(Connection *connection, bool gone)
         relay_unref(relay);
 }
 
-/* An answer is the last one only if the connection cannot go to the other process. */
+/* Another process replaces this one. The next answer is the connection's last, unless it can be handed over. */
 static void retire(Connection *connection)
 {
     HttpConnection *http = state_of(connection);

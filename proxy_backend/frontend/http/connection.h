@@ -1,4 +1,4 @@
-/* An HTTP/1.1 connection: reads one request at a time, passes it on, and continues when it has been answered. */
+/* An HTTP/1.1 connection. It reads one request at a time, passes it on, and continues after the answer. */
 #ifndef PYTRITON_FRONTEND_HTTP_CONNECTION_H
 #define PYTRITON_FRONTEND_HTTP_CONNECTION_H
 
@@ -9,50 +9,50 @@
 
 typedef enum { READS_HEAD, READS_BODY, READS_CHUNKS } HttpPhase;
 typedef enum { DEADLINE_NONE, DEADLINE_HEAD, DEADLINE_BODY } HttpDeadline;
-/* How much of an answer has been written: nothing; events, with possible comments between them; or other data. */
+/* What has been written of an answer: nothing; whole events, so that comments may follow; or other data. */
 typedef enum { SENT_NOTHING, SENT_EVENTS, SENT_RESPONSE } HttpSent;
 
-/* How long a client's requests and chunks are read before others get their turn, however many there are. */
+/* How long requests and chunks of one client are read before other clients get their turn. */
 enum { HTTP_TURN_NS = 1000000 };
 
 /* The state of a connection. */
 typedef struct {
-    /* Used by the loop: */
+    /* Only the loop uses these: */
     HttpPhase phase;
     HttpScan scan;
-    size_t head_size, needed; /* `needed`: size of the request, head and body, once known */
+    size_t head_size, needed; /* `needed` is the size of the request, head and body, once it is known */
     HttpChunks *chunks;
-    Buffer pending; /* received together with the previous request */
-    uint64_t seen; /* bytes received when the deadline was set */
-    HttpDeadline deadline_kind; /* the purpose of the deadline */
-    bool closes_when_idle; /* idle, and the server is about to end */
-    bool retiring; /* another process replaces this one; set under the lock, too */
+    Buffer pending; /* data that was received together with the previous request */
+    uint64_t seen; /* bytes that had been received when the deadline was set */
+    HttpDeadline deadline_kind; /* what the deadline is for */
+    bool closes_when_idle; /* close the connection when it is idle, since the server is about to end */
+    bool retiring; /* another process replaces this one; written with the lock held */
     /* Guarded by the lock, since any thread may write answers: */
     pthread_mutex_t lock;
-    Call *call; /* being read (the loop's), or if `busy`, being answered */
-    bool busy, writing; /* `writing`: the loop writes the rest of its answer */
+    Call *call; /* the call that is being read by the loop, or if `busy`, answered */
+    bool busy, writing; /* `writing` means that the loop writes the rest of the answer */
     bool missed; /* data may have arrived during the answer */
-    bool draining, closed; /* `draining`: the next answer is the last */
+    bool draining, closed; /* `draining` means that the next answer is the last */
     HttpSent sent_so_far;
     uint64_t idle_since; /* clock_ms() at the end of the last answer */
 } HttpConnection;
 
-/* Data of this module per loop. */
+/* The state that each loop has for its HTTP connections. */
 typedef struct {
     Calls *calls;
     HttpHead head;
     Target target;
 } HttpLoop;
 
-/* NULL without memory. */
+/* Returns the state of the connection's loop, or NULL without memory. */
 HttpLoop *http_loop(Connection *connection, Problem *problem);
 
 /* Answer a request whose body has been decoded (routes.c). */
 void request_run(HttpRequest *request);
-/* Returns the limits for heads. */
+/* Returns the limits for heads of requests. */
 HttpLimits http_head_limits(const Limits *limits);
 
-/* Read available data. Returns true if a complete request is being answered, or has been (request_reader.c). */
+/* Read available data (request_reader.c). Returns true if a complete request is being answered or has been answered. */
 bool request_reader_resume(Connection *connection);
 
 #endif

@@ -1,5 +1,6 @@
-/* generate and generate_stream: the members of a JSON object are inputs if the model has inputs of these names, and
- * otherwise parameters. The answer, or each one of a stream (Server-Sent Events), is an object of the outputs.
+/* The endpoints generate and generate_stream. The request is a JSON object. Its members that are named like inputs of
+ * the model are inputs, all others are parameters. An answer is an object of outputs. A stream consists of Server-Sent
+ * Events with one answer each.
  */
 #include "admin/information.h"
 
@@ -51,7 +52,7 @@ static void read_input(Json *json, ModelInput *input)
     buffer_free(&scratch);
 }
 
-/* Read the core's own JSON. */
+/* Read the model's inputs from the core's JSON. */
 static bool read_inputs(Call *call, Slice metadata, ModelInputs *inputs, Problem *problem)
 {
     JsonLimits limits = {64, 1 << 20, 1 << 20};
@@ -95,7 +96,7 @@ static ModelInput *input_named(const ModelInputs *inputs, Slice name)
 
 /* ── the request ──────────────────────────────────────────────────────────────────────────────────── */
 
-/* Choose the model's variable dimensions: the last one takes the elements given, the others are 1. */
+/* Choose the variable dimensions of a model's input: the last one fits the given elements, the others become 1. */
 static bool fit_shape(const ModelInput *input, uint64_t elements, int64_t *shape)
 {
     uint64_t left = elements;
@@ -207,7 +208,7 @@ static bool put_response(Buffer *text, const CallResponse *response, Problem *pr
     return true;
 }
 
-/* The only answer, or one of several although there should be one. Any thread. */
+/* Handle the only answer. A model that gives several is refused. Any thread. */
 static void on_response(Call *call, CallResponse *response)
 {
     HttpCall *state = http_call(call);
@@ -236,8 +237,8 @@ static void on_response(Call *call, CallResponse *response)
     response_send_problem(call, &problem);
 }
 
-/* Extract the events of an answer of a model behind the OpenAI API, whose text "s..." is passed to the client
- * unchanged (pytriton/openai/response_writer.py).
+/* Get the events in an answer of a model behind the OpenAI API. They are in a text "s..." and are sent unchanged
+ * (pytriton/openai/response_writer.py).
  */
 static bool events_of(const CallResponse *response, Slice *events)
 {
@@ -255,7 +256,7 @@ static bool events_of(const CallResponse *response, Slice *events)
     return true;
 }
 
-/* Send one event. Returns false if the client has gone. */
+/* Send one event. Returns false if the client is gone. */
 static bool send_event(Call *call, const CallResponse *response)
 {
     HttpCall *state = http_call(call);
@@ -287,7 +288,7 @@ static bool send_event(Call *call, const CallResponse *response)
                         : response_send_chunk(call, buffer_slice(text));
 }
 
-/* One answer of a stream. Any thread. */
+/* Handle one answer of a stream. Any thread. */
 static void streamed(Call *call, CallResponse *response)
 {
     HttpCall *state = http_call(call);
@@ -308,7 +309,7 @@ static void streamed(Call *call, CallResponse *response)
 
 /* ── running ──────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Metadata may take a while when models are being loaded. */
+/* Run as a job, because reading metadata may block while models are being loaded. */
 static bool run_generate(Call *call, Problem *problem)
 {
     HttpCall *state = http_call(call);
@@ -338,14 +339,16 @@ static void end_response(void *call)
     response_close(call);
 }
 
-/* Relay the events to a client whose connection is handed over, if that is possible and the request asks for it. */
+/* Start to relay the events to a client whose connection will be handed over, if the request asks for this and it is
+ * possible.
+ */
 static bool may_relay(HttpRequest *request, Problem *problem)
 {
     static const RelayOwner owner = {send_to_requester, cancel, end_response};
     const HttpCall *state = http_call(request->call);
     Slice asked = http_header(request->head, RELAY_HEADER);
     uint64_t pulse_ms;
-    /* Data after the request is for the relay, so there is no further request. */
+    /* Data after the request belongs to the relay, so there must be no further request. */
     if (asked.start == NULL || state->relay || state->is_old || state->keep_alive ||
         connection_endpoint(state->connection)->relays == NULL || !slice_unsigned(asked, &pulse_ms))
         return true;
@@ -356,8 +359,8 @@ static bool may_relay(HttpRequest *request, Problem *problem)
     return true;
 }
 
-/* Relayed requests are for models behind the OpenAI API, which have this input: no thread has to look up the
- * metadata.
+/* Answer a relayed request without a thread that looks up metadata. Relayed requests are for models behind the OpenAI
+ * API, which have this input.
  */
 static bool start_relayed(HttpRequest *request, Problem *problem)
 {

@@ -1,5 +1,5 @@
-/* Members of objects may come in any order. An input is begun as soon as its name, type and shape are known; "data"
- * before them is skipped, and read later.
+/* Reads the JSON of an inference request. Members may come in any order: an input is begun when its name, type and
+ * shape are known. If "data" comes before them, it is skipped and read later.
  */
 #include "http/bodies.h"
 
@@ -7,17 +7,17 @@
 
 enum { MAX_DIMS = 64 };
 
-/* The state of reading. */
+/* The state of reading a request. */
 typedef struct {
     Call *call;
     Json json;
-    Slice binary; /* the unread rest */
+    Slice binary; /* the binary data that has not been used */
     Problem *problem;
     bool binary_output;
-    Buffer key, text; /* for names with escapes */
+    Buffer key, text; /* reused for names and texts with escapes */
 } Reading;
 
-/* "parameters" of an input or output. */
+/* The "parameters" of an input or output that concern the protocol. */
 typedef struct {
     bool has_size, has_region, has_room, has_binary, binary;
     uint64_t size, offset, room;
@@ -26,13 +26,13 @@ typedef struct {
     Buffer region;
 } TensorParameters;
 
-/* An input as far as it has been read. */
+/* The description of an input, as it is being read. */
 typedef struct {
-    Buffer name, datatype; /* `room` 0: not yet */
+    Buffer name, datatype; /* `room` is 0 before they are read */
     bool has_name, has_datatype, has_shape, has_data, was_read;
     int64_t shape[MAX_DIMS];
     size_t dims;
-    Json data; /* at "data", which was skipped */
+    Json data; /* positioned at "data" if that was skipped */
     CallTensor *tensor;
     TensorParameters parameters;
 } Input;
@@ -62,7 +62,7 @@ static bool read_text(Reading *reading, const char *member, Slice *value)
         invalid(reading, member, "attempt to access JSON non-string as string");
 }
 
-/* Read into a separate text, since several are needed at a time. */
+/* Read a text into a separate buffer, since several texts are needed at the same time. */
 static bool read_copy(Reading *reading, const char *member, Buffer *copy)
 {
     Slice value;
@@ -78,7 +78,7 @@ static bool twice(Reading *reading, const char *member)
     return problem_set(reading->problem, PROBLEM_INVALID, "Unable to parse '%s': it is there twice", member);
 }
 
-/* Read the next member's name. Returns false at the end of the object, or with a problem. */
+/* Read the name of the next member. Returns false at the end of the object, or with a problem. */
 static bool next_member(Reading *reading, Slice *key)
 {
     return reading->problem->kind == PROBLEM_NONE && json_member(&reading->json, &reading->key, key);
@@ -112,7 +112,7 @@ static bool read_parameters(Reading *reading)
     return is_good(reading);
 }
 
-/* Unknown ones are ignored, as in Triton. */
+/* Read a parameter of an input or output. Unknown ones are ignored, as in Triton. */
 static void read_tensor_parameter(Reading *reading, Slice key, TensorParameters *parameters)
 {
     uint64_t classes;
@@ -211,7 +211,7 @@ static bool read_input_member(Reading *reading, Slice key, Input *input)
     return slice_is(key, "data") ? read_data(reading, input) : json_skip(&reading->json);
 }
 
-/* Add the data of an input from where it is. */
+/* Add the data of an input from where it is: JSON, binary data, or shared memory. */
 static bool end_input(Reading *reading, Input *input)
 {
     const TensorParameters *parameters = &input->parameters;
@@ -301,7 +301,8 @@ static bool end_output(Reading *reading, const Buffer *name, bool has_name, cons
     char *kept = call_memory(reading->call, region.size + 1);
     if (kept == NULL)
         return problem_no_memory(problem);
-    output->user = memcpy(kept, parameters->region.data, region.size + 1); /* buffer_string has appended NUL */
+    /* Includes the NUL that buffer_string has appended. */
+    output->user = memcpy(kept, parameters->region.data, region.size + 1);
     return call_output_region(reading->call, output, region, parameters->offset, parameters->room, problem);
 }
 

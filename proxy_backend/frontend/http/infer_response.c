@@ -1,4 +1,4 @@
-/* Inference: from the request's headers to the answer's bytes. */
+/* The inference endpoint: from a request's headers to the bytes of the answer. */
 #include "http/request.h"
 
 #include "http/bodies.h"
@@ -18,7 +18,7 @@ static void put_shape(Buffer *text, const ResponseOutput *output)
     buffer_put_char(text, ']');
 }
 
-/* Write the region of an output in shared memory. */
+/* Write the parameters of an output in shared memory. */
 static void put_region(Buffer *text, const ResponseOutput *output)
 {
     buffer_put_string(text, ",\"parameters\":{\"shared_memory_region\":");
@@ -38,7 +38,7 @@ static bool is_binary(const ResponseOutput *output, bool binary_output)
     return flags & OUTPUT_BINARY || (binary_output && !(flags & OUTPUT_JSON));
 }
 
-/* Write one output; bytes outside the JSON are put into `part`. */
+/* Write one output. Data outside the JSON is added to `part`. */
 static bool put_output(
     Buffer *text, const ResponseOutput *output, bool binary_output, struct iovec *part, Problem *problem)
 {
@@ -66,7 +66,7 @@ static bool put_output(
     return true;
 }
 
-/* Write the answer's JSON; `bytes`: the size of the data after it. */
+/* Write the answer's JSON. `bytes` receives the size of the data that follows it. */
 static bool put_response(Buffer *text, const CallResponse *response, bool binary_output, struct iovec *parts,
     size_t *bytes, Problem *problem)
 {
@@ -88,7 +88,7 @@ static bool put_response(Buffer *text, const CallResponse *response, bool binary
     return true;
 }
 
-/* An answer has arrived: the only one, possibly followed by an empty final one. Any thread. */
+/* Handle the answer. A final one without outputs may follow. Any thread. */
 static void on_response(Call *call, CallResponse *response)
 {
     HttpCall *state = http_call(call);
@@ -142,7 +142,7 @@ bool http_forward_headers(HttpRequest *request, Problem *problem)
     return true;
 }
 
-/* Read how much of the body is JSON. */
+/* Find out which part of the body is JSON. */
 static bool json_size(const HttpRequest *request, uint64_t *size, bool *is_raw, Problem *problem)
 {
     Slice header = http_header(request->head, "inference-header-content-length");

@@ -1,4 +1,4 @@
-/* Information about the server and its models, and how long operations are run. */
+/* Handlers for information about the server and its models. Also runs slow operations as jobs. */
 #include "admin/information.h"
 
 #include "http/connection.h"
@@ -13,7 +13,7 @@ static void run_job(Job *job)
     self->done = response_begin(self->call, &self->problem) && self->work(self->call, &self->problem);
 }
 
-/* The model has been loaded, or not: run the job again, or answer its request. */
+/* The model has been settled: run the job again, or answer the request with the problem. */
 static void on_model_settled(ModelWaiter *waiter, Problem *problem)
 {
     HttpCall *state = (HttpCall *)((char *)waiter - offsetof(HttpCall, waiter));
@@ -32,11 +32,11 @@ static void end_job(Job *job)
     bool done = job->dropped ? thread_pool_refuse(&problem) : self->done;
     if (!job->dropped) {
         problem = self->problem;
-        self->problem = (Problem){0}; /* it may be run again */
+        self->problem = (Problem){0}; /* The job may be run again. */
     }
     if (!done &&
         pending_models_wait(call_server(call)->pending_models, &problem, &http_call(call)->waiter, on_model_settled))
-        return; /* the call may have been answered and freed */
+        return; /* The call may have been answered and freed. */
     if (!done)
         response_send_problem(call, &problem);
     else if (!self->responds_itself)
@@ -69,7 +69,7 @@ bool http_job(HttpRequest *request, bool (*work)(Call *call, Problem *problem), 
         !http_copy(call, request->version, &job->version, problem) ||
         !http_copy(call, request->repository, &job->repository, problem))
         return false;
-    /* The job is part of the call, which may be answered before the job ends. */
+    /* Keep the call: the job is part of it, and may end after the answer. */
     call_ref(call);
     if (thread_pool_submit(request->service->settings.jobs, &job->job, problem))
         return true;

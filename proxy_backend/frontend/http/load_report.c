@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The core's metrics are one text that takes longer to make the more models there are. */
+/* How long the values are used: the core's metrics are a text that takes longer to create the more models there are. */
 enum { FRESH_MS = 500 };
 
 typedef struct {
@@ -25,7 +25,7 @@ LoadReport load_report_requested(Slice name, Slice value)
                                           : LOAD_REPORT_NONE;
 }
 
-/* Returns the first value of TensorRT-LLM's blocks of this type; -1: none. */
+/* Returns the first value of TensorRT-LLM's block metric of this type, or -1 if there is none. */
 static double blocks(const char *metrics, const char *type)
 {
     static const char family[] = "\nnv_trt_llm_kv_cache_block_metrics{";
@@ -56,7 +56,7 @@ static KvCache read_kv_cache(Server *server)
     return cache;
 }
 
-/* Returns values at most FRESH_MS old, or older while another thread reads new ones. */
+/* Returns values that are at most FRESH_MS old, or older ones while another thread reads new ones. */
 static KvCache kv_cache(Server *server)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

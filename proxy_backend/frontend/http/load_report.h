@@ -16,12 +16,12 @@
 #include "core/server.h"
 
 typedef enum { LOAD_REPORT_NONE, LOAD_REPORT_TEXT, LOAD_REPORT_JSON } LoadReport;
-/* The longest header with its line end. */
+/* Maximum size of the header with its line end. */
 enum { LOAD_REPORT_ROOM = 224 };
 
-/* Returns the report that a request header asks for; NONE: none, or another header. */
+/* Returns the report that a header of a request asks for, or NONE for other headers. */
 LoadReport load_report_requested(Slice name, Slice value);
-/* Write the header at `at`, which has room for LOAD_REPORT_ROOM bytes. Returns its end. Any thread. */
+/* Write the header to `at`, which has room for LOAD_REPORT_ROOM bytes. Returns its end. Any thread. */
 char *load_report_put(char *at, LoadReport report, Server *server);
 
 #endif

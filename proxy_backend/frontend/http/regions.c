@@ -1,4 +1,4 @@
-/* Clients' shared memory: listing, registering and unregistering regions. */
+/* Endpoints for clients' shared memory: status, registration and unregistration of regions. */
 #include "calls/shared_memory.h"
 
 #include "http/request.h"
@@ -66,7 +66,7 @@ bool http_handle_gpu_status(HttpRequest *request, Problem *problem)
 
 /* ── registering ──────────────────────────────────────────────────────────────────────────────────── */
 
-/* The contents of a registration. */
+/* The contents of a registration request. */
 typedef struct {
     bool has_key, has_size, has_handle, has_device;
     Buffer key, handle;
@@ -74,7 +74,7 @@ typedef struct {
     int64_t device;
 } Registration;
 
-/* "raw_handle": {"b64": "..."}. */
+/* Read "raw_handle": {"b64": "..."}. */
 static void read_handle(Json *json, Registration *registration, Problem *problem)
 {
     Buffer scratch = {0};

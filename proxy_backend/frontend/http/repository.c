@@ -1,4 +1,4 @@
-/* The models of repositories, and the dispatcher's private requests. */
+/* Endpoints for the model repository, and the dispatcher's private ones. */
 #include "admin/repository.h"
 #include "calls/sequences.h"
 
@@ -16,7 +16,7 @@ static Server *server_of(Call *call)
 
 static const char parsing[] = "failed to parse the request JSON buffer";
 
-/* Enter the body's JSON object. Returns false if it is empty, which is allowed, or with a problem. */
+/* Enter the JSON object of a body. Returns false for an empty body, which is allowed, or with a problem. */
 static bool read_object(Slice body, const Limits *limits, Json *json, Problem *problem)
 {
     if (body.size == 0)
@@ -101,7 +101,7 @@ bool base64_decode(char *text, size_t size, size_t *decoded)
     return size % 4 != 1;
 }
 
-/* Copy a string value to the call's memory. */
+/* Copy a string to the call's memory. */
 static bool copy_string(Call *call, Json *json, const char *key, Slice *copy, Problem *problem)
 {
     Buffer text = {0};
@@ -116,7 +116,7 @@ static bool copy_string(Call *call, Json *json, const char *key, Slice *copy, Pr
     return kept || (problem->kind == PROBLEM_NONE && problem_no_memory(problem));
 }
 
-/* Read one of "parameters". */
+/* Read an entry of "parameters". */
 static bool take_parameter(Call *call, Json *json, Slice key, Parameters *parameters, Problem *problem)
 {
     if (slice_is(key, "unload_dependents"))
@@ -155,7 +155,7 @@ static bool take_parameters(Call *call, Json *json, Parameters *parameters, Prob
     return true;
 }
 
-/* Read the body of a load or unload. */
+/* Read the body of a load or unload request. */
 static bool read_parameters(Call *call, Parameters *parameters, Problem *problem)
 {
     const HttpCall *state = http_call(call);
@@ -218,7 +218,7 @@ static const ServerControl *control_of(Call *call)
     return http_call(call)->service->settings.control;
 }
 
-/* Run a job of the dispatcher. */
+/* Run a job for the dispatcher. */
 static bool control_job(HttpRequest *request, bool (*work)(Call *call, Problem *problem), Problem *problem)
 {
     if (request->service->settings.control == NULL)
@@ -226,7 +226,7 @@ static bool control_job(HttpRequest *request, bool (*work)(Call *call, Problem *
     return http_job(request, work, TYPE_JSON, problem);
 }
 
-/* POST /admin/drain: end, as on SIGTERM. */
+/* POST /admin/drain: end the process as on SIGTERM. */
 bool http_handle_drain(HttpRequest *request, Problem *problem)
 {
     const ServerControl *control = request->service->settings.control;
@@ -268,7 +268,9 @@ static bool run_accept(Call *call, Problem *problem)
     return read_accept(call, &accept, problem) && control->accept(control->user, accept, problem);
 }
 
-/* POST /admin/accept {"accept": false}: start or stop accepting client connections; answered when done. */
+/* POST /admin/accept {"accept": false}: start or stop accepting clients' connections. Answered when that has been
+ * done.
+ */
 bool http_handle_accept(HttpRequest *request, Problem *problem)
 {
     return control_job(request, run_accept, problem);
@@ -298,7 +300,7 @@ static bool run_retire(Call *call, Problem *problem)
     return done || (problem->kind == PROBLEM_NONE && problem_no_memory(problem));
 }
 
-/* POST /admin/retire {"successor": "/path", "force": false}: hand connections over to the process that listens there,
+/* POST /admin/retire {"successor": "/path", "force": false}: hand over connections to the process that listens there,
  * and end when none is left.
  */
 bool http_handle_retire(HttpRequest *request, Problem *problem)
@@ -314,15 +316,15 @@ static bool run_leave(Call *call, Problem *problem)
     return true;
 }
 
-/* POST /admin/leave: stop accepting, and end open connections gracefully; answered when they have ended, or the exit
- * timeout is over.
+/* POST /admin/leave: stop accepting connections, and end open ones gracefully. Answered when all have ended, or after
+ * the exit timeout.
  */
 bool http_handle_leave(HttpRequest *request, Problem *problem)
 {
     return control_job(request, run_leave, problem);
 }
 
-/* GET /admin/work: the clients' work in progress. */
+/* GET /admin/work: report the clients' work in progress. */
 bool http_handle_work(HttpRequest *request, Problem *problem)
 {
     Buffer *text = &request->call->reply;
@@ -335,7 +337,8 @@ bool http_handle_work(HttpRequest *request, Problem *problem)
     return true;
 }
 
-/* POST /admin/forget {"model": "m"}: it is no longer kept; requests that wait for it are answered. */
+/* POST /admin/forget {"model": "m"}: the dispatcher no longer keeps the model. Requests that wait for it are answered.
+ */
 bool http_handle_settle(HttpRequest *request, Problem *problem)
 {
     Json json;
@@ -357,7 +360,7 @@ bool http_handle_settle(HttpRequest *request, Problem *problem)
     return true;
 }
 
-/* POST /admin/ready {"ready": false}: whether the server may report that it is ready. */
+/* POST /admin/ready {"ready": false}: set whether the server may report that it is ready. */
 bool http_handle_set_ready(HttpRequest *request, Problem *problem)
 {
     Json json;
