@@ -1,6 +1,7 @@
-/* The entry points of the backend `pytriton_native`, which tritonserver calls. One model instance is one proxy. It is
- * the compiled equivalent of the Python modules of proxy_backend, for which Triton's python backend starts a process
- * per instance. Both use the same protocols: workers and the dispatcher cannot distinguish them.
+/* The entry points of the backend `pytriton_native`, which tritonserver calls. One model instance is one proxy.
+ *
+ * This is the compiled equivalent of proxy_backend/python_proxy, for which Triton's python backend starts a process per
+ * instance. Both use the same protocols, so workers and the dispatcher cannot tell them apart.
  */
 #define _GNU_SOURCE
 #include "base/json.h"

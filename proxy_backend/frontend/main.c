@@ -1,10 +1,10 @@
-/* pytriton-frontend: Triton's core, and its protocols.
+/* pytriton-frontend: serves KServe's protocols in front of Triton's core.
  *
- *     pytriton-frontend --settings=FD            serve, until SIGTERM
- *     pytriton-frontend --settings=FD --check    check that all libraries that the settings name can be loaded
+ *     pytriton-frontend --settings=FD            serve until SIGTERM
+ *     pytriton-frontend --settings=FD --check    check that all libraries named in the settings can be loaded
  *
- * SIGTERM: stop accepting, send GOAWAY, finish requests in flight within the exit timeout, end the core, exit with 0. A
- * second SIGTERM: exit immediately. Fatal errors: one line on standard error, exit code 1.
+ * On SIGTERM: stop accepting, send GOAWAY, finish requests in flight within the exit timeout, stop the core, and exit
+ * with 0. On a second SIGTERM: exit immediately. On a fatal error: write one line to standard error, and exit with 1.
  */
 #define _GNU_SOURCE
 #include "thread_pool/memory_trim.h"
@@ -23,11 +23,11 @@
 #include <unistd.h>
 
 enum {
-    EXIT_SIGTERM = 143, /* as a shell reports a process ended by SIGTERM */
+    EXIT_SIGTERM = 143, /* what a shell reports for a process that SIGTERM has ended */
     RETIRED_CHECK_INTERVAL_MS = 250,
 };
 
-static sem_t work_pending; /* there is something to do: one of these */
+static sem_t work_pending; /* posted when one of these is set */
 static atomic_int end_signals;
 static atomic_bool is_retired, must_exit;
 
@@ -42,7 +42,7 @@ static void on_terminate(int number)
     errno = error;
 }
 
-/* Requested over the admin endpoint: repeated requests count once. */
+/* Called for a request through the admin endpoint. Repeated requests count once. */
 static void request_exit(void *unused)
 {
     (void)unused;
@@ -55,7 +55,7 @@ static void on_ignored(int number)
     (void)number;
 }
 
-/* Handlers instead of a mask or SIG_IGN: children of the core (stubs of its python backend) would inherit those. */
+/* Use handlers instead of a mask or SIG_IGN, which children of the core (stubs of its python backend) would inherit. */
 static void handle_signals(void)
 {
     struct sigaction ends = {.sa_handler = on_terminate, .sa_flags = SA_RESTART};
@@ -67,13 +67,13 @@ static void handle_signals(void)
     sigaction(SIGPIPE, &nothing, NULL);
 }
 
-/* A loop with its listeners. */
+/* An event loop and its listeners. */
 typedef struct {
     Task change;
     Loop *loop;
-    Listener **listeners; /* one per endpoint; NULL: closed, or never opened */
+    Listener **listeners; /* one for each endpoint; NULL if it is closed, or was never opened */
     const HandoverEndpoints *endpoints;
-    struct AcceptState *accept_state; /* of the change in progress */
+    struct AcceptState *accept_state; /* for the change in progress */
 } LoopListeners;
 
 static bool start_accepting(LoopListeners *loop_listeners, bool is_admin, Problem *problem)
@@ -89,7 +89,7 @@ static bool start_accepting(LoopListeners *loop_listeners, bool is_admin, Proble
     return true;
 }
 
-/* The dispatcher's connections stay accepted. */
+/* Stop accepting connections, except the dispatcher's. */
 static void stop_accepting(LoopListeners *loop_listeners)
 {
     for (size_t i = 0; i < loop_listeners->endpoints->count; i++) {
@@ -117,7 +117,7 @@ static bool open_loop(LoopListeners *loop_listeners, struct AcceptState *accept_
 
 static void close_loop(LoopListeners *loop_listeners)
 {
-    connections_abort(loop_listeners->loop); /* those of the dispatcher */
+    connections_abort(loop_listeners->loop); /* Ends the dispatcher's connections. */
     loop_stop(loop_listeners->loop);
     loop_join(loop_listeners->loop);
     for (size_t i = 0; i < loop_listeners->endpoints->count; i++) {
@@ -131,17 +131,17 @@ static void close_loop(LoopListeners *loop_listeners)
 /* ── accepting client connections, in all loops ───────────────────────────────────────────────────────────── */
 
 typedef struct AcceptState {
-    pthread_mutex_t lock; /* one change at a time */
+    pthread_mutex_t lock; /* guards the fields below, so that there is one change at a time */
     LoopListeners *loops;
     size_t count;
     const Services *services;
     bool accepts, is_announced;
-    sem_t done; /* a loop has changed it */
+    sem_t done; /* posted when a loop has made the change */
     atomic_bool failed;
-    Problem problem; /* of the first loop that failed */
+    Problem problem; /* of the first loop in which it failed */
 } AcceptState;
 
-/* In each loop's thread. */
+/* Make the change. Runs in each loop's thread. */
 static void apply_accepting(Task *task)
 {
     LoopListeners *loop_listeners = (LoopListeners *)((char *)task - offsetof(LoopListeners, change));
@@ -158,7 +158,7 @@ static void apply_accepting(Task *task)
     sem_post(&accept_state->done);
 }
 
-/* Not in a loop's thread: it waits for all of them. */
+/* Make the change in all loops, and wait for it. Must not be called in a loop's thread. */
 static bool set_accepting(AcceptState *accept_state, bool accepts, Problem *problem)
 {
     pthread_mutex_lock(&accept_state->lock);
@@ -199,7 +199,7 @@ static bool retire(void *user, const char *successor, bool force, Problem *probl
         return false;
     if (!handover_begin(services_endpoints(accept_state->services), successor, problem))
         return false;
-    uint64_t sequences = sequences_close(); /* last: nothing reopens them */
+    uint64_t sequences = sequences_close(); /* Do this last, because it cannot be undone. */
     if (sequences && !force)
         return problem_set(problem, PROBLEM_EXISTS, "%llu sequences are in progress", (unsigned long long)sequences);
     is_retired = true;
@@ -232,12 +232,12 @@ static void report_ready(int fd)
     close(fd);
 }
 
-/* Connections end within the exit timeout; the remaining ones are aborted, and their requests cancelled. */
+/* End all connections within the exit timeout. Then abort the remaining ones, and cancel their requests. */
 static void drain(AcceptState *accept_state, Server *server)
 {
     Problem ignored = {0};
-    server_force_unready(server, true); /* readiness probes get "not ready" */
-    pending_models_stop(server->pending_models); /* models will not be loaded any more: end all waits */
+    server_force_unready(server, true); /* Answer readiness probes with "not ready". */
+    pending_models_stop(server->pending_models); /* End all waits, because no more models will be loaded. */
     set_accepting(accept_state, false, &ignored);
     problem_clear(&ignored);
     for (size_t i = 0; i < accept_state->count; i++)
@@ -257,7 +257,7 @@ static int fail(Problem *problem)
     return 1;
 }
 
-/* Wait for the request to end; a retired process ends with its last connection. */
+/* Wait until the process has to end. A retired process ends after its last connection. */
 static void wait_for_exit(void)
 {
     while (!must_exit) {
@@ -271,7 +271,7 @@ static void wait_for_exit(void)
 static int serve(const Settings *settings)
 {
     static AcceptState accept_state = {
-        .lock = PTHREAD_MUTEX_INITIALIZER}; /* admin requests may arrive until the process ends */
+        .lock = PTHREAD_MUTEX_INITIALIZER}; /* Static, because admin requests may arrive until the process ends. */
     static const ServerControl control = {request_exit, handle_accept_request, retire, leave, &accept_state};
     Problem problem = {0};
     sem_init(&accept_state.done, 0, 0);
@@ -285,7 +285,7 @@ static int serve(const Settings *settings)
     accept_state.count = settings->loops;
     for (size_t i = 0; i < settings->loops; i++) {
         if (!open_loop(&accept_state.loops[i], &accept_state, services, settings, &problem))
-            return fail(&problem); /* NOLINT(clang-analyzer-unix.Malloc): the process's end takes the rest along */
+            return fail(&problem); /* NOLINT(clang-analyzer-unix.Malloc): the end of the process frees the rest */
     }
     if (!settings->waiting) {
         accept_state.is_announced = true;

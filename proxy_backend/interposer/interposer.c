@@ -1,13 +1,13 @@
-/* Route "load" and "unload" requests of the model repository extension to the dispatcher.
+/* Routes load and unload requests of the model repository extension to the dispatcher.
  *
- * This library is preloaded (LD_PRELOAD) into the program around Triton's core, NVIDIA's or ours. Its functions
- * shadow the core's functions of the same name, so HTTP and gRPC requests reach them alike. It asks the dispatcher
+ * This library is preloaded (LD_PRELOAD) into the program around Triton's core, which is NVIDIA's or ours. Its functions
+ * shadow the core's functions with the same names, so HTTP and gRPC requests reach them alike. It asks the dispatcher
  * over the unix socket at $PYTRITON_MODEL_CONTROL. The dispatcher either carries out the request, or leaves it to the
- * core, for example because the load is the dispatcher's own.
+ * core, for example if the request came from the dispatcher itself.
  *
- * A message is a list of strings, each prefixed with its size, and starts with their count; all numbers have 64 bits.
- * A request is the action, the model, "dependents" or "", and a name and value for each parameter. A reply is "core",
- * "done", or a Triton API error code and the error text.
+ * A message is the number of its strings, followed by the strings, each after its size. All numbers have 64 bits. A
+ * request consists of the action, the model, "dependents" or "", and a name and a value for each parameter. A reply is
+ * "core", or "done", or an error code of Triton's API and the error's text.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -43,10 +43,10 @@ EXPORTED TRITONSERVER_Error *TRITONSERVER_ServerUnloadModelAndDependents(
 
 enum { TYPE_STRING = 0, ERROR_INTERNAL = 1, ERROR_UNAVAILABLE = 4 };
 enum { REPLY_STRINGS = 2, MAX_REPLY = 1 << 20 };
-/* Nobody listens for a moment while the dispatcher is upgraded in place. */
+/* Retry connecting: while the dispatcher is upgraded in place, it does not listen for a moment. */
 enum { CONNECT_TRIES = 200, CONNECT_PAUSE_MS = 50 };
 
-/* Look up the core's own function of this name. */
+/* Look up the core's own function with this name. */
 #define CORE(function, name)                                                                                           \
     do {                                                                                                               \
         void *found = dlsym(RTLD_NEXT, name);                                                                          \
@@ -104,7 +104,7 @@ TRITONSERVER_Parameter *TRITONSERVER_ParameterNew(const char *name, int type, co
     TRITONSERVER_Parameter *(*core)(const char *, int, const void *);
     CORE(core, "TRITONSERVER_ParameterNew");
     TRITONSERVER_Parameter *parameter = core(name, type, value);
-    /* Parameters of a load. Metrics and traces have parameters, too. */
+    /* Record the parameters of a load. Metrics and traces have parameters, too. */
     if (type == TYPE_STRING && strcmp(name, "config") == 0)
         remember(parameter, name, value, strlen(value));
     return parameter;
@@ -164,7 +164,7 @@ static bool receive_all(int fd, void *bytes, size_t size)
     return true;
 }
 
-/* Receive a string for free(); NULL on failure. */
+/* Receive a string for free(). Returns NULL on failure. */
 static char *receive_string(int fd)
 {
     uint64_t size;
@@ -185,7 +185,7 @@ static bool connect_once(int fd, const char *path)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     bool connected = false;
     if (place >= 0) {
-        /* A short path to the same socket: the original may exceed sun_path. */
+        /* Use a short path to the same socket, because the original may be too long for sun_path. */
         int size = snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d%s", place, name);
         connected =
             size < (int)sizeof address.sun_path && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
@@ -221,7 +221,8 @@ static bool send_request(int fd, const Request *request)
     bool sent = send_all(fd, &strings, sizeof strings) && send_string(fd, request->action, strlen(request->action)) &&
         send_string(fd, request->model, strlen(request->model)) &&
         send_string(fd, request->which, strlen(request->which));
-    pthread_mutex_lock(&known_lock); /* Parameters of a load in progress stay; other threads may delete theirs. */
+    /* Lock the list: the parameters of this load stay, but other threads may delete theirs. */
+    pthread_mutex_lock(&known_lock);
     for (uint64_t i = 0; sent && i < request->count; i++) {
         const Known *known = all_known;
         while (known && known->parameter != request->parameters[i])
@@ -240,7 +241,7 @@ static TRITONSERVER_Error *error_of(int code, const char *text)
     return core(code, text);
 }
 
-/* Returns whether the dispatcher handled the request; `error` is then the outcome. */
+/* Returns whether the dispatcher has handled the request. `error` is then the result. */
 static bool taken(const Request *request, TRITONSERVER_Error **error)
 {
     const char *path = getenv(SOCKET_VARIABLE);

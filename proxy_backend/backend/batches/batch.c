@@ -1,11 +1,11 @@
-/* One batch of a model that answers each request once. It is passed to a worker, and to another one if that is lost;
- * tritonserver's thread waits for the answer.
+/* Executes a batch of a model that answers each request once. tritonserver's thread passes it to a worker, waits for the
+ * answer, and passes it to another worker if that one is lost.
  *
- * One of the requests may be why a worker is lost or hangs, so they are retried individually, and not merged with
- * others. A request that ends another worker fails alone.
+ * One of the requests may be the reason why a worker is lost or hangs. So they are then retried one by one, and not
+ * merged with others. A request that ends another worker fails alone.
  *
- *     requests   [ answered … | tried now | … not yet tried individually ]
- *                0            answered    end                            count
+ *     requests   [ answered … | being tried | … to be tried one by one ]
+ *                0            answered      end                        count
  */
 #define _GNU_SOURCE
 #include "batches/batch.h"

@@ -1,7 +1,7 @@
-/* tritonserver's gRPC frontend (2.51) can deadlock when clients cancel streams whose answers come fast: two of its
- * threads take two locks in opposite order, one of them with our answer, and from then on no stream of any client
- * continues. The only remedy from inside is to end the process, which the dispatcher restarts.
- * docs/contributing/triton-notes.md, "Clients that cancel streams", has the measurements.
+/* tritonserver's gRPC frontend (2.51) can deadlock when clients cancel streams with fast answers: two of its threads take
+ * two locks in opposite order, one of them while it sends our answer. Then all streams of all clients hang. The only
+ * remedy inside the process is to end it, after which the dispatcher restarts it. The measurements are in
+ * docs/contributing/triton-notes.md, "Clients that cancel streams".
  */
 #define _GNU_SOURCE
 #include "streams/send_watchdog.h"
@@ -13,8 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The interval between checks, and the number of checks that must see the same answer before it counts as stuck. A
- * process that was itself suspended, for example on a frozen machine, made no checks in that time.
+/* Interval between checks, and number of checks that must find the same answer before it counts as stuck. While the
+ * process itself is suspended, for example on a frozen machine, no checks are made.
  */
 #ifndef WATCHDOG_INTERVAL_MS
 #define WATCHDOG_INTERVAL_MS 2000

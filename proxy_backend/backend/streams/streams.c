@@ -1,14 +1,14 @@
-/* Batches that are answered many times, or at any time, while tritonserver continues:
+/* Models that may answer a request many times, or at any time, while tritonserver goes on:
  *
- *     execute ──▶ streams_begin: Batch ──▶ worker         tritonserver's thread sends a batch and waits until it has begun
- *     reader ◀── BatchBegun, BatchPart…, BatchDone        a thread per lane (reader.c) passes answers on
+ *     execute ──▶ streams_begin: Batch ──▶ worker         tritonserver's thread sends a batch, and waits until it has begun
+ *     reader ◀── BatchBegun, BatchPart…, BatchDone        one thread per lane (reader.c) forwards the answers
  *
- * A disconnected client is detected by asking its response factory, several times a second while a batch is in flight.
+ * While batches are in flight, their response factories are asked several times a second whether the client has
+ * disconnected.
  *
- * A batch that has been answered in part cannot be retried, so it fails if its worker is lost after it began; one that
- * had not begun goes to the next worker. So does a batch of a Triton Python model that has answered nothing and whose
- * `execute` has not returned: tritonserver waits until then. Requests that lost a worker together are retried
- * individually (batch.c).
+ * A batch that has begun fails if its worker is lost, because answers cannot be taken back. A batch that has not begun
+ * goes to another worker. So does a batch of a Triton Python model without answers if `execute` has not returned, since
+ * tritonserver waits until then. Requests that lost a worker together are retried one by one, as in batch.c.
  */
 #define _GNU_SOURCE
 #include "streams/streams.h"

@@ -1,14 +1,14 @@
-/* One inference, for both HTTP and gRPC: from a client's request to the core's answers.
+/* One inference, from a client's request to the core's answers, for both HTTP and gRPC.
  *
- * Its life: calls_acquire ▶ call_model ▶ call_input ... call_output ... ▶ call_start ▶ `on_response`, once or several times ▶ call_unref.
+ *     calls_acquire ▶ call_model ▶ call_input ... call_output ... ▶ call_start ▶ `on_response`, at least once ▶ call_unref
  *
- * References. The owner that took the call holds one until it no longer needs the call. The core holds one until it has
- * released the request and delivered its last response; each answer holds one until call_response_release. So a connection may
- * continue with its next request, using another call, while the core still reads the inputs of this one. After the last
- * reference, the call and its memory are reused.
+ * References. The owner, which has acquired the call, holds one for as long as it needs the call. The core holds one
+ * until it has released the request and delivered its last response. Each answer holds one until
+ * call_response_release. So a connection can continue with its next request, in another call, while the core still
+ * reads the inputs of this one. When the last reference is dropped, the call and its memory are reused.
  *
- * Threads. Until call_start returns, only the owner uses a call, except that `on_response` may be called before that, in the
- * same thread or in another. Functions that any thread may call say so.
+ * Threads. Until call_start returns, only the owner uses a call; but `on_response` can be called before that, in any
+ * thread. Functions that any thread may call say so.
  */
 #ifndef PYTRITON_FRONTEND_CALLS_CALL_H
 #define PYTRITON_FRONTEND_CALLS_CALL_H

@@ -1,11 +1,11 @@
-/* The registered shared memory regions: one table for all processes that serve the same clients.
+/* The table of registered shared memory regions, for all processes that serve the same clients.
  *
- * It is an unnamed file that the dispatcher passes to each of its servers. So regions outlive a server: the one that
- * replaces it, or is started after a crash, maps them on use; and while two serve, each sees the regions registered
- * with the other one.
+ * It is an unnamed file that the dispatcher passes to each of its servers. So regions outlive a server: its successor,
+ * after a replacement or a crash, maps them when they are used. While two servers run, each sees the regions that were
+ * registered with the other one.
  *
- * A process holds a lock on the file to change or search it; the kernel releases the lock when the process dies.
- * Within a process, the caller locks.
+ * A process locks the file to change or search the table. The kernel releases the lock when the process ends. Threads
+ * of one process need a lock of their own.
  */
 #ifndef PYTRITON_FRONTEND_CALLS_REGION_TABLE_H
 #define PYTRITON_FRONTEND_CALLS_REGION_TABLE_H

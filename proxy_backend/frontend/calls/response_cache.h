@@ -1,17 +1,18 @@
-/* The response cache of models with response_cache { enable: true }: repeated requests are answered without the model.
+/* The response cache: for models with response_cache { enable: true }, repeated requests are answered without the model.
  *
- * The core has its own cache, which is never enabled here: its key is the model, its version and the bytes of the inputs,
- * in a hash that anybody can compute. So it may return the answer for other parameters, shapes, headers or outputs, and
- * that of a model's former code after its replacement. Here the key is a keyed digest of everything that may affect the
- * answer:
+ * The core's own cache is never enabled. Its key is a hash that anybody can compute, of the model, its version and the
+ * bytes of the inputs. So it may return an answer for other parameters, shapes, headers or outputs, or one from before
+ * the model was replaced. The key of this cache is a keyed digest of everything that can influence the answer, in the
+ * order of the request:
  *
  *     requested model and version, parameters, forwarded headers (they are parameters), names of requested outputs,
- *     and of each input its name, data type, shape and bytes
+ *     and for each input its name, data type, shape and bytes
  *
- * in the order of the request, but not the request's id, priority and timeout. Any load or unload of any model empties
- * the cache, because a model may call others. Never cached are requests of sequences, those with inputs or outputs in
- * shared memory or a GPU, those that ask for classification, raw requests, decoupled models, errors, and calls that do
- * not come through calls/ (of models to other models, steps of ensembles).
+ * The request's id, priority and timeout are not part of the key. Since models can call each other, loading or
+ * unloading any model empties the cache.
+ *
+ * These are never cached: requests of sequences, requests with inputs or outputs in shared memory or on a GPU, requests
+ * for classification, raw requests, decoupled models, errors, calls between models, and steps of ensembles.
  */
 #ifndef PYTRITON_FRONTEND_CALLS_RESPONSE_CACHE_H
 #define PYTRITON_FRONTEND_CALLS_RESPONSE_CACHE_H
@@ -26,7 +27,7 @@ typedef struct {
     bool used;
     Digest digest;
     uint64_t value[2]; /* the digest; set by response_cache_find */
-    uint64_t changes;  /* the server's count of model changes when the request began */
+    uint64_t changes; /* the server's count of model changes when the request began */
 } CacheKey;
 
 typedef struct {

@@ -68,10 +68,10 @@ static bool parse_one(OptionsBuilder *builder, const Option *option, Problem *pr
     return problem_set(problem, PROBLEM_INVALID, "there is no option \"%s\" of Triton's core", option->name);
 }
 
-/* Set the options that NVIDIA's executable always passes to the core, with its values. Some have no default in the
- * core (model-load-retry-count and enable-peer-access in every version: uninitialised memory), others have a
- * different one. min-supported-compute-capability is left to the core, since it depends on the core's build; so are
- * the folders of backends, repository agents and caches.
+/* Set the options that NVIDIA's executable always passes to the core, to the same values. Some have another default in
+ * the core, or none: model-load-retry-count and enable-peer-access are uninitialised memory in every version.
+ * min-supported-compute-capability depends on the core's build, and keeps the core's default. So do the directories of
+ * backends, repository agents and caches.
  */
 static bool set_defaults(OptionsBuilder *builder, Problem *problem)
 {

@@ -1,10 +1,10 @@
-/* Models that the dispatcher keeps, but the core has not loaded. A request for one may wait: the frontend writes a line
- * with the name to a pipe, and the dispatcher makes the core load it. Some are loaded without a request: their workers are
- * starting after the daemon's start.
+/* Models that the dispatcher keeps, but the core has not loaded. A request for such a model can wait for it: the
+ * frontend writes the model's name to a pipe, and the dispatcher makes the core load the model. Some models are loaded
+ * without a request, because the daemon has just started and is starting their workers.
  *
- *     requested ──▶ dispatcher notified ──▶ the core has loaded it, or it is no longer kept: settled, for good
+ *     requested ──▶ dispatcher notified ──▶ settled, for good: the core has loaded it, or the dispatcher has dropped it
  *
- * Any thread may call any of these.
+ * Any thread may call these functions.
  */
 #ifndef PYTRITON_FRONTEND_CORE_PENDING_MODELS_H
 #define PYTRITON_FRONTEND_CORE_PENDING_MODELS_H

@@ -1,10 +1,10 @@
-/* Hands clients' connections over to the process that replaces this one, unnoticed by the clients.
+/* Hands over clients' connections to the process that replaces this one, without the clients noticing.
  *
  *     retiring process ── a byte with the client's descriptor, on a new connection ──▶ successor, at its endpoint "handover"
  *
- * The byte is the number of the connection's endpoint: both processes have the same endpoints, in the same order. A
- * connection is handed over between two requests, when it has no unread or unsent data here. Data that the client sends
- * during this stays in its socket, and the successor reads it.
+ * The byte is the index of the connection's endpoint. Both processes have the same endpoints in the same order. A
+ * connection is handed over between two requests, when this process has no unread or unsent data. Data that the client
+ * sends meanwhile stays in the socket, and the successor reads it.
  */
 #ifndef PYTRITON_FRONTEND_HANDOVER_H
 #define PYTRITON_FRONTEND_HANDOVER_H

@@ -1,12 +1,10 @@
-/* Reports of the server's load with the answers of inferences, for load balancers (ORCA: Open Request Cost Aggregation).
+/* Reports the server's load in answers of inferences, for load balancers (ORCA: Open Request Cost Aggregation).
  *
- *     endpoint-load-metrics-format: json    requests
- *     endpoint-load-metrics: JSON {"named_metrics": {"requests_in_flight": 3}}
+ *     request header                        header of the answer
+ *     endpoint-load-metrics-format: json    endpoint-load-metrics: JSON {"named_metrics": {"requests_in_flight": 3}}
+ *     endpoint-load-metrics-format: text    endpoint-load-metrics: TEXT named_metrics.requests_in_flight=3
  *
- *     endpoint-load-metrics-format: text    requests
- *     endpoint-load-metrics: TEXT named_metrics.requests_in_flight=3
- *
- * With TensorRT-LLM models, it includes the metrics that NVIDIA's frontend reports: kv_cache_utilization and
+ * For TensorRT-LLM models, the report includes the metrics that NVIDIA's frontend reports: kv_cache_utilization and
  * max_token_capacity.
  */
 #ifndef PYTRITON_FRONTEND_HTTP_LOAD_REPORT_H

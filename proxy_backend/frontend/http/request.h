@@ -1,7 +1,7 @@
-/* One request, from the connection that read it to the handler: shared by the files of this directory.
+/* One request, from the connection that reads it to the handler that answers it. For the files of this directory.
  *
- * Its memory is a Call's: the request's bytes in `body`, the answer in `reply`. The connection holds a reference to
- * the call until the answer has been written by the loop, the model's thread, or a job's.
+ * Its memory belongs to a Call: the request's bytes are in `body`, the answer is in `reply`. The connection holds a
+ * reference to the call until the loop, a thread of the model, or a job has written the answer.
  */
 #ifndef PYTRITON_FRONTEND_HTTP_REQUEST_H
 #define PYTRITON_FRONTEND_HTTP_REQUEST_H
@@ -16,7 +16,7 @@
 
 #include <stdatomic.h>
 
-/* The APIs of HttpRestriction and routes. */
+/* The APIs that requests belong to, for restrictions. */
 typedef enum {
     API_HEALTH,
     API_METADATA,
@@ -27,81 +27,82 @@ typedef enum {
     API_STATISTICS,
     API_TRACE,
     API_LOGGING,
-    API_OTHER, /* not restrictable */
+    API_OTHER, /* cannot be restricted */
 } HttpApi;
 
-typedef struct SagemakerModels SagemakerModels; /* sagemaker_mme.c's */
+typedef struct SagemakerModels SagemakerModels; /* see sagemaker_mme.c */
 
 struct HttpService {
     HttpSettings settings;
     HttpPaths paths;
-    const HttpRestriction *restrictions[API_OTHER]; /* by API; NULL: none */
-    SagemakerModels *sagemaker_models; /* NULL: none */
-    HeaderPattern *forward; /* of headers to forward; NULL: none */
+    const HttpRestriction *restrictions[API_OTHER]; /* by API; NULL if it is not restricted */
+    SagemakerModels *sagemaker_models; /* NULL except in SageMaker's multi-model mode */
+    HeaderPattern *forward; /* names of headers to forward, or NULL */
 };
 
-/* A long operation: it runs in a thread of the service's jobs, and writes to call->reply. */
+/* A slow operation. It runs in a thread of the service's jobs, and writes to call->reply. */
 typedef struct {
     Job job;
     Call *call;
     bool (*work)(Call *call, Problem *problem);
-    const char *type; /* of the reply */
+    const char *type; /* content type of the reply */
     Problem problem;
-    bool done, responds_itself; /* `responds_itself`: if the work succeeds, it has answered */
-    Slice name, version, repository, body; /* copies */
+    bool done, responds_itself; /* `responds_itself` means that the work answers the request itself if it succeeds */
+    Slice name, version, repository, body; /* copies of the request's */
     bool flag;
 } HttpJob;
 
-/* A request that takes long to read, handled in a thread of the service's readers (request_reader.c). */
+/* A request that takes long to read. It is handled in a thread of the service's readers (request_reader.c). */
 typedef struct {
-    Job job; /* first, so that its address is the object's */
+    Job job; /* first, so that both have the same address */
     Call *call;
     size_t head_size;
 } HttpDeferred;
 
-/* The state in each call of this module's pools: all zero initially. */
+/* The state that this module has in each call. All zeros at first. */
 typedef struct {
-    Connection *connection; /* a reference, from call_begin to the end */
+    Connection *connection; /* a reference, held from call_begin to the end of the answer */
     HttpService *service;
-    bool keep_alive, is_head, is_old; /* `is_head`: the method HEAD; `is_old`: HTTP/1.0 */
+    bool keep_alive, is_head, is_old; /* `is_head`: the method is HEAD; `is_old`: HTTP/1.0 */
     Compression
-        compression; /* that the client accepts, for inferences only: Triton's asyncio client does not decode others */
-    /* The remaining part of a complete answer. */
+        /* accepted by the client; only used for inferences, since Triton's asyncio client does not decode others */
+        compression;
+    /* What remains to be written of a complete answer. */
     struct iovec *parts;
     int part_count;
-    uint64_t unsent; /* bytes of it that are counted (net/limits.h) */
+    uint64_t unsent; /* the part of it that is counted (net/limits.h) */
     Buffer compressed;
-    CallResponse *response; /* the owner of the parts' memory */
-    /* Of inferences. */
+    CallResponse *response; /* the owner of the memory of the parts */
+    /* For inferences. */
     LoadReport load_report; /* requested by the client */
-    bool binary_output; /* the default for outputs */
-    bool begun; /* a stream's head has been written */
-    bool is_broken; /* the stream's client is gone */
-    unsigned responses; /* generate: the number of answers */
-    const char *allow; /* with 405: the allowed methods */
-    bool retry_later; /* with 503: the error says that the request may be retried later */
+    bool binary_output; /* the client's default for outputs */
+    bool begun; /* the head of a stream has been written */
+    bool is_broken; /* the client of a stream is gone */
+    unsigned responses; /* generate: number of answers */
+    const char *allow; /* with status 405: the allowed methods */
+    bool retry_later; /* with status 503: the error says that the request can be retried later */
     HttpDeferred deferred;
     HttpJob job;
-    size_t head_size; /* of the request */
-    bool is_expanded; /* its body is no longer compressed */
-    ModelWaiter waiter; /* while it waits for its model */
-    Relay *relay; /* of a stream that may go to another connection; NULL: it may not */
+    size_t head_size; /* size of the request's head */
+    bool is_expanded; /* its body has been decompressed */
+    ModelWaiter waiter; /* used while it waits for its model */
+    Relay *relay; /* of a stream that another connection may continue, otherwise NULL */
 } HttpCall;
 
-/* A complete request. It is valid while the handler runs; copy what is needed later. */
+/* A complete request. Valid only while the handler runs, so copy what is needed later. */
 typedef struct {
     Call *call;
     HttpService *service;
     const HttpHead *head;
     const Target *target;
-    Slice body; /* decompressed; it is in call->body, which is the call's */
+    Slice body; /* decompressed, in call->body */
     const Limits *limits;
     bool is_admin;
-    /* From the route: */
+    /* From the path: */
     Slice name, version, repository;
 } HttpRequest;
 
-/* Answer a request, now or later. Returns false with a problem, which the caller answers. */
+/* Answers a request, now or later. Returns false with a problem, which the caller sends as the answer. */
 typedef bool HttpHandler(HttpRequest *request, Problem *problem);
 
 static inline HttpCall *http_call(Call *call)
@@ -111,28 +112,28 @@ static inline HttpCall *http_call(Call *call)
 
 /* ── answers (response.c). Each is a handler's last operation on its call, and includes call_unref. Any thread. ─────────────────── */
 
-/* Empty call->reply, except for the room for the head. Returns false without memory. */
+/* Empty call->reply, and reserve room for the head in it. Returns false without memory. */
 bool response_begin(Call *call, Problem *problem);
-/* Returns what has been written since. */
+/* Returns what has been written to call->reply since response_begin. */
 Slice response_body(const Call *call);
-/* Send what has been written, then `count` parts, which are in `response` or in the call. `json_bytes`: of a body that
- * begins with JSON; else 0.
+/* Send the contents of call->reply, then `count` parts, whose memory belongs to `response` or to the call.
+ * `json_bytes` is the size of the JSON that the body begins with, or 0.
  */
 void response_send(Call *call, int status, const char *type, const struct iovec *parts, int count, size_t json_bytes);
-/* Send a body from elsewhere, or none. */
+/* Send a body that is not in call->reply, or none. */
 void response_send_text(Call *call, int status, const char *type, Slice body);
-/* Send {"error": ...}; the problem is cleared. */
+/* Send {"error": ...}, and clear the problem. */
 void response_send_problem(Call *call, Problem *problem);
-/* Send {"error": ...} without a call, and end the connection. Loop only. */
+/* Send {"error": ...} without a call, and end the connection. Only in the loop's thread. */
 void response_refuse(Connection *connection, Problem *problem);
 
-/* Send a body of unknown size, in chunks, as it arrives. Returns false if the client is gone. */
+/* Begin an answer of unknown size, which is sent in chunks. Returns false if the client is gone. */
 bool response_open(Call *call, int status, const char *type);
 bool response_send_chunk(Call *call, Slice piece);
 void response_close(Call *call);
 
-/* A client's connection may be handed over for a stream: the request has the value of `pulse_ms` (relay.h); the
- * answer has "yes".
+/* The header with which the OpenAI frontend offers to hand over its client's connection for a stream. In a request it
+ * has the value of `pulse_ms` (relay.h), in the answer "yes".
  */
 #define RELAY_HEADER "Pytriton-Relay"
 
@@ -143,31 +144,36 @@ void response_close(Call *call);
 
 /* ── the connection (connection.c) ─────────────────────────────────────────────────────────────────────────────────── */
 
-/* Returns whether the answer that is written from now on is the connection's last. Any thread. */
+/* Returns whether an answer that is written from now on is the connection's last. Any thread. */
 bool http_connection_is_last(Call *call);
-/* The answer's head has been written and events follow; or, with `goes_on` false, they have ended. Any thread. */
+/* Record that the answer's head has been written and events follow, or with `goes_on` false, that the events have
+ * ended. Any thread.
+ */
 void http_connection_set_events(Call *call, bool goes_on);
-/* Everything has been written, or cannot be: the connection continues. Any thread. */
+/* The answer has been written completely, or cannot be. The connection continues. Any thread. */
 void http_connection_responded(Call *call);
-/* The call's stream may go to a client whose connection is handed over on this one. Before it is started; any thread.
+/* Record that another client's connection, handed over on this one, may continue the call's stream. Called before the
+ * stream begins. Any thread.
  */
 void http_connection_set_relay(Call *call, Relay *relay);
-/* Part of the answer is left: the loop continues with response_continue when the socket takes bytes. Any thread. */
+/* A part of the answer remains: the loop calls response_continue when the socket is writable. Any thread. */
 void http_connection_await_writable(Call *call);
-/* Continue writing. */
+/* Continue writing the answer. */
 void response_continue(Call *call);
 
-/* Returns the size of a body's JSON from the content type, on the clouds' endpoints; `start` NULL: not given. */
+/* Returns the size of the JSON in a body, as given in the content type at SageMaker's and Vertex AI's endpoints, or an
+ * absent slice.
+ */
 Slice sagemaker_vertex_json_size(const HttpService *service, const HttpHead *head);
-/* Returns the content type of such an answer; NULL: another endpoint. */
+/* Returns the content type for such an answer, or NULL at other endpoints. */
 const char *sagemaker_vertex_response_type(Call *call, size_t json_bytes);
 /* Decode base64 in place. Returns false if it is invalid. */
 bool base64_decode(char *text, size_t size, size_t *decoded);
-/* Forward the headers for the model and the trace; those for the model must be text. */
+/* Forward headers to the model and the trace. Returns false with a problem if a header for the model is not text. */
 bool http_forward_headers(HttpRequest *request, Problem *problem);
 
-/* Run a request again when its model has been loaded. Returns false if the problem must be answered. Any thread.
- * (request_reader.c)
+/* If the problem is that the model is pending, run the request again when the model has been loaded. Returns false if
+ * the problem must be answered instead. Any thread. (request_reader.c)
  */
 bool request_wait_for_model(Call *call, Problem *problem);
 
@@ -183,10 +189,10 @@ HttpHandler http_handle_gpu_status, http_handle_gpu_register, http_handle_gpu_un
 HttpHandler http_handle_accept, http_handle_drain, http_handle_leave, http_handle_retire, http_handle_work;
 HttpHandler http_handle_settle, http_handle_set_ready;
 
-/* Copy a text for as long as the call lives. Returns false without memory. */
+/* Copy a text for the lifetime of the call. Returns false without memory. */
 bool http_copy(Call *call, Slice text, Slice *copy, Problem *problem);
-/* Run `work` as a job, then send its reply, or on failure its problem. The job has copies of the request's names and
- * body.
+/* Run `work` as a job. Then send its reply, or its problem. The job gets copies of the names and the body in the
+ * request.
  */
 bool http_job(HttpRequest *request, bool (*work)(Call *call, Problem *problem), const char *type, Problem *problem);
 

@@ -1,4 +1,4 @@
-/* Reads each request into the memory of its call. */
+/* Reads requests into the memory of their calls. */
 #include "common/clock.h"
 #include "http/connection.h"
 #include "http1/encoding.h"
@@ -7,9 +7,9 @@
 #include <stdlib.h>
 
 enum {
-    LONG_JSON = 256 << 10, /* bytes; a loop reads them in two milliseconds */
-    LONG_BODY = 8 << 20, /* of tensors, whose strings are checked */
-    LONG_PACKED = 256, /* bytes that may grow a thousandfold */
+    LONG_JSON = 256 << 10, /* bytes; an event loop reads them in two milliseconds */
+    LONG_BODY = 8 << 20, /* bytes of tensors, whose strings have to be checked */
+    LONG_PACKED = 256, /* bytes, which decompression may multiply by a thousand */
 };
 
 /* Mark the call as being answered. */
@@ -28,7 +28,7 @@ static void begin_response(Connection *connection, HttpConnection *http, const H
     pthread_mutex_unlock(&http->lock);
 }
 
-/* Replace the body after the head with the decompressed one. */
+/* Replace the body behind the head by the decompressed one. */
 static bool expand(Call *call, size_t head_size, Compression compression, Problem *problem)
 {
     const Limits *limits = connection_endpoint(http_call(call)->connection)->limits;
@@ -52,7 +52,7 @@ static bool expand(Call *call, size_t head_size, Compression compression, Proble
     return true;
 }
 
-/* Answer a request whose head has been read from the call's body. */
+/* Answer a request whose head has been parsed. */
 static void respond(Call *call, HttpHead *head, Target *target, size_t head_size)
 {
     const HttpCall *state = http_call(call);
@@ -104,7 +104,7 @@ static Call *call_of(Job *job)
 
 static void deferred_run(Job *job)
 {
-    (void)job; /* deferred_done does everything: the memory of the job may be reused after the answer */
+    (void)job; /* deferred_done does the work: the job's memory may be reused after the answer. */
 }
 
 static void deferred_done(Job *job)
@@ -122,7 +122,7 @@ static void deferred_done(Job *job)
         response_send_problem(call, &problem);
 }
 
-/* The dispatcher's requests do not wait behind clients. */
+/* Handle a request in a reader thread. The dispatcher's requests do not wait for clients. */
 static void defer_request(Call *call, size_t head_size)
 {
     HttpCall *state = http_call(call);
@@ -163,12 +163,12 @@ static void request_start(Connection *connection, HttpConnection *http, HttpLoop
 }
 
 enum {
-    FIRST_BYTES = 8 << 10, /* room for a head, and a small body with it */
-    STEP_BYTES = 256 << 10, /* at least, of a large body: memory grows as the body arrives, doubling each time */
+    FIRST_BYTES = 8 << 10, /* enough for a head and a small body */
+    STEP_BYTES = 256 << 10, /* minimum step for a large body, whose memory doubles as it arrives */
     MAX_TARGET_BYTES = TARGET_BYTES + 4096,
     BEYOND = 16,
-    COUNTED_BYTES = 64 << 10, /* smaller bodies, of which a connection has one, are not counted */
-    OVERHEAD_BYTES = 16 << 10, /* extensions and trailers of chunks */
+    COUNTED_BYTES = 64 << 10, /* smaller bodies are not counted; a connection has only one */
+    OVERHEAD_BYTES = 16 << 10, /* maximum size of extensions and trailers of chunks */
 };
 
 static const Limits *limits_of(Connection *connection)
@@ -183,14 +183,14 @@ HttpLimits http_head_limits(const Limits *limits)
         .headers = (uint32_t)(limits->headers < HTTP_MAX_HEADERS ? limits->headers : HTTP_MAX_HEADERS)};
 }
 
-/* Refuse the request and end the connection: the start of the next request is unknown. */
+/* Refuse a request and end the connection, since it is unknown where the next request begins. */
 static void refuse(Connection *connection, Problem *problem, Refusal reason)
 {
     refusals_count(reason);
     response_refuse(connection, problem);
 }
 
-/* Take a call to read into, with data received with the last request. */
+/* Acquire a call to read into, and copy data that was received with the previous request. */
 static bool begin(Connection *connection, HttpConnection *http)
 {
     Problem problem = {0};
@@ -224,7 +224,7 @@ static void end(HttpConnection *http)
     call_unref(call);
 }
 
-/* Set the time limit for the client; bytes that trickle in do not extend it. */
+/* Set the client's time limit. Data that trickles in does not extend it. */
 static void set_deadline(Connection *connection, HttpConnection *http, HttpDeadline deadline_kind)
 {
     const Limits *limits = limits_of(connection);
@@ -235,7 +235,7 @@ static void set_deadline(Connection *connection, HttpConnection *http, HttpDeadl
     connection_set_deadline(connection, deadline_kind == DEADLINE_HEAD ? limits->header_ms : limits->body_ms);
 }
 
-/* Cut data of the next request off the end of this one. */
+/* Move data of the next request from the end of this one to `pending`. */
 static void cut_pending(HttpConnection *http)
 {
     Buffer *body = &http->call->body;
@@ -279,7 +279,7 @@ static bool decode_chunks(Connection *connection, HttpConnection *http, Slice in
     return false;
 }
 
-/* Some or all of the body has been read with the head. Returns true when the request is complete. */
+/* Handle the part of the body that was read with the head. Returns true if the request is complete. */
 static bool begin_body(Connection *connection, HttpConnection *http, const HttpHead *head)
 {
     Buffer *body = &http->call->body;
@@ -349,7 +349,7 @@ static bool read_some(Connection *connection, HttpConnection *http, Slice *chunk
         to = loop_scratch(connection_loop(connection));
         room = LOOP_SCRATCH;
     } else {
-        /* Reading a little more than needed shows whether anything else has arrived. */
+        /* Reading more than needed shows whether anything follows. */
         size_t more = http->phase == READS_BODY ? http->needed - body->size + BEYOND : FIRST_BYTES;
         size_t step = body->size > STEP_BYTES ? body->size : STEP_BYTES;
         Problem problem = {0};
@@ -377,7 +377,7 @@ static bool read_some(Connection *connection, HttpConnection *http, Slice *chunk
     return false;
 }
 
-/* Count received bytes of a body. Returns false if all clients' bodies together are too large. */
+/* Count the received part of a body. Returns false if the bodies of all clients together are too large. */
 static bool count_body(Connection *connection, Call *call)
 {
     uint64_t *counted = &call->counted.received;
@@ -395,7 +395,9 @@ static bool count_body(Connection *connection, Call *call)
 
 /* ── the request ──────────────────────────────────────────────────────────────────────────────────── */
 
-/* `moved`: the head's bytes may have moved since it was read, or another head has been read since. */
+/* Run a complete request. `moved` means that the parsed head is out of date: its bytes may have moved, or another head
+ * has been parsed.
+ */
 static void run(Connection *connection, HttpConnection *http, HttpLoop *loop, bool moved)
 {
     Problem problem = {0};
@@ -417,7 +419,7 @@ bool request_reader_resume(Connection *connection)
         return false;
     HttpLoop *loop = http_loop(connection, &problem);
     bool moved = http->phase != READS_HEAD;
-    /* Data received with the last request may be all of this one. */
+    /* The data received with the previous request may be the whole of this one. */
     bool complete = !moved && http->call->body.size && find_head(connection, http, loop);
     Slice received;
     uint64_t since_ns = 0;
@@ -432,7 +434,7 @@ bool request_reader_resume(Connection *connection)
             complete = decode_chunks(connection, http, received);
         if (!count_body(connection, http->call))
             return false;
-        /* A few bytes of chunks may cause much work. */
+        /* Check the time also here: few bytes of chunks can cause much work. */
         if (http->phase == READS_CHUNKS && since_ns == 0)
             since_ns = clock_ns();
         else if (http->phase == READS_CHUNKS)

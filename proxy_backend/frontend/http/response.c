@@ -1,4 +1,4 @@
-/* Writes answers: head and body in one system call if the socket takes them, from any thread. */
+/* Writes answers, in any thread. Head and body are written in one system call if the socket accepts them. */
 #include "http/request.h"
 #include "http1/encoding.h"
 #include "common/json_writer.h"
@@ -7,10 +7,10 @@
 #include <stdio.h>
 
 enum {
-    HEAD_ROOM = 320 + LOAD_REPORT_ROOM, /* the longest head written here has 306 bytes and the load report */
-    PARTS = 64,           /* written at a time */
+    HEAD_ROOM = 320 + LOAD_REPORT_ROOM, /* the longest head has 306 bytes and the load report */
+    PARTS = 64,           /* number of parts per system call */
     SMALL_RESPONSE = 64 << 10,
-    MIN_COMPRESSED = 256,   /* smaller bodies are not compressed: they would not shrink */
+    MIN_COMPRESSED = 256,   /* smaller bodies would hardly shrink */
 };
 
 bool response_begin(Call *call, Problem *problem)
@@ -24,7 +24,7 @@ Slice response_body(const Call *call)
     return slice_after(buffer_slice(&call->reply), HEAD_ROOM);
 }
 
-/* Append to a head, which has room for everything written here. */
+/* Append to a head, which has room for all headers written here. */
 static char *put(char *at, const char *text)
 {
     size_t size = strlen(text);
@@ -67,8 +67,8 @@ static char *put_end(char *at, bool last, bool old)
 
 /* ── a body whose size is known ───────────────────────────────────────────────────────────────────── */
 
-/* Returns whether an answer may wait for its client to read it. A small one always may, and is counted when it has
- * to.
+/* Returns whether an answer may wait until its client reads it. A small one always may; it is counted when it has to
+ * wait.
  */
 static bool may_wait(HttpCall *state, size_t size)
 {
@@ -88,7 +88,7 @@ static void count_unsent(HttpCall *state)
     unsent_add(state->unsent);
 }
 
-/* Write what the socket takes; the rest follows later. */
+/* Write what the socket accepts. The rest follows later. */
 void response_continue(Call *call)
 {
     HttpCall *state = http_call(call);
@@ -118,7 +118,7 @@ void response_continue(Call *call)
     http_connection_responded(call);
 }
 
-/* Compress the body if the client accepts that and it is large enough. The parts become one. */
+/* Compress the body if it is large enough and the client accepts compression. The parts become one. */
 static bool shrink(HttpCall *state, Call *call, struct iovec *parts, int *count)
 {
     size_t total = 0;
@@ -145,10 +145,10 @@ static bool shrink(HttpCall *state, Call *call, struct iovec *parts, int *count)
 void response_send(Call *call, int status, const char *type, const struct iovec *parts, int count, size_t json_bytes)
 {
     HttpCall *state = http_call(call);
-    /* The head, the body's beginning, and the rest. */
+    /* One part each for the head and the beginning of the body, then the given ones. */
     struct iovec *all = call_memory(call, ((size_t)count + 2) * sizeof *all);
     if (all == NULL || call->reply.failed) {
-        /* There is no memory even for an error text. */
+        /* There is not even memory for an error text. */
         state->keep_alive = false;
         http_connection_responded(call);
         return;
@@ -183,7 +183,7 @@ void response_send(Call *call, int status, const char *type, const struct iovec 
     if (status == 503 && state->retry_later)
         at = put(at, "Retry-After: 1\r\n");
     at = put_end(put_number(at, "Content-Length: ", total), http_connection_is_last(call), state->is_old);
-    /* Put it before the body, so that both are one part. */
+    /* Put the head right before the body, so that both are one part. */
     size_t size = (size_t)(at - head);
     memcpy(call->reply.data + HEAD_ROOM - size, head, size);
     all[0] = (struct iovec){call->reply.data + HEAD_ROOM - size, size};
@@ -207,8 +207,8 @@ void response_send_text(Call *call, int status, const char *type, Slice body)
     response_send(call, status, type, NULL, 0, 0);
 }
 
-/* The dispatcher's error about a suspended model that does not wake in time ends with this text
- * (dispatcher/workers/suspension.py). The proxy appends the request's id.
+/* Returns whether an error says that the request can be retried: the dispatcher's error about a suspended model that
+ * does not resume in time ends so (dispatcher/workers/suspension.py). The proxy appends the request's id.
  */
 static bool is_retryable(const char *text)
 {
@@ -224,7 +224,7 @@ void response_send_problem(Call *call, Problem *problem)
     int status = problem_status(problem->kind);
     http_call(call)->retry_later = is_retryable(problem_text(problem));
     Problem ignored = {0};
-    http_call(call)->compression = COMPRESSION_NONE; /* clients read errors uncompressed */
+    http_call(call)->compression = COMPRESSION_NONE; /* Clients do not decompress errors. */
     if (response_begin(call, &ignored)) {
         buffer_put_string(&call->reply, "{\"error\":");
         json_put_sanitized(&call->reply, slice_of(problem_text(problem)));
@@ -259,7 +259,7 @@ bool response_open(Call *call, int status, const char *type)
     HttpCall *state = http_call(call);
     char head[HEAD_ROOM], *at = put_first(head, status);
     at = put(put(put(at, "Content-Type: "), type), "\r\n");
-    /* HTTP/1.0 has no chunks: there, the end of the connection ends the body. */
+    /* HTTP/1.0 has no chunks, so the end of the connection marks the end of the body. */
     state->keep_alive &= !state->is_old;
     if (!state->is_old)
         at = put(at, "Transfer-Encoding: chunked\r\n");

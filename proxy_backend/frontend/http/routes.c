@@ -1,4 +1,4 @@
-/* The paths: each with its method, its API, and its handler. */
+/* The HTTP paths, with their methods, APIs and handlers. */
 #include "http/routes.h"
 
 #include "base/log.h"
@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* A path: literal segments, "*" for a name, "#" for a number. */
+/* A path: literal segments, "*" for a name, and "#" for a number. */
 typedef struct {
     const char *const segments[8];
     HttpApi api;
@@ -79,7 +79,7 @@ static bool is_number(Slice text)
     return text.size > 0;
 }
 
-/* Match a path with a pattern; its names are put into `route`. */
+/* Match a path with a pattern. The names in the path are stored in `route`. */
 static bool matches(const Pattern *pattern, const Target *target, HttpRoute *route)
 {
     HttpRoute found = {.name = SLICE(""), .version = SLICE(""), .repository = SLICE("")};
@@ -119,7 +119,7 @@ bool route_find_api(const Target *target, HttpRoute *route)
     return FIND(patterns);
 }
 
-/* Returns false if there is no such path. */
+/* Find a path. Returns false if it does not exist. */
 static bool route_find(const HttpService *service, const Target *target, HttpRoute *route)
 {
     switch (service->paths) {
@@ -161,14 +161,16 @@ bool request_is_allowed(const HttpRequest *request, HttpApi api, Problem *proble
         problem, PROBLEM_FORBIDDEN, "This API is restricted, expecting header '%s'", restriction->header);
 }
 
-/* Returns whether the client has connected to this port of a loopback address; 0: to its scheme's default port. */
+/* Returns whether the client has connected to this port of a loopback address. 0 stands for the default port of the
+ * scheme.
+ */
 static bool is_loopback_port(const Connection *connection, uint64_t port)
 {
     uint16_t own = connection_loopback_port(connection);
     return own && (port == own || (port == 0 && (own == 80 || own == 443)));
 }
 
-/* Check that no browser has sent the request on behalf of another site's page; otherwise set the problem. */
+/* Check that the request was not sent by a browser on behalf of another site's page. Returns false with a problem. */
 static bool request_is_of_own_site(const HttpRequest *request, Problem *problem)
 {
     uint64_t port;
@@ -188,7 +190,7 @@ static bool request_is_of_own_site(const HttpRequest *request, Problem *problem)
     return false;
 }
 
-/* Returns the handler for the method; NULL if there is none. */
+/* Returns the handler for the request's method, or NULL. */
 static HttpHandler *handler_of(const HttpRequest *request, const HttpRoute *route)
 {
     HttpMethod method = request->head->method;

@@ -1,10 +1,12 @@
-/* SageMaker's multi-model paths: SageMaker copies models into a folder; loads, lists, calls and unloads them by its own names.
+/* The paths of SageMaker's multi-model mode. SageMaker copies models to directories, and loads, lists, invokes and
+ * unloads them under names that it chooses.
  *
- *     POST /models {"model_name": "NAME", "url": "/opt/ml/models/NAME/model"}   the folder contains a model's folder, or those
- *                                                                               of an ensemble and its parts
+ *     POST /models {"model_name": "NAME", "url": "/opt/ml/models/NAME/model"}   the directory contains that of a model, or
+ *                                                                               those of an ensemble and its parts
  *     GET /models, GET /models/NAME, DELETE /models/NAME, POST /models/NAME/invoke
  *
- * See "Custom Containers Contract for Multi-Model Endpoints" of its documentation: 409 if the name exists, 507 without memory.
+ * See "Custom Containers Contract for Multi-Model Endpoints" in SageMaker's documentation: the status is 409 if the name
+ * exists, and 507 if memory is lacking.
  */
 #define _GNU_SOURCE
 #include "admin/repository.h"
@@ -84,7 +86,7 @@ static bool reserve(SagemakerModels *hosted, Slice name, Slice url, Problem *pro
                   : problem_no_memory(problem);
 }
 
-/* Returns its folder, which the caller takes over; NULL: not there, or not loaded yet. */
+/* Remove a model. Returns its directory for free(), or NULL if the model is absent or not loaded. */
 static char *take_out(SagemakerModels *hosted, Slice name, bool loaded)
 {
     char *url = NULL;
@@ -115,7 +117,7 @@ static bool not_loaded_problem(Problem *problem)
 
 /* ── load ─────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Returns whether a folder's model is an ensemble; `found`: it has a configuration at all. */
+/* Returns whether a directory contains an ensemble. Sets `found` if it has a configuration at all. */
 static bool is_ensemble(const char *folder, const char *name, bool *found)
 {
     Buffer path = {0}, text = {0};
@@ -132,7 +134,7 @@ static bool is_ensemble(const char *folder, const char *name, bool *found)
     return ensemble;
 }
 
-/* Returns the name of the subfolder with the requested model; NULL: a problem. */
+/* Returns the name of the subdirectory with the model to load, or NULL with a problem. */
 static char *find_model(const char *folder, Problem *problem)
 {
     DIR *listing = opendir(folder);
@@ -160,7 +162,7 @@ static char *find_model(const char *folder, Problem *problem)
     return NULL;
 }
 
-/* Report a load that failed for lack of memory: SageMaker then unloads other models, and retries. */
+/* Report that a load failed for lack of memory, after which SageMaker unloads other models and tries again. */
 static void mark_out_of_memory(Problem *problem)
 {
     static const char *const signs[] = {"out of memory", "OUT_OF_MEMORY", "failed to allocate", "Failed to allocate",
@@ -189,7 +191,7 @@ static bool load_from(Server *server, const char *folder, Slice name, Problem *p
     return loaded || (problem->kind == PROBLEM_NONE && problem_no_memory(problem));
 }
 
-/* Accept only paths where SageMaker puts models. */
+/* Accept only paths to which SageMaker copies models. */
 static bool check_url(const char *root, Slice url, Problem *problem)
 {
     Slice rest = url, segment;
@@ -337,7 +339,7 @@ bool sagemaker_mme_route(const Target *target, HttpRoute *route)
         return false;
     if (target->count > 1 && segments[1].size == 0)
         return false;
-    /* SageMaker sends no token. */
+    /* Not restrictable, because SageMaker sends no token. */
     *route = (HttpRoute){.api = API_OTHER, .name = SLICE(""), .version = SLICE(""), .repository = SLICE("")};
     if (target->count > 1)
         route->name = segments[1];

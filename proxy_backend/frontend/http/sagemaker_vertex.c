@@ -1,6 +1,6 @@
-/* Amazon SageMaker's paths ("/ping", "/invocations") and Google Vertex AI's, which its environment variables name.
- * Both run inferences of one model, and state in the content type how much of a body is JSON:
- * "...binary+json;json-header-size=17". SageMaker's multi-model paths are in sagemaker_mme.c.
+/* The paths of Amazon SageMaker ("/ping", "/invocations"), and those of Google Vertex AI, which are given in
+ * environment variables. Both run inferences of one model. The content type gives the size of the JSON in a body:
+ * "...binary+json;json-header-size=17". sagemaker_mme.c has the paths of SageMaker's multi-model mode.
  */
 #include "http/routes.h"
 
@@ -35,7 +35,7 @@ const char *sagemaker_vertex_response_type(Call *call, size_t json_bytes)
 
 /* ── paths ────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Returns whether segments are those of a path. */
+/* Returns whether the target is this path. */
 static bool is_path(const Target *target, const char *path)
 {
     Slice rest = slice_of(path), segment;
@@ -49,7 +49,7 @@ static bool is_path(const Target *target, const char *path)
     return count == target->count;
 }
 
-/* Returns the handler of SageMaker's "/invocations", selected by one of its endpoint variables. */
+/* Returns the handler of SageMaker's "/invocations", which the settings select. */
 static HttpHandler *inference_of(const HttpService *service)
 {
     Slice kind = slice_of(service->paths == HTTP_SAGEMAKER ? service->settings.sagemaker_inference : NULL);
@@ -68,7 +68,7 @@ static bool infer_default(HttpRequest *request, Problem *problem)
     return inference_of(request->service)(request, problem);
 }
 
-/* Vertex AI forwards only paths that it knows, so the intended one may be in a header. */
+/* Vertex AI forwards only the paths that it knows. The intended path may be in a header. */
 static bool predict(HttpRequest *request, Problem *problem)
 {
     Slice redirect = http_header(request->head, "x-vertex-ai-triton-redirect");
@@ -83,7 +83,7 @@ static bool predict(HttpRequest *request, Problem *problem)
     HttpRoute route;
     if (!read || !route_find_api(&target, &route))
         return problem_set(problem, PROBLEM_NOT_FOUND, "X-Vertex-Ai-Triton-Redirect names an unknown path");
-    /* All requests are POST here. */
+    /* The method tells nothing, because all requests are POST. */
     HttpHandler *handler = route.post && request->body.size ? route.post : route.get ? route.get : route.post;
     request->name = route.name;
     request->version = route.version;

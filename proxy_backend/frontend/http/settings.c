@@ -1,4 +1,4 @@
-/* Log and trace settings. Unknown ones are ignored, as in Triton. */
+/* Endpoints for log and trace settings. Unknown settings are ignored, as in Triton. */
 #include "admin/log_settings.h"
 #include "admin/trace_settings.h"
 
@@ -14,7 +14,7 @@ static Server *server_of(const HttpRequest *request)
     return request->service->settings.server;
 }
 
-/* Enter the body's object, if it has one. */
+/* Enter the JSON object of the body, if there is one. */
 static bool begin(const HttpRequest *request, Json *json, Problem *problem)
 {
     JsonLimits most = {(uint32_t)request->limits->json_depth, request->limits->json_values, UINT64_MAX};
@@ -32,7 +32,7 @@ static bool end(Json *json, Problem *problem)
     return json_end(json) || json_problem(json, parsing, problem);
 }
 
-/* Copy a string, which is the next value. */
+/* Copy the next value, a string, for the lifetime of the call. */
 static bool keep_string(HttpRequest *request, Json *json, Slice *copy, Problem *problem)
 {
     Buffer scratch = {0};
@@ -64,7 +64,7 @@ bool http_handle_log_read(HttpRequest *request, Problem *problem)
 static const char *const log_names[] = {
     "log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format"};
 
-/* Returns whether a setting is known, and its permanent name. */
+/* Returns whether a setting is known. `name` receives its name from the table. */
 static bool is_known(Slice key, const char *const *names, size_t count, Slice *name)
 {
     for (size_t i = 0; i < count; i++)
@@ -137,7 +137,7 @@ bool http_handle_trace_read(HttpRequest *request, Problem *problem)
 static const char *const trace_names[] = {
     "trace_level", "trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode"};
 
-/* Read null, a string, or for levels an array of strings. */
+/* Read a value: null, a string, or for levels an array of strings. */
 static bool read_trace_change(HttpRequest *request, Json *json, TraceChange *change, Problem *problem)
 {
     Slice *values = call_memory(request->call, MAX_LEVELS * sizeof *values);

@@ -58,7 +58,7 @@ static bool read_signed(Json *json, DataType datatype, char *to, Problem *proble
     size_t size = datatype_size(datatype);
     if (size < 8 && (value < -((int64_t)1 << (8 * size - 1)) || value >= (int64_t)1 << (8 * size - 1)))
         return out_of_range(datatype, problem);
-    memcpy(to, &value, size); /* little-endian, like all machines that the core is built for */
+    memcpy(to, &value, size); /* Little-endian, like all machines that the core supports. */
     return true;
 }
 
@@ -83,7 +83,7 @@ static bool read_decimal(Json *json, DataType datatype, char *to, Problem *probl
         memcpy(to, &value, sizeof value);
         return true;
     }
-    /* A value beyond all floats, except infinity itself, would silently become infinity. */
+    /* Refuse values that no float can represent, except infinity itself: they would silently become infinity. */
     if (isfinite(value) && fabs(value) >= (double)FLT_MAX * (1 + 0x1p-25))
         return out_of_range(datatype, problem);
     float small = (float)value;
@@ -119,8 +119,8 @@ static bool read_fixed(Json *json, DataType datatype, char *to, Problem *problem
     }
 }
 
-/* Go to the next value. Returns false at the end. `alone`: a single value outside an array; `*first`: it has not been
- * read.
+/* Go to the next value. Returns false after the last one. With `alone`, there is only one value outside an array, and
+ * `*first` is true until it has been read.
  */
 static bool next_value(Json *json, uint32_t depth, bool alone, bool *first)
 {
@@ -135,7 +135,7 @@ static bool read_numbers(Call *call, const CallTensor *input, Json *json, bool a
 {
     uint32_t depth = json->depth;
     size_t size = datatype_size(input->datatype);
-    /* A value takes at least two bytes of JSON: do not allocate memory for a larger shape. */
+    /* Each value needs at least two bytes of JSON: do not allocate memory because of a large shape. */
     if (input->elements > (uint64_t)(json->end - json->at))
         return wrong_shape(problem);
     char *data = call_memory(call, (size_t)input->elements * size + 1), *at = data;
@@ -159,7 +159,9 @@ static bool read_numbers(Call *call, const CallTensor *input, Json *json, bool a
 static bool read_strings(Call *call, const CallTensor *input, Json *json, bool alone, Problem *problem)
 {
     uint32_t depth = json->depth;
-    /* A string is at most as long as written, with 4 bytes before it; its quotes and the comma take at least 3. */
+    /* A string is not longer than its JSON. The 4 bytes for its size must be added; its quotes and the comma need at
+     * least 3.
+     */
     Json measured = *json;
     Slice raw;
     if (!json_raw(&measured, &raw)) {

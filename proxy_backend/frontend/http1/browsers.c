@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-/* Domains in which nobody on the internet can have a name. */
+/* Domains in which nobody can register a name on the internet. */
 static const char *const private_domains[] = {".localhost", ".local", ".internal", ".svc", ".home.arpa"};
 
 static bool is_safe(HttpMethod method)
@@ -21,7 +21,7 @@ bool browser_is_cross_site(const HttpHead *head)
     Slice origin = http_header(head, "origin");
     if (origin.start == NULL)
         return false;
-    /* If there is no TLS and the server is not on localhost, browsers send only this header. */
+    /* Without TLS, browsers send only this header, unless the server is on localhost. */
     Slice host = http_header(head, "host");
     const char *mark = memmem(origin.start, origin.size, "://", 3);
     Slice name = mark ? slice_after(origin, (size_t)(mark - origin.start) + 3) : SLICE("");

@@ -8,7 +8,7 @@ static HttpResult wrong(Problem *problem, const char *what)
     return HTTP_INVALID;
 }
 
-/* Collect a line that ends with CR LF. HTTP_DONE: chunks->text has it without these. */
+/* Collect a line up to its CR LF. HTTP_DONE means that chunks->text has the line without its end. */
 static HttpResult take_line(HttpChunks *chunks, Slice *input, Problem *problem)
 {
     while (input->size) {
@@ -28,7 +28,7 @@ static HttpResult take_line(HttpChunks *chunks, Slice *input, Problem *problem)
     return HTTP_MORE;
 }
 
-/* Read the hexadecimal digits of a size. Returns their number; 0: none, or too many. */
+/* Read the hexadecimal digits of a size. Returns their number, or 0 if there are none or too many. */
 static size_t read_size(Slice line, uint64_t *size)
 {
     size_t count = 0;
@@ -46,7 +46,7 @@ static size_t read_size(Slice line, uint64_t *size)
     return count <= 15 ? count : 0;
 }
 
-/* Read "1f" or "1f;extension". */
+/* Parse the line before a chunk: "1f", or "1f;extension". */
 static HttpResult begin_chunk(HttpChunks *chunks, const ChunkLimits *limits, Problem *problem)
 {
     Slice line = {chunks->text, chunks->line};
@@ -71,7 +71,7 @@ static HttpResult begin_chunk(HttpChunks *chunks, const ChunkLimits *limits, Pro
     return HTTP_MORE;
 }
 
-/* Check a trailer and ignore it. HTTP_DONE: an empty line, the end. */
+/* Check and ignore a trailer. HTTP_DONE means that the line was empty, which is the end. */
 static HttpResult pass_trailer(HttpChunks *chunks, const ChunkLimits *limits, Problem *problem)
 {
     if (chunks->line == 0)

@@ -22,7 +22,7 @@ bool encoding_of_request(const HttpHead *head, Compression *compression, Problem
     return true;
 }
 
-/* Returns a weight between 0 and 1 in thousandths (RFC 9110, 12.4.2), from "q=0.5". An invalid one counts as 0. */
+/* Returns the weight in parameters such as "q=0.5" in thousandths (RFC 9110, 12.4.2). An invalid one counts as 0. */
 static unsigned weight_of(Slice parameters)
 {
     Slice rest = parameters, part;

@@ -12,7 +12,7 @@ HttpResult http_find_head(HttpScan *scan, Slice bytes, const HttpLimits *limits,
             break;
         size_t at = (size_t)(feed - bytes.start);
         scan->scanned = at + 1;
-        /* An empty line ends it, except one before the first line, which some clients send (RFC 9112, 2.2). */
+        /* An empty line ends the head, except before the first line, where some clients send one (RFC 9112, 2.2). */
         if (at >= 3 && memcmp(feed - 3, "\r\n\r", 3) == 0) {
             *size = at + 1;
             return HTTP_DONE;
@@ -30,7 +30,7 @@ HttpResult http_find_head(HttpScan *scan, Slice bytes, const HttpLimits *limits,
 
 /* ── what its bytes may be ────────────────────────────────────────────────────────────────────────── */
 
-/* Returns whether a byte is of a token (RFC 9110, 5.6.2): letters, digits and some signs. */
+/* Returns whether a byte may occur in a token (RFC 9110, 5.6.2): letters, digits and some signs. */
 static bool is_token_byte(unsigned char byte)
 {
     static const bool allowed[256] = {['!'] = true,
@@ -89,7 +89,7 @@ static HttpMethod method_of(Slice name)
     return HTTP_OTHER;
 }
 
-/* "/path?query", or the same after "http://host". */
+/* Parse "/path?query", or the same after "http://host". */
 static bool read_target(HttpHead *head, Slice target, Problem *problem)
 {
     if (!is_target(target))
@@ -181,7 +181,7 @@ static bool http_list_has(Slice list, const char *token)
     return false;
 }
 
-/* Read the body's length; headers with more than one reading are refused. */
+/* Find out the length of the body. Headers that can be understood in more than one way are refused. */
 static bool read_framing(HttpHead *head, Problem *problem)
 {
     Slice length = http_header(head, "content-length"), coding = http_header(head, "transfer-encoding");
@@ -202,7 +202,7 @@ static bool read_framing(HttpHead *head, Problem *problem)
     return true;
 }
 
-/* Read what the connection needs to know. */
+/* Read the headers that concern the connection. */
 static bool read_meaning(HttpHead *head, Problem *problem)
 {
     Slice host = http_header(head, "host"), expect = http_header(head, "expect");
@@ -224,7 +224,7 @@ static bool read_meaning(HttpHead *head, Problem *problem)
     return read_framing(head, problem);
 }
 
-/* Cut off the first line, without its end. It has one: http_find_head has checked that. */
+/* Remove and return the first line without its end. http_find_head has checked that there is one. */
 static Slice cut_line(Slice *rest)
 {
     const char *feed = memchr(rest->start, '\n', rest->size);

@@ -11,7 +11,7 @@ struct HeaderPattern {
     regex_t expression;
 };
 
-/* Extended regular expressions do not have "(?i)". */
+/* Handle "(?i)" here, because extended regular expressions do not have it. */
 static int compile(HeaderPattern *pattern, const char *expression, HeaderMatch match)
 {
     bool either_case = strncmp(expression, "(?i)", 4) == 0;

@@ -1,5 +1,5 @@
-/* Selects the headers that models see as parameters: their names match a regular expression
- * (--http-header-forward-pattern, and gRPC's).
+/* Selects the headers that models get as parameters, by a regular expression for their names
+ * (--http-header-forward-pattern, and the same for gRPC).
  */
 #ifndef PYTRITON_FRONTEND_HTTP1_HEADER_PATTERN_H
 #define PYTRITON_FRONTEND_HTTP1_HEADER_PATTERN_H
@@ -8,16 +8,16 @@
 
 typedef struct HeaderPattern HeaderPattern;
 
-/* What has to match, as in Triton: a part of the name, ignoring case, for HTTP; the whole name for gRPC. "(?i)" at
- * the beginning: ignore case.
+/* What the expression has to match, as in Triton: a part of the name, ignoring case (HTTP), or the whole name (gRPC).
+ * With "(?i)" at its beginning, the case is ignored, too.
  */
 typedef enum { HEADER_PART, HEADER_WHOLE } HeaderMatch;
 
 /* Returns NULL if the expression is invalid, or without memory. */
 HeaderPattern *header_pattern_new(const char *expression, HeaderMatch match, Problem *problem);
-/* NULL: does nothing. */
+/* Free a pattern; NULL is allowed. */
 void header_pattern_free(HeaderPattern *pattern);
-/* Returns whether a header is forwarded. `pattern` NULL: none is. */
+/* Returns whether a header is forwarded. Without a pattern, none is. */
 bool header_pattern_takes(const HeaderPattern *pattern, Slice name);
 
 #endif

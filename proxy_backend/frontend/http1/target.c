@@ -2,7 +2,7 @@
 
 #include "common/utf8.h"
 
-/* Returns the value of a hexadecimal digit; 16: not one. */
+/* Returns the value of a hexadecimal digit, or 16 for other characters. */
 static unsigned digit_of(char byte)
 {
     return byte >= '0' && byte <= '9' ? (unsigned)(byte - '0')
@@ -11,7 +11,7 @@ static unsigned digit_of(char byte)
                                       : 16;
 }
 
-/* Decode a segment; the output has room for its undecoded size. Returns false if an escape is invalid. */
+/* Decode a segment. The output has room for the undecoded size. Returns false if an escape is invalid. */
 static bool decode(Slice segment, char *to, size_t *size)
 {
     *size = 0;

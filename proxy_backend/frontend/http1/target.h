@@ -1,4 +1,4 @@
-/* The path of a request: its segments, each decoded separately, so that "%2F" is part of a name. */
+/* The path of a request, split into segments. These are decoded separately, so that "%2F" can be part of a name. */
 #ifndef PYTRITON_FRONTEND_HTTP1_TARGET_H
 #define PYTRITON_FRONTEND_HTTP1_TARGET_H
 
@@ -6,15 +6,17 @@
 
 enum { TARGET_SEGMENTS = 12, TARGET_BYTES = 2048 };
 
-/* "/v2/models/a%20b" has the segments "v2", "models" and "a b"; "/" has one, which is empty. They point into `text`. */
+/* The segments of a path: "/v2/models/a%20b" has "v2", "models" and "a b", and "/" has an empty one. They point into
+ * `text`.
+ */
 typedef struct {
     uint32_t count;
     Slice segments[TARGET_SEGMENTS];
     char text[TARGET_BYTES];
 } Target;
 
-/* Returns false if it has too many or too long segments, invalid escapes, or its decoded form is not UTF-8 or
- * contains NUL.
+/* Split and decode a path. Returns false with a problem if it has too many or too long segments or invalid escapes, or
+ * contains NUL or invalid UTF-8 when it is decoded.
  */
 bool target_read(Target *target, Slice path, Problem *problem);
 

@@ -1,7 +1,8 @@
-/* Messages that take long to read, because they are large or compressed: a reader thread reads them. Later events of
- * their streams wait for them, in order, and the client may send no more than the rest of the stream's window. A
- * connection uses one thread at a time, for one such message: then it goes to the end of the readers' queue, and
- * another of its streams has the next turn. So nobody waits behind everything that one client has sent.
+/* Messages that take long to read, because they are large or compressed, are read by a reader thread. Later events of
+ * their streams wait for them. Meanwhile, the client can send only what the stream's window still allows.
+ *
+ * A connection uses one reader thread at a time, and for one long message. Then it goes to the end of the readers'
+ * queue, and another of its streams has the next turn. So no stream waits for everything that one client has sent.
  */
 #include "http2/service.h"
 #include "http2/session.h"
@@ -10,16 +11,16 @@
 
 enum {
     LONG_MESSAGE = 1 << 20, /* bytes */
-    LONG_COMPRESSED = 256, /* bytes that may grow a thousandfold */
+    LONG_COMPRESSED = 256, /* bytes, which decompression may multiply by a thousand */
     MAX_WAITING = 4096, /* events per stream */
 };
 
-/* Freed when there is nothing left to do. Guarded by the session's lock. */
+/* The deferred events of a stream. Freed when there is nothing left to do. Guarded by the session's lock. */
 struct GrpcDeferred {
-    Job job; /* first, so that its address is the object's */
-    GrpcDeferred *next; /* in the session's queue; the first one has the turn */
+    Job job; /* first, so that both have the same address */
+    GrpcDeferred *next; /* next in the session's queue, whose first entry has the turn */
     ThreadPool *readers;
-    GrpcStream *stream; /* held */
+    GrpcStream *stream; /* a reference */
     Event *events;
     size_t at, count, room;
 };
@@ -30,7 +31,7 @@ static bool takes_long(const Event *event)
         event->message.size > (event->compressed ? (size_t)LONG_COMPRESSED : (size_t)LONG_MESSAGE);
 }
 
-/* With the lock held. Returns false if there are too many, or without memory. */
+/* Add an event. Returns false if there are too many, or without memory. The caller holds the lock. */
 static bool put(GrpcDeferred *deferred, const Event *event)
 {
     if (deferred->count - deferred->at == MAX_WAITING)
@@ -49,7 +50,7 @@ static bool put(GrpcDeferred *deferred, const Event *event)
     return true;
 }
 
-/* With the lock held. */
+/* Append to the session's queue. The caller holds the lock. */
 static void enqueue(Session *session, GrpcDeferred *deferred)
 {
     GrpcDeferred **last = session->deferred_last ? &session->deferred_last->next : &session->deferred_first;
@@ -57,7 +58,7 @@ static void enqueue(Session *session, GrpcDeferred *deferred)
     *last = session->deferred_last = deferred;
 }
 
-/* With the lock held, for the first in the queue. */
+/* Remove the first entry from the session's queue. The caller holds the lock. */
 static void dequeue(Session *session)
 {
     session->deferred_first = session->deferred_first->next;
@@ -65,8 +66,9 @@ static void dequeue(Session *session)
         session->deferred_last = NULL;
 }
 
-/* Take the next event of a turn, which includes one long message. Returns false at the end of the turn; `*next` then
- * has the next one, NULL if the connection has none; `*gone`: the stream continues without this.
+/* Take the next event of a turn, which includes at most one long message. Returns false at the end of the turn; then
+ * `*next` is the stream that has the next turn (or NULL), and `*gone` says that nothing is left to do for this one.
+ * The caller holds no lock.
  */
 static bool take(GrpcDeferred *deferred, bool had_long, Event *event, GrpcDeferred **next, bool *gone)
 {
@@ -93,7 +95,7 @@ static bool take(GrpcDeferred *deferred, bool had_long, Event *event, GrpcDeferr
     return continues;
 }
 
-/* Do a turn. Returns the connection's next one; NULL: none. */
+/* Handle the events of one turn. Returns the stream that has the next turn on this connection, or NULL. */
 static GrpcDeferred *turn(GrpcDeferred *deferred)
 {
     GrpcStream *stream = deferred->stream;
@@ -114,10 +116,10 @@ static GrpcDeferred *turn(GrpcDeferred *deferred)
 
 static void run_nothing(Job *job)
 {
-    (void)job; /* run_turns does everything, and may free it */
+    (void)job; /* run_turns does the work, and may free the job. */
 }
 
-/* Drop events of a stream that is over. */
+/* Drop the events of a stream that is over. */
 static void finish_dropped(GrpcStream *stream)
 {
     Problem problem = {0};
@@ -139,7 +141,7 @@ static void run_turns(Job *job)
     problem_clear(&problem);
 }
 
-/* With the lock held. */
+/* Create the state of a stream. The caller holds the lock. */
 static GrpcDeferred *deferred_new(GrpcStream *stream, ThreadPool *readers)
 {
     GrpcDeferred *deferred = calloc(1, sizeof *deferred);
@@ -153,7 +155,7 @@ static GrpcDeferred *deferred_new(GrpcStream *stream, ThreadPool *readers)
     return deferred;
 }
 
-/* Events in a thread's list cannot be queued there. */
+/* End a call whose event cannot be queued. */
 static void refuse(Event *event)
 {
     grpc_finish(event->stream, problem_grpc_code(PROBLEM_TOO_MANY),

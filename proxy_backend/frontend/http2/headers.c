@@ -3,15 +3,17 @@
 #include <stdlib.h>
 
 enum { TIMEOUT_DIGITS = 8 };
-/* Clients accept 8 KB of metadata by default, including names and the overhead of each header. */
+/* Maximum size of a grpc-message. By default, clients accept 8 KB of metadata, including names and the overhead of
+ * each header.
+ */
 enum { MESSAGE_BYTES = 7900 };
 
 static size_t header_bytes(const GrpcStream *stream)
 {
-    return stream->headers.size + stream->header_count * 32; /* as RFC 9113 counts them */
+    return stream->headers.size + stream->header_count * 32; /* Count as in RFC 9113. */
 }
 
-/* "100m": at most 8 digits and a unit. */
+/* Parse a time such as "100m": at most 8 digits and a unit. */
 static bool read_timeout(Slice value, uint64_t *timeout_ms)
 {
     static const struct {
@@ -109,7 +111,7 @@ void grpc_put_message(Buffer *to, Slice text)
     static const char DIGITS[] = "0123456789ABCDEF";
     for (size_t i = 0; i < text.size; i++) {
         unsigned char byte = (unsigned char)text.start[i];
-        if (to->size >= MESSAGE_BYTES && (byte & 0xc0) != 0x80) /* do not split characters */
+        if (to->size >= MESSAGE_BYTES && (byte & 0xc0) != 0x80) /* Do not split a character. */
             return;
         if (byte >= ' ' && byte <= '~' && byte != '%') {
             buffer_put_char(to, (char)byte);

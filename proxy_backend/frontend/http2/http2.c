@@ -7,26 +7,28 @@
 #include <stdlib.h>
 
 enum { STREAM_WINDOW = 4 << 20, CONNECTION_WINDOW = 16 << 20, MAX_FRAME = 1 << 20 };
-/* Per header block: everything that a client may send fits into a few. */
+/* Maximum number of CONTINUATION frames per header block. All headers that a client may send fit into a few. */
 enum { MAX_CONTINUATIONS = 8 };
-/* Headers beyond the limit are skipped, and their call is answered; up to this multiple of the limit. */
+/* Headers beyond the limit are skipped, and the call is answered with an error. Beyond this multiple of the limit, the
+ * connection is ended.
+ */
 enum { MAX_HEADER_LISTS = 4 };
-/* Reserved for a message before its bytes arrive; the memory is untouched until then. */
+/* Maximum memory reserved for a message before it arrives. Untouched memory costs nothing. */
 enum { RESERVED_BYTES = 4 << 20 };
-/* Read from one client before others get their turn: messages, and frames that take this long. */
+/* Limits for reading from one client before other clients get their turn: number of messages, and time. */
 enum { TURN_MESSAGES = 512, TURN_NS = 1000000 };
-/* Read at once if no message is being received: some dozens of small calls, which take a thousand times as long as
- * their bytes.
+/* Maximum read size if no message is incomplete: enough for some dozens of small calls, which take far longer to run
+ * than to read.
  */
 enum { FEW_BYTES = 8 << 10 };
-/* Frames waiting to be sent, per stream and in addition: a client that causes more answers than it reads is cut off.
- * Messages do not count; streams have their own limits for them.
+/* Maximum number of frames that wait to be sent: this many per stream, and some more. A client that causes more
+ * answers than it reads is disconnected. Messages do not count, since streams have separate limits for them.
  */
 enum { FRAMES_PER_STREAM = 4, FRAMES_EXTRA = 1024 };
 
 /* ── nghttp2's callbacks, with the lock held ────────────────────────────────────────────────────────── */
 
-/* Returns whether headers are for a stream that cannot exist: its id is lower than another one's (RFC 9113, 5.1.1).
+/* Returns whether headers begin a stream with an id below an earlier one's, which is not allowed (RFC 9113, 5.1.1).
  * nghttp2 would ignore them.
  */
 static bool is_unexpected(const Session *session, const nghttp2_frame_hd *head)
@@ -74,14 +76,15 @@ static int on_header(nghttp2_session *session, const nghttp2_frame *frame, const
     (void)flags;
     if (stream == NULL)
         return 0;
-    /* A name and value may take one byte each (HPACK): refuse a client that sends ever more, without an answer. */
+    /* With HPACK, a name and a value can take one byte each. Disconnect a client that sends ever more. */
     stream->header_bytes += name_size + value_size + 32;
     if (stream->header_bytes / MAX_HEADER_LISTS > connection_endpoint(user)->limits->header_bytes) {
         refusals_count(REFUSED_HEADER_BYTES);
         return NGHTTP2_ERR_CALLBACK_FAILURE;
     }
     if (stream->path.start || stream->problem.kind != PROBLEM_NONE)
-        return 0; /* trailers of a client, which gRPC does not have; or it is refused already */
+        /* Ignore trailers of a client, which gRPC does not have, and headers of a call that is already refused. */
+        return 0;
     grpc_stream_header(stream, (Slice){(const char *)name, name_size}, (Slice){(const char *)value, value_size},
         connection_endpoint(user)->limits);
     return 0;
@@ -110,7 +113,7 @@ static int begin_call(GrpcStream *stream)
     return 0;
 }
 
-/* The five bytes before a message are complete. */
+/* Handle the five bytes before a message, which are complete. */
 static bool on_message_begin(Connection *connection, GrpcStream *stream)
 {
     const Limits *limits = connection_endpoint(connection)->limits;
@@ -131,7 +134,7 @@ static bool on_message_begin(Connection *connection, GrpcStream *stream)
     return true;
 }
 
-/* Take the received part of a message. */
+/* Handle a received part of a message. */
 static bool take_message(Connection *connection, GrpcStream *stream, const char **data, size_t *size)
 {
     while (*size && stream->prefix_size < sizeof stream->prefix) {
@@ -205,7 +208,9 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
     return 0;
 }
 
-/* Called in the thread that sends its last frame or learns of its end, which holds a reference to the connection. */
+/* Called in the thread that sends the stream's last frame or finds out that it is over. This thread holds a reference
+ * to the connection.
+ */
 static int on_stream_close(nghttp2_session *session, int32_t id, uint32_t error, void *user)
 {
     GrpcStream *stream = nghttp2.session_get_stream_user_data(session, id);
@@ -247,7 +252,7 @@ static void prepare(void)
     nghttp2.session_callbacks_set_on_frame_recv_callback(callbacks, on_frame_recv);
     nghttp2.session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
     nghttp2.option_set_no_auto_window_update(option, 1);
-    /* nghttp2's own limit, 33 a second, ends connections of harmless clients: ours is a setting. */
+    /* nghttp2's own limit of 33 per second would disconnect harmless clients. We have a configurable one. */
     if (nghttp2_option_set_stream_reset_rate_limit)
         nghttp2_option_set_stream_reset_rate_limit(option, UINT32_MAX, UINT32_MAX);
 }
@@ -290,7 +295,7 @@ static bool receive(Connection *connection, const char *data, ssize_t size)
         session->session ? nghttp2.session_mem_recv(session->session, (const uint8_t *)data, (size_t)size) : -1;
     if (taken < 0)
         refusals_count(REFUSED_MALFORMED);
-    session_push(connection, &done); /* includes the reason for its end */
+    session_push(connection, &done); /* Also sends the reason for the connection's end. */
     bool floods = taken >= 0 &&
         nghttp2.session_get_outbound_queue_size(session->session) >
             FRAMES_PER_STREAM * connection_endpoint(connection)->limits->streams + FRAMES_EXTRA;
@@ -304,7 +309,9 @@ static bool receive(Connection *connection, const char *data, ssize_t size)
     return taken >= 0 && !floods;
 }
 
-/* Returns whether others should get their turn before more is read from this client, whose turn began at `since_ns`. */
+/* Returns whether other clients should get their turn, because this one's has lasted long enough. It began at
+ * `since_ns`.
+ */
 static bool turn_is_over(Session *session, uint64_t since_ns)
 {
     bool many = session->turn_messages >= TURN_MESSAGES || clock_ns() - since_ns >= TURN_NS;
@@ -370,8 +377,8 @@ static void drain(Connection *connection)
     session_unlock(session, done);
 }
 
-/* Ask the client to make its next calls on another connection, which the other process accepts, and to end this one
- * after its calls in flight. A client that ignores this is still served, so no call is lost.
+/* Ask the client to make new calls on another connection, which the other process accepts, and to close this one after
+ * its calls in flight. A client that ignores this is still served, so that no call is lost.
  */
 static void retire(Connection *connection)
 {
@@ -397,7 +404,7 @@ static void closed(Connection *connection)
         grpc_stream_close(stream);
         if (stream->service_knows)
             session_emit(EVENT_CANCELLED, stream);
-        if (--stream->refs == 0) { /* the loop still holds its reference to the connection */
+        if (--stream->refs == 0) { /* The loop still holds a reference to the connection. */
             grpc_stream_free(stream);
             connection_unref(connection);
         }

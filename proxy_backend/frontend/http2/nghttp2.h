@@ -1,5 +1,5 @@
-/* The part of nghttp2 that is used (https://nghttp2.org/documentation/, version 1.43 and later), declared from its
- * documentation. Loaded on demand.
+/* The part of nghttp2 (https://nghttp2.org/documentation/, version 1.43 and later) that is used, declared from its
+ * documentation. The library is loaded when it is first needed.
  */
 #ifndef PYTRITON_FRONTEND_HTTP2_NGHTTP2_H
 #define PYTRITON_FRONTEND_HTTP2_NGHTTP2_H
@@ -29,7 +29,7 @@ typedef struct {
     uint8_t type, flags, reserved;
 } nghttp2_frame_hd;
 
-/* The common beginning of all frames; the category of HEADERS is farther behind. */
+/* The beginning that all frames have in common. The category of a HEADERS frame comes later. */
 typedef union {
     nghttp2_frame_hd hd;
     struct {
@@ -140,10 +140,10 @@ typedef struct {
 
 extern Nghttp2 nghttp2;
 
-/* Since version 1.57, and in patched older ones; NULL: neither it nor the limit exists. */
+/* Exists since version 1.57 and in patched older ones. NULL if the library has neither the function nor the limit. */
 extern void (*nghttp2_option_set_stream_reset_rate_limit)(nghttp2_option *option, uint64_t burst, uint64_t rate);
 
-/* Load the library from this path, once per process. Returns false if it is missing, or lacks a function. */
+/* Load the library, once per process. Returns false with a problem if it is missing or lacks a function. */
 bool nghttp2_load(const char *path, Problem *problem);
 
 #endif

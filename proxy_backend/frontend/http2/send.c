@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Passed to the socket at once: frame headers and HTTP headers are copied, messages are not. */
+/* Pieces up to this size are copied to a batch for one system call: frame headers and HTTP headers. Messages are not
+ * copied.
+ */
 enum { COPIED_PIECE = 512 };
-/* A message's length has 32 bits, and protobuf reads 31 of them. */
+/* The length of a gRPC message has 32 bits, of which protobuf can read 31. */
 enum { MAX_MESSAGE_BYTES = INT32_MAX };
-/* A message of this size may always wait, whatever other clients leave unread. */
+/* A message of up to this size may always wait, whatever other clients leave unread. */
 enum { SMALL_MESSAGE = 64 << 10 };
 enum { BATCH_PARTS = 64, BATCH_COPIED = 16 << 10, BATCH_BYTES = 256 << 10 };
 
@@ -19,7 +21,7 @@ typedef struct {
     char copies[BATCH_COPIED];
 } Batch;
 
-/* Filled and emptied with a connection's lock held, so one per thread is enough. */
+/* Filled and emptied while a connection's lock is held, so one per thread is enough. */
 static _Thread_local Batch batch;
 /* Messages whose last byte is in the batch. */
 static _Thread_local Outgoing *batched;
@@ -44,7 +46,7 @@ static void add(const void *data, size_t size)
     batch.bytes += size;
 }
 
-/* Add bytes that will move. At most BATCH_COPIED. */
+/* Copy bytes, at most BATCH_COPIED, to the batch. */
 static void add_copy(Connection *connection, const void *data, size_t size)
 {
     if (batch.count == BATCH_PARTS || batch.copied + size > BATCH_COPIED)
@@ -142,7 +144,7 @@ static int send_data(nghttp2_session *of, nghttp2_frame *frame, const uint8_t *h
     return 0;
 }
 
-/* A call that is answered before the client has sent everything: it need not send the rest. */
+/* A call was answered before the client has sent everything: tell the client that it need not send the rest. */
 static int on_frame_send(nghttp2_session *session, const nghttp2_frame *frame, void *user)
 {
     (void)user;
@@ -228,7 +230,7 @@ void session_count_unsent(Session *session)
     session->unsent_counted = session->unsent;
 }
 
-/* Return the flow-control window that was withheld while the client left too much unread. */
+/* Return the flow-control windows that were withheld while the client left too much unread. */
 static void grant(Session *session)
 {
     nghttp2.session_consume_connection(session->session, session->ungranted);
@@ -294,8 +296,8 @@ static void resume(Session *session, GrpcStream *stream, Outgoing **done)
         session_push(stream->connection, done);
 }
 
-/* With the lock held: returns whether a message may wait for its client. A small message for a client that has read
- * everything before always may.
+/* Returns whether a message may wait until its client reads it. A small one for a client that has read everything so
+ * far always may. The caller holds the lock.
  */
 static bool may_wait(Session *session, const Limits *limits, size_t size)
 {
@@ -309,7 +311,7 @@ static bool may_wait(Session *session, const Limits *limits, size_t size)
     return true;
 }
 
-/* The client leaves too much unread. Data that already waits for it may still be sent. */
+/* End the call with an error, because the client leaves too much unread. Data that already waits is still sent. */
 static void refuse(GrpcStream *stream, Outgoing *message)
 {
     Problem problem = {0};
@@ -336,7 +338,7 @@ static void queue(GrpcStream *stream, Outgoing *message, bool is_last)
         message->sent(message);
         return;
     }
-    message->prefix[0] = 0; /* not compressed */
+    message->prefix[0] = 0; /* The compressed flag: not compressed. */
     for (int i = 0; i < 4; i++)
         message->prefix[1 + i] = (char)(size >> (24 - 8 * i));
     message->size = size + sizeof message->prefix;
@@ -386,7 +388,7 @@ void grpc_finish(GrpcStream *stream, int code, Slice text)
     session_unlock(session, done);
 }
 
-/* Report that a call was not processed, after the client was asked to make its next ones elsewhere (RFC 9113, 8.7). */
+/* Report that a call was not processed, after the client was asked to use another connection (RFC 9113, 8.7). */
 static bool refuse_unprocessed(GrpcStream *stream)
 {
     Session *session = session_of(stream);

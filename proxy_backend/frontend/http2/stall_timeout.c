@@ -1,9 +1,8 @@
-/* Time limits for clients: every wait for a client ends, whatever else it sends.
+/* Time limits for clients. Every wait for a client ends, whatever else the client sends.
  *
- * While there are calls, their streams are checked at a fixed interval that nothing delays. A stream ends if the
- * client has to make progress on it, and has done less than LIMITS_PROGRESS bytes of it since a check at least the
- * limit ago. The other streams stay: a proxy has calls of many clients on one connection. A connection ends with its
- * streams only if none is left.
+ * While there are calls, all streams are checked at a fixed interval. A stream ends if the client has to make progress
+ * on it, but has done less than LIMITS_PROGRESS bytes since a check that was at least the time limit ago. Other streams
+ * go on, because a proxy has the calls of many clients on one connection. The connection ends only if none is left.
  */
 #include "http2/session.h"
 
@@ -39,9 +38,9 @@ bool session_has_resets_left(GrpcStream *stream)
         &stream->problem, PROBLEM_UNAVAILABLE, "too many calls of this connection were cancelled: retry later");
 }
 
-/* Time for calls that a client sends before it has received GOAWAY. */
+/* How long to serve calls that a client sends before it has received GOAWAY. */
 enum { GOAWAY_GRACE_MS = 1000 };
-/* How long a connection without calls may keep a replaced process alive. */
+/* How long a connection without calls can keep a replaced process alive. */
 enum { RETIRED_IDLE_MS = 60000 };
 
 static uint64_t check_interval_ms(const Limits *limits)
@@ -67,7 +66,7 @@ void session_set_deadline(Connection *connection)
         bool keeps_process = session->retiring && (limits->idle_ms == 0 || limits->idle_ms > RETIRED_IDLE_MS);
         session->is_checking = false;
         connection_set_deadline(connection, keeps_process ? RETIRED_IDLE_MS : limits->idle_ms);
-    } /* otherwise, the deadline of its first frame stays */
+    } /* Otherwise, the deadline for the first frame stays. */
 }
 
 static bool stalls(Progress *progress, bool is_expected, uint64_t limit_ms, uint64_t now_ms)
@@ -77,7 +76,8 @@ static bool stalls(Progress *progress, bool is_expected, uint64_t limit_ms, uint
 
 static bool is_in_headers(const GrpcStream *stream)
 {
-    return stream->path.start == NULL; /* a client that is refused during its headers is answered at their end */
+    /* A client that was refused while it sent its headers is answered when they are complete. */
+    return stream->path.start == NULL;
 }
 
 static bool is_cut_off(const GrpcStream *stream)
@@ -86,13 +86,14 @@ static bool is_cut_off(const GrpcStream *stream)
         (is_in_headers(stream) || stream->receiving || stream->needs_message);
 }
 
-/* The last check found that the data the client has begun on a stream does not arrive. */
+/* Returns whether data that the client has begun to send on a stream did not arrive in time, as the last check found.
+ */
 static bool is_slow(const GrpcStream *stream, uint64_t limit_ms, uint64_t now_ms)
 {
     return stream->inbound.is_expected && now_ms - stream->inbound.checked_ms >= limit_ms;
 }
 
-/* End the slow streams, of which there are this many. */
+/* End the `slow` streams that are too slow. */
 static void end_slow_streams(Connection *connection, size_t slow, uint64_t now_ms)
 {
     Session *session = connection_state(connection);
@@ -100,7 +101,7 @@ static void end_slow_streams(Connection *connection, size_t slow, uint64_t now_m
     bool in_headers = false;
     for (GrpcStream *stream = session->streams; stream; stream = stream->next)
         in_headers |= is_slow(stream, limit_ms, now_ms) && is_in_headers(stream);
-    /* Nothing may be sent between header frames, so incomplete headers block the whole connection. */
+    /* Nothing else can be sent between header frames, so incomplete headers block the whole connection. */
     if (in_headers || slow == session->stream_count) {
         refusals_count(REFUSED_BODY_TIME);
         nghttp2.session_terminate_session(session->session, NGHTTP2_NO_ERROR);
@@ -116,7 +117,7 @@ static void end_slow_streams(Connection *connection, size_t slow, uint64_t now_m
     }
 }
 
-/* Check all streams. */
+/* Check the progress of all streams. */
 static void check_streams(Connection *connection, uint64_t now_ms)
 {
     Session *session = connection_state(connection);
@@ -125,7 +126,7 @@ static void check_streams(Connection *connection, uint64_t now_ms)
     for (GrpcStream *stream = session->streams; stream; stream = stream->next) {
         bool is_expected = is_cut_off(stream) && !session->blocked && session->ungranted == 0;
         slow += stalls(&stream->inbound, is_expected, limits->body_ms, now_ms);
-        /* If the socket takes everything, the stream's window holds a message back. */
+        /* If the socket accepts everything, only the stream's window holds a message back. */
         bool unread = stream->begun && stream->first && !session->blocked;
         if (!stalls(&stream->outbound, unread, unsent_timeout_ms(limits), now_ms))
             continue;

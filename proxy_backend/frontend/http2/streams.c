@@ -1,4 +1,4 @@
-/* Streams, and their events, which are delivered to the service once the session's lock is released. */
+/* Streams and their events, which are delivered to the service after the session's lock was released. */
 #include "http2/service.h"
 #include "http2/session.h"
 
@@ -10,9 +10,9 @@
 enum { MAX_SPARE = 16, KEPT_BYTES = 64 << 10 };
 enum { FEW_EVENTS = 16 };
 static _Thread_local struct {
-    Event few[FEW_EVENTS], *list; /* `list` NULL: `few` */
+    Event few[FEW_EVENTS], *list; /* `list` is NULL while `few` has enough room */
     size_t count, room;
-    bool handled; /* a caller farther up the stack is handling them */
+    bool handled; /* a caller further up the stack is handling the events */
 } events;
 
 static Event *event_list(void)
@@ -20,7 +20,7 @@ static Event *event_list(void)
     return events.list ? events.list : events.few;
 }
 
-/* Make room for one more. */
+/* Make room for another event. Returns false without memory. */
 static bool grow(void)
 {
     size_t room = events.list ? events.room * 2 : (size_t)FEW_EVENTS * 4;
@@ -94,7 +94,7 @@ static void handle_message(Event *event, bool deferred)
     GrpcStream *stream = event->stream;
     Problem problem = {0};
     if (deferred && grpc_is_over(stream))
-        return; /* the call is over */
+        return; /* The call is over. */
     if (!prepare(event, &problem)) {
         grpc_finish_problem(stream, &problem);
         problem_clear(&problem);
@@ -106,14 +106,14 @@ static void handle_message(Event *event, bool deferred)
     event->received = 0;
     handlers_of(stream)->message(stream, &event->message);
     body_release(&stream->counted);
-    if (!deferred && stream->message.data == NULL) { /* leave room for the next one */
+    if (!deferred && stream->message.data == NULL) { /* Leave the memory for the next message. */
         stream->message = event->message;
         event->message = (Buffer){0};
         buffer_reset(&stream->message, KEPT_BYTES);
     }
 }
 
-/* A call that is already over is not begun: opening and resetting streams causes no work. */
+/* Begin a call, unless it is already over: opening and resetting streams must not cause work. */
 static void handle_begin(GrpcStream *stream)
 {
     Session *session = session_of(stream);
@@ -124,7 +124,7 @@ static void handle_begin(GrpcStream *stream)
         handlers_of(stream)->begin(stream);
 }
 
-/* EVENT_CANCELLED may be handled in another thread while one of the others is handled. */
+/* EVENT_CANCELLED may be handled in another thread at the same time as the others. */
 static void handle(Event *event, bool deferred)
 {
     GrpcStream *stream = event->stream;
@@ -154,7 +154,7 @@ static void handle_events(void)
         return;
     events.handled = true;
     for (size_t i = 0; i < events.count; i++) {
-        Event event = event_list()[i]; /* the list may grow and move during this */
+        Event event = event_list()[i]; /* The list may grow and move meanwhile. */
         if (!event_defer(&event))
             handle(&event, false);
     }
@@ -167,13 +167,13 @@ static void handle_events(void)
 void event_handle(Event *event, bool deferred)
 {
     bool handled = events.handled;
-    events.handled = true; /* events that arrive during this wait, as they do for a loop */
+    events.handled = true; /* Events that occur meanwhile wait, as in a loop's thread. */
     handle(event, deferred);
     events.handled = handled;
     handle_events();
 }
 
-/* Messages of closed streams, to be released once the lock is released. */
+/* Messages of closed streams, which are released after the lock. */
 static _Thread_local Outgoing *dropped;
 
 /* ── streams ────────────────────────────────────────────────────────────────────────────────────────── */

@@ -1,6 +1,6 @@
-/* Reading: the digits as an integer, multiplied or divided by an exact power of ten, in the machine's widest format;
- * the C library's strtod where rounding could matter, and beyond these powers. Writing: with the minimum number of
- * digits for the format, then one more, until it reads back unchanged.
+/* Reading: the digits as an integer are multiplied or divided by an exact power of ten, in the machine's widest
+ * format. Where rounding could matter, and beyond these powers, the C library's strtod is used. Writing: starts with
+ * the minimum number of digits for the format, and adds one until the decimal reads back as the same value.
  */
 #define _GNU_SOURCE
 #include "json/numbers.h"
@@ -13,10 +13,10 @@
 #include <stdlib.h>
 
 enum {
-    MAX_TEXT_LEN = 1100, /* maximum characters of a number: a double written in full has 1,077 */
-    EXACT_POWER = 27, /* of ten, in the at least 64 bits of a long double where it exceeds a double */
+    MAX_TEXT_LEN = 1100, /* maximum size of a number: a double written in full has 1,077 characters */
+    EXACT_POWER = 27, /* largest power of ten that is exact in a long double, if that is wider than a double */
     EXACT_DOUBLE = 22,
-    MAX_EXPONENT = 100000, /* larger exponents need no exact value */
+    MAX_EXPONENT = 100000, /* beyond this, the exact exponent does not matter */
 };
 
 static const long double powers[EXACT_POWER + 1] = {1e0L, 1e1L, 1e2L, 1e3L, 1e4L, 1e5L, 1e6L, 1e7L, 1e8L, 1e9L, 1e10L,
@@ -32,12 +32,12 @@ static bool is_digit(char byte)
     return byte >= '0' && byte <= '9';
 }
 
-/* Read digits and return their number. Those that do not fit are counted as missing. */
+/* Read digits, and return their number. Those that do not fit are counted in `missing`. */
 static size_t read_digits(const char **at, const char *end, Number *number, size_t *missing)
 {
     const char *begin = *at;
     for (; *at < end && is_digit(**at); ++*at) {
-        /* 19 digits always fit. */
+        /* Up to 19 digits always fit. */
         if (number->digits < 1000000000000000000u)
             number->digits = number->digits * 10 + (uint64_t)(**at - '0');
         else
@@ -46,7 +46,7 @@ static size_t read_digits(const char **at, const char *end, Number *number, size
     return (size_t)(*at - begin);
 }
 
-/* Read "e-12". Returns false if it is malformed. */
+/* Read an exponent such as "e-12". Returns false if it is malformed. */
 static bool read_exponent(const char **at, const char *end, int32_t *exponent)
 {
     bool negative = false;
@@ -80,7 +80,7 @@ static const char *read_word(const char *at, Slice text, Number *number)
     return "Invalid value";
 }
 
-/* An integer that does not fit into 19 digits may still fit into 64 bits. */
+/* Try to read an integer of more than 19 digits: it may fit into 64 bits. */
 static void read_long_integer(Number *number)
 {
     Slice digits = number->negative ? slice_after(number->text, 1) : number->text;
@@ -154,7 +154,7 @@ static void make_locale(void)
     c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
-/* Read with the C library, independently of the process's locale. */
+/* Read with the C library, regardless of the process's locale. */
 static double read_slowly(Slice text)
 {
     char copy[MAX_TEXT_LEN + 1];
@@ -164,13 +164,13 @@ static double read_slowly(Slice text)
     return c_locale ? strtod_l(copy, NULL, c_locale) : strtod(copy, NULL);
 }
 
-/* Compute `digits` × 10^`exponent`. Returns false if the nearest double is uncertain. */
+/* Compute `digits` × 10^`exponent`. Returns false if it is not certain which double is the nearest. */
 static bool read_fast(uint64_t digits, int32_t exponent, double *value)
 {
     if (exponent < -EXACT_POWER || exponent > EXACT_POWER || LDBL_MANT_DIG <= DBL_MANT_DIG)
         return false;
     long double exact = exponent < 0 ? (long double)digits / powers[-exponent] : (long double)digits * powers[exponent];
-    /* It was rounded once; would the next smaller and the next larger one give the same double? */
+    /* The value was rounded once. Check that the next smaller and the next larger one would give the same double. */
     double below = (double)(exact * (1 - LDBL_EPSILON)), above = (double)(exact * (1 + LDBL_EPSILON));
     *value = (double)exact;
     return below == above;
@@ -188,7 +188,7 @@ bool number_double(const Number *number, double *value)
     }
     bool exact = number->whole && number->digits < (uint64_t)1 << DBL_MANT_DIG;
     if (exact && number->exponent >= -EXACT_DOUBLE && number->exponent <= EXACT_DOUBLE) {
-        /* Both are exact, so one operation rounds correctly. */
+        /* Both operands are exact, so the result is rounded correctly. */
         double digits = (double)number->digits;
         *value =
             number->exponent < 0 ? digits / double_powers[-number->exponent] : digits * double_powers[number->exponent];
@@ -203,7 +203,7 @@ bool number_double(const Number *number, double *value)
 
 /* ── writing ──────────────────────────────────────────────────────────────────────────────────────── */
 
-/* A decimal: `digits` × 10^`exponent`, no zeros at the end of the digits. */
+/* A decimal: `digits` × 10^`exponent`. The digits do not end with a zero. */
 typedef struct {
     uint64_t digits;
     int exponent;
@@ -218,14 +218,14 @@ static Decimal stripped(uint64_t digits, int exponent)
     return (Decimal){digits, exponent};
 }
 
-/* Print with this many digits, rounded by the C library. */
+/* Convert to this many digits, with the C library's rounding. */
 static Decimal print_slowly(double value, int digits)
 {
     char text[64];
     uint64_t sum = 0;
     const char *at = text;
     snprintf(text, sizeof text, "%.*e", digits - 1, value);
-    /* Skip the locale's decimal point. */
+    /* Skip the decimal point, which depends on the locale. */
     for (; *at && *at != 'e'; at++)
         if (is_digit(*at))
             sum = sum * 10 + (uint64_t)(*at - '0');
@@ -233,8 +233,8 @@ static Decimal print_slowly(double value, int digits)
     return stripped(sum, exponent - (digits - 1));
 }
 
-/* Print with this many digits; the result may be off by a rounding, so it must be read back. Returns false if out of
- * range.
+/* Convert to this many digits. The result may be rounded wrongly, so it must be read back. Returns false if it is out
+ * of range.
  */
 static bool print_fast(double value, int digits, int power, Decimal *decimal)
 {
@@ -246,7 +246,7 @@ static bool print_fast(double value, int digits, int power, Decimal *decimal)
     return true;
 }
 
-/* Print with this many digits, by either method. */
+/* Convert to this many digits with the faster method that can be used. */
 static Decimal print(double value, int digits, int power)
 {
     Decimal decimal;
@@ -268,12 +268,12 @@ static int magnitude(double value)
 {
     int binary;
     frexp(value, &binary);
-    int power = (int)floor((binary - 1) * 0.30102999566398120); /* or one less */
+    int power = (int)floor((binary - 1) * 0.30102999566398120); /* This may be one too small. */
     return value < read_back((Decimal){1, power + 1}) ? power : power + 1;
 }
 
-/* `value` > 0 and finite. Start with a number of digits that every decimal of that length survives: no shorter one
- * needs to be tried, its zeros are stripped. Subnormal numbers have no such length.
+/* Convert a finite value greater than 0. Begin with the number of digits up to which every decimal survives: no
+ * shorter one has to be tried, because zeros at its end are removed. Subnormal numbers have no such length.
  */
 static Decimal shortest_double(double value)
 {
@@ -294,7 +294,9 @@ static Decimal shortest_float(float value)
     for (int digits = value < FLT_MIN ? 1 : FLT_DIG; digits <= 10; digits++) {
         decimal = print((double)value, digits, power);
         double read = read_back(decimal);
-        /* Not so close to the middle of two floats that reading a double first could matter. */
+        /* Also check that the value is not so close to the middle between two floats that reading it as a double first
+         * would matter.
+         */
         if ((float)read == value && (float)(read * (1 - DBL_EPSILON)) == value &&
             (float)(read * (1 + DBL_EPSILON)) == value)
             break;
@@ -302,7 +304,9 @@ static Decimal shortest_float(float value)
     return decimal;
 }
 
-/* Write "12.5", "0.0012", "1.0", "1.5e30": with a point or an exponent, so that the type stays recognisable. */
+/* Write a decimal such as "12.5", "0.0012", "1.0" or "1.5e30". It always has a point or an exponent, which shows its
+ * type.
+ */
 static void put_decimal(Buffer *text, Decimal decimal)
 {
     char digits[20], *at = digits + sizeof digits;
@@ -310,7 +314,7 @@ static void put_decimal(Buffer *text, Decimal decimal)
         *--at = (char)('0' + decimal.digits % 10);
         decimal.digits /= 10;
     } while (decimal.digits);
-    int count = (int)(digits + sizeof digits - at), point = count + decimal.exponent; /* where the point is */
+    int count = (int)(digits + sizeof digits - at), point = count + decimal.exponent; /* Position of the point. */
     static const char zeros[] = "000000000000000000000";
     if (point > 0 && point <= 21) {
         int whole = point < count ? point : count;
@@ -332,7 +336,7 @@ static void put_decimal(Buffer *text, Decimal decimal)
     }
 }
 
-/* Write values without digits, and the sign. Returns false if digits must be written. */
+/* Write the sign, and a value that has no digits. Returns false if digits have to follow. */
 static bool put_special(Buffer *text, double value)
 {
     if (isnan(value)) {

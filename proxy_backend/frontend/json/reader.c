@@ -1,4 +1,4 @@
-/* The structure: objects, arrays, skipped values. Strings and numbers have files of their own. */
+/* The structure of JSON: objects, arrays, and skipped values. strings.c and numbers.c read the rest. */
 #include "json/reader.h"
 
 #include "common/utf8.h"
@@ -41,7 +41,7 @@ static void pass_space(Json *json)
         json->at++;
 }
 
-/* A table, since every value needs it. */
+/* A table is fast; this is called for every value. */
 static JsonKind kind_of(unsigned char byte)
 {
     static const uint8_t kinds[256] = {['{'] = JSON_OBJECT,
@@ -79,7 +79,7 @@ const char *json_kind_name(JsonKind kind)
     return names[kind];
 }
 
-/* Count one more value, which begins here. */
+/* Count the value that begins here. Returns false if there are too many. */
 static bool counted(Json *json)
 {
     if (json->values++ >= json->limits.values)
@@ -118,7 +118,9 @@ bool json_array(Json *json)
     return enter(json, JSON_ARRAY);
 }
 
-/* Skip the comma before the next part of the innermost object or array. Returns false at its end, or on an error. */
+/* Go to the next member or element of the innermost object or array, past the comma. Returns false at its end, or on
+ * an error.
+ */
 static bool next_part(Json *json, char close, const char *missing)
 {
     if (json->fault || json->waiting || json->depth == 0 || in_array(json) != (close == ']'))
@@ -165,7 +167,7 @@ bool json_leaf(Json *json, uint32_t depth)
 
 /* ── strings ──────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Skip a string at its quote; its contents are appended to `text` unless that is NULL. */
+/* Skip a string from its opening quote. Its contents are appended to `text` unless it is NULL. */
 static bool pass_string(Json *json, Buffer *text, bool *escaped)
 {
     const char *begin = json->at, *what = json_read_string(&json->at, json->end, text, escaped);
@@ -176,7 +178,7 @@ static bool pass_string(Json *json, Buffer *text, bool *escaped)
     return true;
 }
 
-/* Read a string: a view of the text if it has no escapes, else a copy in `scratch`. */
+/* Read a string. The result is a view of the input if it has no escapes, otherwise a copy in `scratch`. */
 static bool read_string(Json *json, Buffer *scratch, Slice *value)
 {
     const char *begin = json->at;
@@ -207,7 +209,7 @@ bool json_string_to(Json *json, Buffer *text)
     return json_kind(json) == JSON_STRING && counted(json) && pass_string(json, text, &escaped);
 }
 
-/* Read the name of a member, or skip it if `key` is NULL. Returns false at the end, or on an error. */
+/* Read the name of a member, or skip it if `key` is NULL. Returns false after the last one, or on an error. */
 static bool read_name(Json *json, Buffer *scratch, Slice *key)
 {
     bool escaped;
@@ -255,7 +257,7 @@ bool json_null(Json *json)
     return json_kind(json) == JSON_NULL && literal(json, "null");
 }
 
-/* Read a number, which is the next value. */
+/* Read the next value if it is a number, but do not move past it. */
 static bool number(Json *json, Number *number)
 {
     if (json_kind(json) != JSON_NUMBER)
@@ -293,7 +295,7 @@ bool json_double(Json *json, double *value)
     return true;
 }
 
-/* Skip a value that is neither object nor array. */
+/* Skip a value that is neither an object nor an array. */
 static bool pass_simple(Json *json, JsonKind kind)
 {
     bool ignored;
@@ -327,7 +329,7 @@ bool json_skip(Json *json)
         } else if (!enter(json, kind)) {
             return false;
         }
-        /* Leave what ends here; stop before the next value. */
+        /* Leave the objects and arrays that end here, up to the next value. */
         while (json->fault == NULL && json->depth > depth &&
             !(in_array(json) ? json_element(json) : read_name(json, NULL, NULL)))
             ;

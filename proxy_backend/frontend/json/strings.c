@@ -2,7 +2,7 @@
 
 #include "common/utf8.h"
 
-/* Returns whether one of eight bytes is `"`, `\` or below a space. */
+/* Returns whether one of eight bytes is a quote, a backslash, or below a space. */
 static bool has_special(uint64_t word)
 {
     const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
@@ -10,7 +10,7 @@ static bool has_special(uint64_t word)
     return (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((word - ones * ' ') & ~word)) & tops;
 }
 
-/* Returns the end of a piece without escapes: a quote or backslash. NULL: an invalid byte. */
+/* Returns the end of the part up to the next quote or backslash. NULL if it contains an invalid byte. */
 static const char *piece_end(const char *at, const char *end)
 {
     uint64_t word;
@@ -27,7 +27,7 @@ static const char *piece_end(const char *at, const char *end)
     return at < end ? at : NULL;
 }
 
-/* Read four hexadecimal digits. Returns false if they are not. */
+/* Read four hexadecimal digits. Returns false if there are others. */
 static bool hexadecimal(const char *at, const char *end, uint32_t *code)
 {
     if (end - at < 4)
@@ -45,7 +45,7 @@ static bool hexadecimal(const char *at, const char *end, uint32_t *code)
     return true;
 }
 
-/* Read "uXXXX", and its second half if it is a surrogate. */
+/* Read "uXXXX", and the second half of a surrogate pair. */
 static const char *unicode_escape(const char **at, const char *end, Buffer *text)
 {
     uint32_t code, low;

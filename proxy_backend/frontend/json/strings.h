@@ -1,11 +1,11 @@
-/* Strings of JSON. */
+/* Reads strings in JSON. */
 #ifndef PYTRITON_FRONTEND_JSON_STRINGS_H
 #define PYTRITON_FRONTEND_JSON_STRINGS_H
 
 #include "common/buffer.h"
 
-/* Read a string; `at` points to its quote. Its contents are appended to `text` unless that is NULL. Returns what is
- * wrong at `at`; NULL: nothing, and `at` is after it.
+/* Read a string whose opening quote is at `at`. Its contents are appended to `text` unless it is NULL. Returns NULL,
+ * after moving `at` behind the string, or the error at `at`.
  */
 const char *json_read_string(const char **at, const char *end, Buffer *text, bool *escaped);
 

@@ -10,7 +10,7 @@ struct ArenaBlock {
     size_t room, used;
 };
 
-/* The header of a block. */
+/* Size of a block's header. */
 enum { HEAD = (sizeof(ArenaBlock) + ALIGNED - 1) / ALIGNED * ALIGNED };
 
 static ArenaBlock *block_new(size_t room, ArenaBlock *next)
@@ -32,7 +32,7 @@ void *arena_allocate(Arena *arena, size_t size)
     rounded -= rounded % ALIGNED;
     ArenaBlock *block = arena->blocks;
     if (block == NULL || block->room - block->used < rounded) {
-        /* Double the size, so that a thousand small pieces are in few blocks. */
+        /* Double the size, so that a thousand small allocations need few blocks. */
         size_t room = block && block->room < SIZE_MAX / 4 ? block->room * 2 : MIN_BLOCK_BYTES;
         if (room > (size_t)1 << 20)
             room = (size_t)1 << 20;

@@ -1,4 +1,4 @@
-/* Memory that is allocated piece by piece and freed at once. */
+/* Memory that is allocated in pieces and freed as a whole. */
 #ifndef PYTRITON_FRONTEND_MEMORY_ARENA_H
 #define PYTRITON_FRONTEND_MEMORY_ARENA_H
 
@@ -6,14 +6,14 @@
 
 typedef struct ArenaBlock ArenaBlock;
 
-/* All zero is an empty one. */
+/* An arena of all zeros is empty. */
 typedef struct {
-    ArenaBlock *blocks; /* the current one comes first */
+    ArenaBlock *blocks; /* the block in use comes first */
 } Arena;
 
-/* Allocate, aligned for any tensor. NULL without memory. */
+/* Allocate memory that is aligned for any tensor. Returns NULL without memory. */
 void *arena_allocate(Arena *arena, size_t size);
-/* Free everything. At most `kept` bytes stay for reuse, in one piece. */
+/* Free everything. Up to `kept` bytes stay for reuse, in one block. */
 void arena_reset(Arena *arena, size_t kept);
 void arena_free(Arena *arena);
 

@@ -8,15 +8,16 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* One mapping. They are never freed, but reused: the handler may be reading any of them. */
+/* The guard of one mapping. Guards are reused but never freed, because the signal handler may be reading any of them.
+ */
 struct BusGuard {
     BusGuard *next;
-    uintptr_t start, end; /* `end` 0: it is free. It is written last, and cleared first. */
+    uintptr_t start, end; /* `end` is 0 if the guard is free; it is written last, and cleared first */
     bool broken;          /* atomic */
 };
 
 static BusGuard *first;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for changes of the list; the handler only reads it */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards changes of the list; the handler only reads it */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct sigaction former;
 
@@ -27,12 +28,10 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
     for (BusGuard *one = __atomic_load_n(&first, __ATOMIC_ACQUIRE); one; one = one->next) {
         uintptr_t end = __atomic_load_n(&one->end, __ATOMIC_ACQUIRE),
                   start = __atomic_load_n(&one->start, __ATOMIC_ACQUIRE);
-        /* Check that both are of one mapping: otherwise it was reused for another one, which does not have this
-         * address.
-         */
+        /* Check that both belong to the same mapping: the guard could have been reused for another one. */
         if (address < start || address >= end || end != __atomic_load_n(&one->end, __ATOMIC_ACQUIRE))
             continue;
-        /* Replace all of it at once: a mapping per page would be too many. */
+        /* Replace the whole mapping at once. One mapping per page could be too many. */
         void *made = mmap((void *)start, end - start, PROT_READ | PROT_WRITE,
             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         errno = error;
@@ -41,13 +40,13 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
             return;
         }
     }
-    /* It is not in a guarded mapping. */
+    /* The address is not in a guarded mapping: call the former handler. */
     if (former.sa_flags & SA_SIGINFO)
         former.sa_sigaction(number, info, context);
     else if (former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN)
         former.sa_handler(number);
     else
-        sigaction(SIGBUS, &former, NULL); /* the access faults again, and ends the process */
+        sigaction(SIGBUS, &former, NULL); /* The access will fault again, and end the process. */
     errno = error;
 }
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static NameTable counts; /* as pointers: a number other than 0 */
+static NameTable counts; /* by address: the number of connections, stored as a pointer */
 
 static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 
@@ -45,7 +45,9 @@ void address_write(const Address *address, char *text, size_t room)
         snprintf(text, room, "[%s]:%d", inet_ntop(AF_INET6, address->bytes, host, sizeof host), address->port);
 }
 
-/* The owner of an IPv6 address also has the other 2^64 addresses of its /64. */
+/* Returns the key of an address in `counts`. The owner of an IPv6 address also has the other 2^64 addresses of its
+ * /64.
+ */
 static Slice place(const Address *address)
 {
     return (Slice){(const char *)address->bytes, is_v4(address) ? 16 : 8};
@@ -69,7 +71,7 @@ void addresses_remove(const Address *address)
     pthread_mutex_lock(&lock);
     uintptr_t count = (uintptr_t)name_table_get(&counts, place(address));
     if (count > 1)
-        name_table_put(&counts, place(address), (void *)(count - 1)); /* this needs no memory */
+        name_table_put(&counts, place(address), (void *)(count - 1)); /* Replacing a value needs no memory. */
     else
         name_table_remove(&counts, place(address));
     pthread_mutex_unlock(&lock);

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum {
-    TURN_BYTES = 4 << 20, /* read from one connection before others get their turn */
+    TURN_BYTES = 4 << 20, /* limit for reading from one connection before other connections get their turn */
     LINGER_MS = 2000,
     STATE_OFFSET = (sizeof(Connection) + 15) / 16 * 16,
 };
@@ -101,7 +101,7 @@ void connection_unref(Connection *connection)
     free(connection);
     memory_trim_notify();
     if (is_counted)
-        connections_remove(); /* last: a thread that waits for this may end the process */
+        connections_remove(); /* Do this last: a thread that waits for it may end the process. */
 }
 
 bool connection_is_over(const Connection *connection)
@@ -137,7 +137,7 @@ void connection_abort(Connection *connection)
 void connection_refuse(Connection *connection, Refusal refusal)
 {
     refusals_count(refusal);
-    /* Do not leave unread data in the kernel for minutes. */
+    /* Otherwise, unread data would stay in the kernel for minutes. */
     if (refusal == REFUSED_UNSENT_TIME || refusal == REFUSED_UNSENT_BYTES)
         atomic_store(&connection->resets, true);
     connection_abort(connection);
@@ -171,8 +171,8 @@ static void close_now(Connection *connection)
     connection_unref(connection);
 }
 
-/* Read and discard further data from the client: with unread data at close, the kernel would reset the connection,
- * and the client might never see the answer.
+/* Read and discard what the client still sends. If data is unread at the close, the kernel resets the connection, and
+ * the client may not see the answer.
  */
 static void discard(Connection *connection)
 {
@@ -214,7 +214,7 @@ bool connection_hand_over(
         connection_unsent(connection) || !take(user, connection->endpoint, connection->stream.fd))
         return false;
     connection->is_handed_over = true;
-    connection_abort(connection); /* nothing is read or written here any more */
+    connection_abort(connection); /* This process must not read or write here any more. */
     return true;
 }
 
@@ -249,7 +249,7 @@ static ssize_t read_some(Connection *connection, void *to, size_t size, int *des
     if (count > 0) {
         connection->turn_bytes += (uint64_t)count;
         if ((size_t)count < size && !connection->saw_end && connection->stream.session == NULL)
-            connection->unread = false; /* the socket is empty; epoll reports new data */
+            connection->unread = false; /* The socket is empty. epoll reports new data. */
     } else if (count == 0) {
         connection->unread = false;
         connection->read_waits = connection->stream.wants_write;
@@ -304,7 +304,7 @@ static void handshake(Connection *connection)
     int done = stream_handshake(&connection->stream, &problem);
     if (done == 1) {
         open_now(connection);
-        connection->unread = true; /* the TLS session may hold data that the socket does not */
+        connection->unread = true; /* The TLS session may hold data that the socket does not have. */
         connection_post(connection, POST_READ);
     } else if (done < 0) {
         log_verbose("%s: %s", connection_peer(connection, peer), problem_text(&problem));
@@ -448,7 +448,7 @@ Connection *connection_adopt(Loop *loop, const Endpoint *endpoint, int fd)
     struct sockaddr_storage from = {0};
     socklen_t size = sizeof from;
     uint64_t most = endpoint->limits->connections_per_address;
-    if (getpeername(fd, (struct sockaddr *)&from, &size) != 0) { /* it has already ended */
+    if (getpeername(fd, (struct sockaddr *)&from, &size) != 0) { /* The connection has already ended. */
         close(fd);
         return NULL;
     }

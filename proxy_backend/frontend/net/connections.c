@@ -1,4 +1,4 @@
-/* All connections: a list per loop, and their number. */
+/* The connections of each loop, and their total number. */
 #define _GNU_SOURCE
 #include "net/connection_internal.h"
 
@@ -11,7 +11,8 @@ struct Connections {
     Connection *first;
     bool draining, retiring;
     Task drain, retire, abort;
-    atomic_bool posted_drain, posted_retire, posted_abort; /* the task is queued in the loop: do not queue it again */
+    /* the task is queued in the loop and must not be queued again */
+    atomic_bool posted_drain, posted_retire, posted_abort;
 };
 
 static _Atomic uint64_t count, accepted;
@@ -47,7 +48,7 @@ static void abort_all(Task *task)
         connection_abort(connection);
 }
 
-/* The loop's thread has ended or never began: no protocol is called any more. */
+/* Free the connections of a loop whose thread has ended or never began. No protocol is called. */
 static void release(void *kept)
 {
     free(kept);

@@ -47,8 +47,9 @@ const char *refusal_name(Refusal refusal)
     return names[refusal];
 }
 
-/* When much waits to be read: fractions of the time that a client has for a little, and of `unsent_bytes`, which it
- * has to read in that time. However fast it reads, at most this multiple of `unsent_bytes` may wait for one client.
+/* Limits for a client that leaves much unread. The first two are fractions of the time that it has for little, and of
+ * `unsent_bytes`, which it has to read in this time. However fast it reads, at most MOST_TIMES × `unsent_bytes` may
+ * wait for it.
  */
 enum { IDLE_PART = 12, MIN_PART = 64, MOST_TIMES = 8 };
 
@@ -170,7 +171,7 @@ uint64_t unsent_check_interval_ms(const Limits *limits)
     return limits->unsent_ms / IDLE_PART + 1;
 }
 
-/* The names of the limits in the settings and their ranges; times are in seconds there. */
+/* The names of the limits in the settings, and their ranges. Times are in seconds there. */
 static const struct {
     const char *name;
     size_t offset;

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 enum {
-    TURN_CONNECTIONS = 64, /* accepted before others get their turn */
-    PAUSE_MS = 100,        /* when the kernel has no resources for another connection */
+    TURN_CONNECTIONS = 64, /* connections accepted before the loop's other work gets its turn */
+    PAUSE_MS = 100,        /* after the kernel lacked resources for another connection */
     LOG_INTERVAL_MS = 10000,  /* between two log lines about that */
 };
 
@@ -23,7 +23,7 @@ struct Listener {
     Timer pause;
     Loop *loop;
     const Endpoint *endpoint;
-    int spare; /* a spare descriptor to close when there are no others, so that a client can be notified */
+    int spare; /* a reserve descriptor, closed when there are no others so that a client can be notified */
     bool watched;
     uint64_t logged_ms;
 };
@@ -33,7 +33,7 @@ static int open_spare(void)
     return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* Send the reason in the protocol's form, and close. */
+/* Send the reason in the form of the protocol, and close the connection. */
 static void refuse(Listener *listener, int fd, Refusal refusal)
 {
     const Endpoint *endpoint = listener->endpoint;
@@ -90,8 +90,8 @@ static void resume_accepting(Timer *timer)
         loop_set_timer(listener->loop, &listener->pause, loop_now_ms(listener->loop) + PAUSE_MS);
 }
 
-/* There is no descriptor for another connection: without the spare one, the client would wait forever, and epoll
- * would report it all the time.
+/* Without a descriptor for another connection, use the spare one to refuse it. Otherwise, the client would wait
+ * forever, and epoll would report it again and again.
  */
 static bool reject_with_spare(Listener *listener, int error)
 {
@@ -124,15 +124,15 @@ static void accept_some(Watch *watch, uint32_t events)
                 return;
             }
         } else if (errno == EINVAL || errno == EBADF || errno == ENOTSOCK || errno == EOPNOTSUPP) {
-            log_accept_error(listener, errno); /* it does not listen any more: waiting does not help */
+            log_accept_error(listener, errno); /* The socket does not listen any more. Waiting would not help. */
             loop_unwatch(listener->loop, watch);
             listener->watched = false;
             return;
-        } /* other errors concern one connection, which is gone */
+        } /* Other errors concern only the connection that was to be accepted. */
     }
 }
 
-/* Accepted connections inherit these from the listening socket. */
+/* Set options that accepted connections inherit from the listening socket. */
 static bool prepare(int fd, Problem *problem)
 {
     const int on = 1, idle_s = 60, interval_s = 15, probes = 4;
@@ -142,7 +142,7 @@ static bool prepare(int fd, Problem *problem)
         return problem_set(problem, PROBLEM_INVALID, "descriptor %d is not a socket that listens", fd);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
         return problem_set(problem, PROBLEM_INTERNAL, "descriptor %d: %s", fd, strerror(errno));
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* a unix socket has none of these */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* Has no effect on a unix socket. */
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
@@ -165,7 +165,7 @@ Listener *listener_open(Loop *loop, const Endpoint *endpoint, Problem *problem)
     listener->watch = (Watch){.fd = endpoint->fd, .ready = accept_some};
     listener->pause.expired = resume_accepting;
     listener->spare = open_spare();
-    listener->watched = true; /* before the loop's thread may check it */
+    listener->watched = true; /* Set before the loop's thread can check it. */
     if (!loop_watch(loop, &listener->watch, EPOLLIN | EPOLLEXCLUSIVE)) {
         listener->watched = false;
         problem_set(problem, PROBLEM_INTERNAL, "descriptor %d cannot be watched: %s", endpoint->fd, strerror(errno));

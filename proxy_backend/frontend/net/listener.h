@@ -6,10 +6,12 @@
 
 typedef struct Listener Listener;
 
-/* Accept in that loop from now on. Any thread, before the loop ends. The caller keeps the endpoint's descriptor. */
+/* Accept connections in a loop from now on. Any thread, before the loop ends. The caller keeps the endpoint's
+ * descriptor.
+ */
 Listener *listener_open(Loop *loop, const Endpoint *endpoint, Problem *problem);
-/* Stop accepting. The endpoint keeps listening: connections wait in its backlog for another process or loop. In the
- * loop's thread, or after its end.
+/* Stop accepting. The endpoint still listens, and new connections wait in its backlog for another process or loop.
+ * Only in the loop's thread, or after the loop has ended.
  */
 void listener_close(Listener *listener);
 

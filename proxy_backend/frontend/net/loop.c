@@ -16,9 +16,9 @@ enum { EVENTS = 64 };
 
 struct Loop {
     int epoll;
-    int bell; /* an eventfd that is never read: each write is an edge */
-    _Atomic(Task *) tasks; /* the last posted one comes first */
-    atomic_bool asleep;    /* a newly posted task has to ring */
+    int bell; /* an eventfd that is never read, since each write causes an event */
+    _Atomic(Task *) tasks; /* the most recently posted task comes first */
+    atomic_bool asleep;    /* a thread that posts a task has to write to the eventfd */
     atomic_bool stopping;
     pthread_t thread;
     uint64_t now_ms;
@@ -32,10 +32,10 @@ struct Loop {
     char scratch[LOOP_SCRATCH];
 };
 
-/* The loop that this thread runs. */
+/* The loop that runs in this thread. */
 static __thread const Loop *current_loop;
 
-/* Sanitized programs (the tests) abort if another thread would corrupt the timer wheel. */
+/* Abort programs built with sanitizers (tests) if another thread uses the timers, which would corrupt them. */
 static void check_is_here(const Loop *loop)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -70,7 +70,7 @@ Loop *loop_new(Problem *problem)
 
 static void ring(Loop *loop)
 {
-    eventfd_write(loop->bell, 1); /* it cannot overflow in any lifetime */
+    eventfd_write(loop->bell, 1); /* The counter cannot overflow during the life of the process. */
 }
 
 void loop_post(Loop *loop, Task *task)
@@ -79,7 +79,7 @@ void loop_post(Loop *loop, Task *task)
     do
         task->next = last;
     while (!atomic_compare_exchange_weak(&loop->tasks, &last, task));
-    /* Either this thread sees that the loop sleeps, or the loop sees the task before it goes to sleep. */
+    /* Either this thread sees that the loop is asleep, or the loop sees the task before it falls asleep. */
     if (current_loop != loop && atomic_load(&loop->asleep) && atomic_exchange(&loop->asleep, false))
         ring(loop);
 }
@@ -95,7 +95,7 @@ static void run_tasks(Loop *loop)
     }
     while (first) {
         Task *task = first;
-        first = task->next; /* it may post itself again */
+        first = task->next; /* The task may be posted again while it runs. */
         task->run(task);
     }
 }
@@ -131,7 +131,7 @@ void loop_run(Loop *loop)
     current_loop = loop;
     while (!atomic_load(&loop->stopping))
         turn(loop);
-    run_tasks(loop); /* those posted before it was stopped */
+    run_tasks(loop); /* Run the tasks that were posted before the loop was stopped. */
     current_loop = NULL;
 }
 

@@ -1,5 +1,5 @@
-/* The OpenSSL 3 functions that are used, declared from the manual pages: the build needs no OpenSSL headers.
- * Available after tls_load has returned true.
+/* The functions of OpenSSL 3 that are used, declared from its manual pages, since the build does not need OpenSSL's
+ * headers. They can be called after tls_load has returned true.
  */
 #ifndef PYTRITON_FRONTEND_NET_OPENSSL_H
 #define PYTRITON_FRONTEND_NET_OPENSSL_H
@@ -13,7 +13,7 @@ typedef int (*SslProtocolChooser)(Ssl *ssl, const unsigned char **chosen, unsign
     const unsigned char *offered, unsigned offered_size, void *argument);
 typedef int (*SslPasswordAsker)(char *password, int room, int writing, void *argument);
 
-/* X(result, name, arguments): of libcrypto, then of libssl */
+/* X(result, name, arguments), for libcrypto and then for libssl */
 #define OPENSSL_CRYPTO(X)                                                                                              \
     X(unsigned long, ERR_get_error, (void))                                                                            \
     X(void, ERR_error_string_n, (unsigned long error, char *text, size_t size))                                        \
@@ -56,7 +56,7 @@ typedef struct {
 
 extern OpenSsl openssl;
 
-/* Their return values and arguments (openssl/ssl.h). */
+/* Constants from openssl/ssl.h. */
 enum {
     SSL_WANTS_READ = 2,
     SSL_WANTS_WRITE = 3,
@@ -69,7 +69,7 @@ enum {
     SSL_SET_CACHE_MODE = 44,
     SSL_SET_LEAST_VERSION = 123,
     SSL_TLS_1_2 = 0x0303,
-    SSL_VERIFY_CLIENT = 1 | 2, /* request its certificate, and require it */
+    SSL_VERIFY_CLIENT = 1 | 2, /* request a certificate from the client, and require it */
     SSL_CHOSEN = 0,
     SSL_REFUSED = 2,
     SSL_NOT_CHOSEN = 3,

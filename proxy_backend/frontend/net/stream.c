@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The maximum payload of a TLS record. */
+/* Maximum payload of a TLS record. */
 enum { RECORD = 16384 };
 
 bool stream_open(Stream *stream, int fd, const Tls *tls)
@@ -86,7 +86,7 @@ static ssize_t write_plain(Stream *stream, const struct iovec *parts, int count)
     }
 }
 
-/* Pass a message's first descriptor to the caller; close others. Returns false if there were others. */
+/* Pass the only descriptor in a message to the caller. Closes all if there are several, and returns false. */
 static bool take_descriptors(struct msghdr *message, int *descriptor)
 {
     bool is_one = true;
@@ -103,13 +103,13 @@ static bool take_descriptors(struct msghdr *message, int *descriptor)
             is_one &= *descriptor == came;
         }
     }
-    /* If none arrived, this process may have reached its limit: treat it as if none was sent. */
+    /* If a descriptor was cut off, this process may have reached its limit. Treat it as if none had been sent. */
     return is_one && (*descriptor < 0 || (message->msg_flags & MSG_CTRUNC) == 0);
 }
 
 ssize_t stream_read_descriptor(Stream *stream, void *to, size_t size, int *descriptor)
 {
-    /* Room for two: this detects an extra one, and the kernel closes any that do not fit. */
+    /* With room for two, an extra descriptor is detected. The kernel closes those that do not fit. */
     union {
         char bytes[CMSG_SPACE(2 * sizeof(int))];
         struct cmsghdr aligned;
@@ -132,7 +132,7 @@ ssize_t stream_read_descriptor(Stream *stream, void *to, size_t size, int *descr
     return STREAM_BROKEN;
 }
 
-/* Copy at most a record's size of the data after this many bytes; returns the size. */
+/* Copy up to a record's size of the data after the first `skipped` bytes. Returns the number of copied bytes. */
 static size_t gather(const struct iovec *parts, int count, size_t skipped, char record[RECORD])
 {
     size_t size = 0;
@@ -189,7 +189,7 @@ void stream_break(Stream *stream, bool resets)
 {
     const struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
     if (!resets ||
-        connect(stream->fd, &nowhere, sizeof nowhere) != 0) /* this resets a TCP connection, see connect(2) */
+        connect(stream->fd, &nowhere, sizeof nowhere) != 0) /* Disconnecting resets a TCP connection, see connect(2). */
         shutdown(stream->fd, SHUT_RDWR);
 }
 

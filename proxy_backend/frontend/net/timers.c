@@ -30,7 +30,7 @@ static void link_timer(Timers *timers, Timer *timer, uint64_t tick)
     timers->used[slot / 64] |= 1ull << slot % 64;
 }
 
-/* Returns the slot to check when it is due, or an earlier one if that is far in the future. */
+/* Returns the tick whose slot should contain a timer: when it is due, or earlier if that is far in the future. */
 static uint64_t tick_for(const Timers *timers, uint64_t due_ms)
 {
     uint64_t tick = due_ms / TIMER_TICK_MS + (due_ms % TIMER_TICK_MS != 0);
@@ -55,12 +55,12 @@ void timers_clear(Timers *timers, Timer *timer)
     unlink_timer(timers, timer);
 }
 
-/* Make a slot's timers overdue; none are overdue when it is called. */
+/* Move a slot's timers to the overdue ones. There must be none of these. */
 static void take_slot(Timers *timers, uint64_t slot)
 {
     timers->overdue = timers->slots[slot];
     if (timers->overdue)
-        timers->overdue->link = &timers->overdue; /* each may be cleared by another one's function */
+        timers->overdue->link = &timers->overdue; /* A timer may be cleared by another one's callback. */
     timers->slots[slot] = NULL;
     timers->used[slot / 64] &= ~(1ull << slot % 64);
 }
@@ -84,7 +84,7 @@ void timers_expire(Timers *timers, uint64_t now_ms)
 {
     uint64_t last = now_ms / TIMER_TICK_MS;
     if (last > timers->tick + TIMER_SLOTS)
-        timers->tick = last - TIMER_SLOTS; /* the loop has slept for a whole turn of the wheel */
+        timers->tick = last - TIMER_SLOTS; /* The loop has been asleep for longer than a whole turn of the wheel. */
     for (int called = 0; called < TIMERS_AT_ONCE;) {
         if (timers->overdue) {
             expire_first(timers, now_ms);

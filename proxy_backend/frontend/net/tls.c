@@ -10,10 +10,10 @@ OpenSsl openssl;
 
 struct Tls {
     SslContext *context;
-    unsigned char protocol[32]; /* in ALPN format: prefixed with its length */
+    unsigned char protocol[32]; /* in the format of ALPN, after its length */
 };
 
-/* Returns the function, or NULL with the problem. */
+/* Look up a function. Returns NULL with a problem if it is missing. */
 static void *found(void *library, const char *name, const char *path, Problem *problem)
 {
     void *function = library ? dlsym(library, name) : NULL;
@@ -35,7 +35,7 @@ bool tls_load(const char *crypto, const char *ssl, Problem *problem)
     if (openssl.OPENSSL_init_ssl)
         return true;
     OpenSsl table = {0};
-    void *library = opened(crypto, problem); /* it stays loaded, like the other one */
+    void *library = opened(crypto, problem); /* Neither library is unloaded. */
     if (library == NULL)
         return false;
 #define OPENSSL_FIND(result, name, arguments) table.name = (result(*) arguments)found(library, #name, path, problem);
@@ -49,7 +49,7 @@ bool tls_load(const char *crypto, const char *ssl, Problem *problem)
 #undef OPENSSL_FIND
     if (problem->kind != PROBLEM_NONE)
         return false;
-    /* Its cleanup at exit would not wait for threads that still use it. */
+    /* OpenSSL's cleanup at exit would not wait for threads that still use it. */
     if (table.OPENSSL_init_ssl(SSL_NO_ATEXIT, NULL) != 1)
         return problem_set(problem, PROBLEM_UNSUPPORTED, "OpenSSL cannot be initialized: %s", ssl);
     openssl = table;
@@ -76,7 +76,7 @@ static bool fail_with(Problem *problem, const char *what, const char *file)
     return false;
 }
 
-/* Nobody can be prompted for a key's password. */
+/* Refuse keys that need a password, because nobody can be asked for it. */
 static int no_password(char *password, int room, int writing, void *argument)
 {
     (void)password;
@@ -86,7 +86,7 @@ static int no_password(char *password, int room, int writing, void *argument)
     return 0;
 }
 
-/* Refuse a client that offers protocols without this one, as RFC 7301 requires; accept one that offers none. */
+/* Refuse a client that offers protocols other than this one, as RFC 7301 requires. Accept a client that offers none. */
 static int choose(Ssl *ssl, const unsigned char **chosen, unsigned char *chosen_size, const unsigned char *offered,
     unsigned offered_size, void *argument)
 {
@@ -120,7 +120,7 @@ static bool set_clients(SslContext *context, const TlsFiles *files, Problem *pro
     return true;
 }
 
-/* Of TLS 1.2: only those with forward secrecy and authenticated encryption. TLS 1.3 has no others. */
+/* The ciphers of TLS 1.2 with forward secrecy and authenticated encryption. TLS 1.3 has only such ones. */
 #define CIPHERS "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 static bool configure(Tls *tls, const TlsFiles *files, Problem *problem)
@@ -129,7 +129,7 @@ static bool configure(Tls *tls, const TlsFiles *files, Problem *problem)
     openssl.SSL_CTX_ctrl(context, SSL_SET_LEAST_VERSION, SSL_TLS_1_2, NULL);
     openssl.SSL_CTX_ctrl(
         context, SSL_SET_MODE, SSL_MODE_PARTIAL_WRITE | SSL_MODE_MOVING_BUFFER | SSL_MODE_RELEASE_BUFFERS, NULL);
-    openssl.SSL_CTX_ctrl(context, SSL_SET_CACHE_MODE, 0, NULL); /* clients keep their sessions, in tickets */
+    openssl.SSL_CTX_ctrl(context, SSL_SET_CACHE_MODE, 0, NULL); /* Clients keep their sessions in tickets. */
     openssl.SSL_CTX_set_options(
         context, SSL_IGNORE_UNEXPECTED_END | SSL_NO_COMPRESSION | SSL_SERVER_PREFERENCE | SSL_NO_RENEGOTIATION);
     if (openssl.SSL_CTX_set_cipher_list(context, CIPHERS) != 1)

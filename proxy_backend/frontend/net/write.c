@@ -1,4 +1,5 @@
-/* Sending on a connection: immediately, as far as the socket takes it; buffering; and the time limit for unread data.
+/* Sends data on a connection: at once if the socket accepts it, otherwise from a buffer. Enforces the time limit for
+ * clients that do not read.
  */
 #define _GNU_SOURCE
 #include "net/connection_internal.h"
@@ -8,7 +9,9 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
-/* May always be buffered per connection, whatever others leave unread: more than gRPC passes to the socket at once. */
+/* This much may always be buffered for a connection, whatever other clients leave unread. It is more than gRPC passes
+ * to the socket at once.
+ */
 enum { MIN_BUFFER_BYTES = 1 << 20 };
 
 static size_t size_of(const struct iovec *parts, int count)
@@ -19,13 +22,15 @@ static size_t size_of(const struct iovec *parts, int count)
     return size;
 }
 
-/* OpenSSL's sessions are not thread-safe, and reading is the loop's. */
+/* Returns whether this thread may write. OpenSSL's sessions are not thread-safe, and the loop's thread uses them to
+ * read.
+ */
 static bool may_write_here(const Connection *connection)
 {
     return connection->stream.session == NULL || loop_is_here(connection->loop);
 }
 
-/* With the lock held. */
+/* Write to the socket. The caller holds the lock. */
 static ssize_t write_now(Connection *connection, const struct iovec *parts, int count)
 {
     ssize_t written = stream_write(&connection->stream, parts, count);
@@ -52,27 +57,29 @@ ssize_t connection_write(Connection *connection, const struct iovec *parts, int 
     return written;
 }
 
-/* With the lock held: returns how much the client has read: passed to the socket and no longer in it. */
+/* Returns how much the client has read: the bytes that were written to the socket and are not in it any more. The
+ * caller holds the lock.
+ */
 static uint64_t read_by_client(const Connection *connection)
 {
     int waiting = 0;
     if (ioctl(connection->stream.fd, SIOCOUTQ, &waiting) != 0)
         waiting = 0;
     return connection->taken -
-        (uint64_t)waiting; /* may be "negative" if the kernel counts more than bytes: only differences matter */
+        (uint64_t)waiting; /* May be "negative", if the kernel counts more than the data. Only differences matter. */
 }
 
-/* With the lock held: returns whether the client leaves too much buffered data unread. */
+/* Returns whether the client leaves too much buffered data unread. The caller holds the lock. */
 static bool is_unread(Connection *connection)
 {
     const Limits *limits = connection->endpoint->limits;
     size_t unread = connection->buffered.size - connection->buffered_sent;
-    if (unread > limits->unsent_bytes) /* otherwise nothing checks it */
+    if (unread > limits->unsent_bytes) /* Otherwise, the timer does not run. */
         connection->read_progress.bytes = read_by_client(connection);
     return limits_are_unread(limits, &connection->read_progress, unread, clock_ms());
 }
 
-/* With the lock held: buffer. Returns false if there is no memory, or too much is buffered. */
+/* Buffer data. Returns false without memory, or if too much is buffered. The caller holds the lock. */
 static bool buffer_parts(Connection *connection, const struct iovec *parts, int count, size_t skipped)
 {
     Buffer *buffered = &connection->buffered;
@@ -84,7 +91,7 @@ static bool buffer_parts(Connection *connection, const struct iovec *parts, int 
     else if (!unsent_reserve(connection->endpoint->limits, unread, more))
         return false;
     connection->buffered_counted += more;
-    if (connection->buffered_sent > buffered->size / 2) { /* amortised: costs less than what was sent */
+    if (connection->buffered_sent > buffered->size / 2) { /* On average, this costs less than sending the data did. */
         memmove(buffered->data, buffered->data + connection->buffered_sent, buffered->size - connection->buffered_sent);
         buffered->size -= connection->buffered_sent;
         connection->buffered_sent = 0;
@@ -135,7 +142,7 @@ void connection_await_writable(Connection *connection)
     connection_post(connection, POST_WRITABLE);
 }
 
-/* With the lock held: send buffered data. */
+/* Send buffered data. The caller holds the lock. */
 static bool send_buffered(Connection *connection)
 {
     Buffer *buffered = &connection->buffered;
@@ -165,7 +172,7 @@ static uint64_t bytes_read_by_client(Connection *connection)
     return read;
 }
 
-/* Check whether the client reads, and when to check next. */
+/* Check whether the client reads, and set the time of the next check. */
 static void check_reader(Connection *connection)
 {
     const Limits *limits = connection->endpoint->limits;
@@ -203,7 +210,7 @@ void connection_resume_writing(Connection *connection, bool socket_takes)
         return;
     }
     if (!waits)
-        connection_flushed(connection); /* this may write */
+        connection_flushed(connection); /* This may write. */
     pthread_mutex_lock(&connection->writing);
     waits = connection->blocked && (connection->buffered.size || connection->wants_writable);
     pthread_mutex_unlock(&connection->writing);

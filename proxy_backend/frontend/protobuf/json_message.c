@@ -1,6 +1,6 @@
 #include "protobuf/json_message.h"
 
-/* ModelConfig nests at most six messages. */
+/* ModelConfig nests up to six messages. */
 enum { MAX_DEPTH = 16 };
 
 static bool put_object(Json *json, const ProtoMessage *message, Buffer *to, Problem *problem, int depth);
@@ -37,7 +37,7 @@ static bool put_enum(Json *json, const ProtoField *field, Buffer *to, Problem *p
     return true;
 }
 
-/* Read an integer, or a string of one. */
+/* Read an integer, which may be in a string. */
 static bool read_integer(Json *json, const ProtoField *field, uint64_t *value)
 {
     Buffer scratch = {0};
@@ -113,7 +113,7 @@ static bool put_value(Json *json, const ProtoField *field, Buffer *to, Problem *
     }
 }
 
-/* Write a map's key, which is a string in JSON whatever its type is. */
+/* Write the key of a map. In JSON, it is always a string. */
 static bool put_key(Slice key, const ProtoField *field, Buffer *to)
 {
     uint64_t number;

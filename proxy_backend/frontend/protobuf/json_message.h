@@ -1,5 +1,5 @@
-/* Messages converted from the core's JSON using their tables (https://protobuf.dev/programming-guides/json/, with the
- * fields' original names).
+/* Converts the core's JSON to protobuf messages, using their tables (https://protobuf.dev/programming-guides/json/,
+ * but with the original names of the fields).
  */
 #ifndef PYTRITON_FRONTEND_PROTOBUF_JSON_MESSAGE_H
 #define PYTRITON_FRONTEND_PROTOBUF_JSON_MESSAGE_H
@@ -7,9 +7,9 @@
 #include "protobuf/protobuf.h"
 #include "json/reader.h"
 
-/* Begin to read JSON from the core: without the limits for clients. */
+/* Begin to read JSON of the core, without the limits for clients. */
 Json json_of_core(Slice text);
-/* Append the next object as the fields of a message. Unknown members are skipped. */
+/* Append the fields of the next object to a message. Unknown members are skipped. */
 bool message_from_json(Json *json, const ProtoMessage *message, Buffer *to, Problem *problem);
 
 #endif

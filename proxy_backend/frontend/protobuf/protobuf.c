@@ -5,13 +5,13 @@
 #include <stdint.h>
 
 enum { WIRE_VARINT, WIRE_64, WIRE_BYTES, WIRE_GROUP, WIRE_GROUP_END, WIRE_32 };
-/* Nested groups are obsolete since proto2; as many are allowed as nested messages. */
+/* Maximum nesting of groups, which have been obsolete since proto2. The same as for messages. */
 enum { MAX_GROUPS = 32 };
 enum { VARINT_BYTES = 10 };
 
 const ProtoField *proto_field(const ProtoMessage *message, uint32_t number)
 {
-    /* Numbers mostly count from 1 without gaps. */
+    /* Fast path: most fields are numbered from 1 without gaps. */
     if (number - 1 < message->count && message->fields[number - 1].number == number)
         return &message->fields[number - 1];
     for (size_t i = 0; i < message->count; i++)
@@ -34,7 +34,7 @@ static bool take_varint(const char **at, const char *end, uint64_t *value)
     for (int i = 0; i < VARINT_BYTES && *at < end; i++) {
         uint8_t byte = (uint8_t)*(*at)++;
         if (i == VARINT_BYTES - 1 && byte > 1)
-            return false; /* more than 64 bits */
+            return false; /* The number has more than 64 bits. */
         found |= (uint64_t)(byte & 0x7f) << (7 * i);
         if (byte < 0x80) {
             *value = found;
@@ -44,7 +44,7 @@ static bool take_varint(const char **at, const char *end, uint64_t *value)
     return false;
 }
 
-/* Read a little-endian number of this size. */
+/* Read a little-endian number of `size` bytes. */
 static bool take_fixed(const char **at, const char *end, size_t size, uint64_t *value)
 {
     if ((size_t)(end - *at) < size)
@@ -132,7 +132,7 @@ static unsigned wire_of(ProtoType type)
     }
 }
 
-/* Convert a varint to a type: a 32-bit one has its lower half. */
+/* Convert a varint to a field's type. A 32-bit type uses its lower half. */
 static uint64_t narrowed(ProtoType type, uint64_t number)
 {
     switch (type) {
@@ -189,7 +189,7 @@ ProtoNext proto_next(ProtoReader *reader, ProtoValue *value, Problem *problem)
                 return broken(reader, field, "is not valid UTF-8", problem);
             return PROTO_FOUND;
         }
-        /* Unknown, or of another type than declared: all readers skip such a field. */
+        /* The field is unknown, or has another type than declared. Skip it, as all parsers do. */
         bool skipped = wire == WIRE_GROUP ? skip_group(&reader->at, reader->end, number)
                                           : skip_plain(&reader->at, reader->end, wire);
         if (!skipped)
@@ -316,7 +316,7 @@ void proto_put_packed(Buffer *text, uint32_t field, const int64_t *values, size_
 size_t proto_begin(Buffer *text, uint32_t field)
 {
     put_tag(text, field, WIRE_BYTES);
-    buffer_put_char(text, 0); /* most messages have less than 128 bytes */
+    buffer_put_char(text, 0); /* Reserve one byte for the size: most messages have less than 128 bytes. */
     return text->size;
 }
 

@@ -14,14 +14,14 @@
 
 enum {
     MAX_WAITING_BYTES = 1 << 20
-}; /* events that wait for the requester's reply; beyond that, they go to the requester */
+}; /* maximum size of events that wait for the requester's reply; others go to the requester */
 
 typedef enum {
-    RELAY_BEFORE_FIRST, /* the requester receives everything up to the first event */
-    RELAY_WAITS, /* for the requester's reply */
+    RELAY_BEFORE_FIRST, /* the requester gets everything up to and including the first event */
+    RELAY_WAITS, /* waits for the requester's reply */
     RELAY_WRITES,
-    RELAY_ENDS, /* the client has to read what was written, before the requester gets the rest */
-    RELAY_OVER, /* the requester receives everything */
+    RELAY_ENDS, /* the requester gets the rest when the client has read what was written */
+    RELAY_OVER, /* the requester gets everything */
 } RelayState;
 
 struct Relay {
@@ -29,19 +29,19 @@ struct Relay {
     const RelayOwner *owner;
     void *user;
     uint64_t pulse_ms;
-    /* The rest is guarded by the lock. `user` is valid until the state is RELAY_OVER. */
+    /* Guards the fields below. `user` is valid until the state is RELAY_OVER. */
     pthread_mutex_t lock;
     RelayState state;
-    Connection *client; /* a reference, while it writes or ends */
-    Buffer waiting; /* waiting events */
-    Buffer rest; /* in RELAY_ENDS: for the requester */
+    Connection *client; /* a reference, held while the relay writes or ends */
+    Buffer waiting; /* events that wait */
+    Buffer rest; /* in RELAY_ENDS: data for the requester */
     uint64_t count, wrote_ms;
     bool begun; /* the first event is about to go to the requester */
-    bool failed; /* something was not written to the client */
-    bool reported_slow, is_last; /* `is_last`: relay_end has been called, and `ended` will be */
+    bool failed; /* something could not be written to the client */
+    bool reported_slow, is_last; /* `is_last`: relay_end was called, and `ended` has to be called */
 };
 
-/* The state of a client's connection: a reference. */
+/* The state of a client's connection: a reference to the relay. */
 typedef struct {
     Relay *relay;
 } RelayedClient;
@@ -113,7 +113,7 @@ static void write_events(Relay *relay, Slice events)
     write_chunk(relay, events);
 }
 
-/* Send the events that waited for the requester's reply to it, in their usual form. */
+/* Send the events that waited for the requester's reply to the requester instead. */
 static bool send_waiting(Relay *relay)
 {
     Buffer text = {0};
@@ -130,14 +130,16 @@ static bool send_waiting(Relay *relay)
     return sent;
 }
 
-/* Return the client's connection; `requester_reads`: the requester still reads. Returns whether the answer ends with it. */
+/* Give the client's connection back to the requester. `requester_reads` means that the requester still reads. Returns
+ * whether the answer ends with this.
+ */
 static bool return_client(Relay *relay, bool requester_reads)
 {
     char said[48];
     bool lost = relay->failed || connection_unsent(relay->client) > 0;
     int size =
         snprintf(said, sizeof said, lost ? "lost: %llu\n\n" : "relayed: %llu\n\n", (unsigned long long)relay->count);
-    connection_abort(relay->client); /* this leaves the client's connection open */
+    connection_abort(relay->client); /* Does not close the client's connection, since the requester has it, too. */
     connection_unref(relay->client);
     relay->client = NULL;
     if (requester_reads && send_to_requester(relay, (Slice){said, (size_t)size}))
@@ -146,7 +148,7 @@ static bool return_client(Relay *relay, bool requester_reads)
     return relay->is_last;
 }
 
-/* Return it as soon as the client has read everything. Returns whether that is now. */
+/* Give the connection back as soon as the client has read everything. Returns whether that is the case now. */
 static bool return_client_later(Relay *relay)
 {
     if (relay->failed || connection_unsent(relay->client) == 0) {
@@ -203,7 +205,7 @@ bool relay_send_to_requester(Relay *relay, Slice piece)
 
 bool relay_end(Relay *relay)
 {
-    relay_ref(relay); /* the owner may free it in this call */
+    relay_ref(relay); /* The owner may drop its reference in this call. */
     pthread_mutex_lock(&relay->lock);
     if (relay->state == RELAY_WAITS)
         send_waiting(relay);
@@ -231,7 +233,9 @@ static bool is_client(int fd)
         getpeername(fd, (struct sockaddr *)&peer, &peer_size) == 0;
 }
 
-/* With the lock held; the descriptor is taken over. Returns false if it is not a client's connection. */
+/* Begin to write to a client. Takes ownership of the descriptor. Returns false if it is not a client's connection. The
+ * caller holds the lock.
+ */
 static bool begin(Relay *relay, const Connection *requester, int fd)
 {
     if (!is_client(fd)) {
@@ -252,7 +256,7 @@ static bool begin(Relay *relay, const Connection *requester, int fd)
     return true;
 }
 
-/* Handle "g" and "n": whether the client's connection is handed over. */
+/* Handle the messages "g" and "n": whether the client's connection is handed over. */
 static void handle_word(Relay *relay, const Connection *requester, int fd)
 {
     pthread_mutex_lock(&relay->lock);
@@ -308,13 +312,13 @@ static Relay *relay_of(Connection *client)
     return ((RelayedClient *)connection_state(client))->relay;
 }
 
-/* It is handed over with its head sent. */
+/* The connection is handed over after the head of the answer was sent. */
 static void opened(Connection *client)
 {
     (void)client;
 }
 
-/* The requester reads what the client sends. */
+/* Nothing to do: the requester reads what the client sends. */
 static void readable(Connection *client)
 {
     (void)client;
@@ -337,7 +341,7 @@ static void writable(Connection *client)
         relay->owner->ended(relay->user);
 }
 
-/* Write a comment if nothing was written. */
+/* Write a comment, because nothing has been written for some time. */
 static void timed_out(Connection *client)
 {
     Relay *relay = relay_of(client);
@@ -351,8 +355,8 @@ static void timed_out(Connection *client)
     pthread_mutex_unlock(&relay->lock);
 }
 
-/* The client sends no more, and may still read: one that has closed its socket answers a comment with a reset, and
- * then it has `gone`.
+/* The client has shut down sending, but may still read. One that has closed its socket answers a comment with a reset,
+ * after which it is `gone`.
  */
 static void hung_up(Connection *client, bool gone)
 {
@@ -366,7 +370,9 @@ static void hung_up(Connection *client, bool gone)
         connection_abort(client);
 }
 
-/* Not by return_client: it is broken, its client does not read, or the server ends. */
+/* The connection has ended for a reason other than return_client: it is broken, its client does not read, or the
+ * server ends.
+ */
 static void closed(Connection *client)
 {
     Relay *relay = relay_of(client);

@@ -1,24 +1,23 @@
-/* Writes the events of a stream to the client of another process, which hands the connection over until the stream ends.
+/* Writes the events of a stream to the client of another process, which hands over the connection until the stream ends.
  *
- * That process, the *requester*, requests the stream on a unix socket of this server. It sends the head of the answer and the
- * first event to its client. Then it hands the connection over; from then on, this server sends the events to the client,
- * and the requester sleeps:
+ * This other process, the *requester*, requests the stream on a unix socket of this server. It sends its client the head
+ * of the answer and the first event. Then it hands over the connection, and sleeps while this server sends the events:
  *
  *     requester ── request ────────────────────────▶ server
  *           ◀── first event ─────────────────────   the next ones wait here
- *           ── 'g' with the client's descriptor ─▶   or 'n': they all go to the requester
+ *           ── 'g' with the client's descriptor ─▶   or 'n': all events go to the requester
  *                                   client ◀── events, each as a chunk of HTTP/1.1
- *           ◀── "slow" ──────────────────────────   a chunk was taken only in part: until the end, only this server knows the chunk boundaries
- *           ── 's' ──────────────────────────────▶   return the connection before the stream ends, e.g. when the client has disconnected
- *           ◀── "relayed: COUNT" ────────────────   the requester has it back: this many events have been written completely
- *           ◀── "lost: COUNT" ───────────────────   or incompletely, as the client does not read: the connection can only be closed
+ *           ◀── "slow" ──────────────────────────   a chunk was written only in part: until the end, only this server knows where a chunk ends
+ *           ── 's' ──────────────────────────────▶   return the connection before the stream ends, e.g. because the client has disconnected
+ *           ◀── "relayed: COUNT" ────────────────   the connection is returned, after this number of complete events
+ *           ◀── "lost: COUNT" ───────────────────   the client does not read, and the last event is incomplete: the connection must be closed
  *           ◀── what is not an event, the end ───   as usual
  *
- * So one process writes at a time: the server from the receipt of the descriptor until it sends "relayed" or "lost",
- * which come after the last byte.
+ * So only one process writes to the client at any time: this server does from the receipt of the descriptor until it
+ * sends "relayed" or "lost", after the last byte.
  *
- * Unread data has the same limits as on the server's own connections (limits.h). The descriptor is closed when the stream
- * ends, the client does not read, the requester closes its connection, or the server ends: whichever comes first.
+ * Unread data has the same limits as on the server's own connections (limits.h). The server closes the descriptor when
+ * the stream ends, the client does not read, the requester closes its connection, or the server ends.
  */
 #ifndef PYTRITON_FRONTEND_RELAY_H
 #define PYTRITON_FRONTEND_RELAY_H
@@ -27,34 +26,36 @@
 
 typedef struct Relay Relay;
 
-/* The owner's callbacks, called with the relay's lock held; `user` stays until relay_end has returned true, or
- * `ended` is called.
+/* Callbacks of the stream's owner, called with the relay's lock held. `user` must stay valid until relay_end has
+ * returned true, or `ended` has been called.
  */
 typedef struct {
-    /* Send to the requester. Returns false if it does not read any more. */
+    /* Send to the requester. Returns false if the requester does not read any more. */
     bool (*send)(void *user, Slice piece);
-    /* The stream has no reader. */
+    /* Cancel the stream, because nobody reads it. */
     void (*cancel)(void *user);
-    /* Without the lock: the answer may end, see relay_end. */
+    /* The answer can end now, see relay_end. Called without the lock. */
     void (*ended)(void *user);
 } RelayOwner;
 
-/* Of an endpoint's `relays`. */
+/* The protocol of an endpoint's `relays`. */
 extern const Protocol relay_protocol;
 
-/* One per stream. A client that gets nothing for `pulse_ms` gets a comment; 0: never. NULL without memory. */
+/* Create the relay of a stream. A client that has received nothing for `pulse_ms` (0 means never) gets a comment.
+ * Returns NULL without memory.
+ */
 Relay *relay_new(const RelayOwner *owner, void *user, uint64_t pulse_ms);
 Relay *relay_ref(Relay *relay);
 void relay_unref(Relay *relay);
 
 /* ── the stream, in any thread, one call after the other ──────────────────────────────────────────────────── */
 
-/* Pass events to the client. Returns false if they must go to the requester, with relay_send_to_requester. */
+/* Send events to the client. Returns false if they must go to the requester, with relay_send_to_requester. */
 bool relay_accept_events(Relay *relay, Slice events);
-/* Send to the requester, after everything passed to the client. Returns false if it has no reader. */
+/* Send data to the requester, after everything that goes to the client. Returns false if nobody reads it. */
 bool relay_send_to_requester(Relay *relay, Slice piece);
-/* The stream has ended. Returns false if the client has not read all of it; `ended` is called when it has, or will
- * not.
+/* The stream has ended. Returns false if the client has not read all of it yet; `ended` is called when it has, or
+ * never will.
  */
 bool relay_end(Relay *relay);
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Clients send the header of a restriction with this prefix, as for NVIDIA's server. */
+/* The prefix of the headers for restrictions, as in NVIDIA's server. */
 #define PREFIX "triton-grpc-protocol-"
 
 static bool restrict_group(GrpcService *service, const RestrictionSetting *setting, Problem *problem)

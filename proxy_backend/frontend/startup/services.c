@@ -21,18 +21,20 @@
 #include <sys/un.h>
 
 enum {
-    JOB_THREADS = 48, /* a load occupies one while it lasts, and another one while the dispatcher carries it out */
+    /* each load in progress occupies one thread, and another one while the dispatcher carries it out */
+    JOB_THREADS = 48,
     JOBS_WAITING = 1024,
-    READER_THREADS = 2, /* for large requests, each of which may grow to the limit: this many at a time */
-    READERS_WAITING = 1 << 20, /* a connection has one at a time */
+    READER_THREADS = 2, /* large requests are read by this many threads, since each may need memory up to the limit */
+    READERS_WAITING = 1 << 20, /* each connection has at most one job */
 };
 
-/* The protocol and the set of paths of a listener's name. */
+/* The protocol and the paths of a kind of listener. */
 typedef struct {
     const char *name;
     bool is_grpc;
     HttpPaths paths;
-    const char *title; /* the log line's title, the same as NVIDIA's: scripts search for it; NULL: not logged */
+    /* title of the log line, the same as NVIDIA's because scripts search for it; NULL if nothing is logged */
+    const char *title;
 } Kind;
 
 static const Kind kinds[] = {
@@ -44,7 +46,7 @@ static const Kind kinds[] = {
     {"vertex_ai", false, HTTP_VERTEX_AI, "Vertex AI HTTPService"},
 };
 
-/* A listener that is not for clients. */
+/* The kind of a listener that is not for clients. */
 #define HANDOVER "handover"
 
 struct Services {
@@ -52,12 +54,12 @@ struct Services {
     Server *server;
     SharedMemory *shared_memory;
     Tracing *tracing;
-    ResponseCache *cache; /* NULL: none */
+    ResponseCache *cache; /* NULL without a response cache */
     ThreadPool *jobs, *readers;
     HttpRestriction *restrictions;
     Endpoint *endpoints;
     HandoverEndpoints handover;
-    Endpoint relayed; /* for clients whose connections the daemon's own processes hand over */
+    Endpoint relayed; /* for clients' connections that other processes of the daemon hand over */
 };
 
 static const Kind *kind_named(const char *name)
@@ -97,7 +99,7 @@ bool services_load(const Settings *settings, Problem *problem)
     return api_load(settings->core, problem);
 }
 
-/* Source of the names: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/trace.md */
+/* The names are from https://github.com/triton-inference-server/server/blob/main/docs/user_guide/trace.md. */
 static const TraceSteps http_steps = {"HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END"};
 static const TraceSteps grpc_steps = {"GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END"};
 
@@ -115,7 +117,7 @@ static CallsSettings settings_of_calls(const Services *services, const TraceStep
     return calls;
 }
 
-/* All endpoints of HTTP have the same settings. */
+/* Returns the settings that all HTTP endpoints share. */
 static HttpSettings http_settings(const Services *services, const ServerControl *control)
 {
     const Settings *settings = services->settings;
@@ -214,7 +216,7 @@ static bool copy_restrictions(Services *services, Problem *problem)
     return true;
 }
 
-/* Write through the core's log, which its options and a client may configure. */
+/* Write to the core's log, which its options and clients can configure. */
 static void log_by_core(LogLevel level, const char *file, int line, const char *text)
 {
     TRITONSERVER_Error *error = triton.LogMessage((int)level, file, line, text);
@@ -233,7 +235,7 @@ static bool start(Services *services, const ServerControl *control, Problem *pro
         return false;
     log_through(log_by_core);
     server_force_unready(services->server, settings->held);
-    PendingModelsSettings pending_models = settings->pending_models; /* the names stay */
+    PendingModelsSettings pending_models = settings->pending_models; /* The names stay in `settings`. */
     services->server->pending_models = pending_models.names.count ? pending_models_new(&pending_models, problem) : NULL;
     if (pending_models.names.count && services->server->pending_models == NULL)
         return false;
@@ -311,7 +313,7 @@ Server *services_server(const Services *services)
 void services_stop(Services *services)
 {
     Problem problem = {0};
-    thread_pool_stop(services->readers); /* first: they create jobs */
+    thread_pool_stop(services->readers); /* Stop these first, because they submit jobs. */
     thread_pool_stop(services->jobs);
     if (!server_stop(services->server, &problem))
         log_warning("Triton's core did not stop in order: %s", problem_text(&problem));

@@ -1,4 +1,4 @@
-/* Triton's core and its protocols, configured by the settings. */
+/* Creates Triton's core and the services of its protocols, as configured. */
 #ifndef PYTRITON_FRONTEND_STARTUP_SERVICES_H
 #define PYTRITON_FRONTEND_STARTUP_SERVICES_H
 
@@ -9,22 +9,22 @@
 
 typedef struct Services Services;
 
-/* Load what the settings need: the core's functions, and other libraries. Starts nothing. */
+/* Load the core's functions and the other libraries that the settings need. Starts nothing. */
 bool services_load(const Settings *settings, Problem *problem);
-/* Start the core, which returns when its initial models are loaded, and create the services. The caller keeps
- * `control`: the actions that the dispatcher may request.
+/* Start the core and create the services. Returns when the core has loaded its initial models. `control` has the
+ * actions that the dispatcher can request; the caller keeps it.
  */
 Services *services_start(const Settings *settings, const ServerControl *control, Problem *problem);
-/* Returns the endpoints: one per entry of the settings, in order. They stay until services_free. */
+/* Returns the endpoints, in the order of the settings. They are valid until services_free. */
 const HandoverEndpoints *services_endpoints(const Services *services);
-/* Log where clients are accepted. */
+/* Log the addresses at which clients are accepted. */
 void services_announce(const Services *services);
 Server *services_server(const Services *services);
-/* Stop the core. Drops queued jobs; waits for running ones, and for requests in flight at most for the exit timeout.
- * Loops must still run: jobs and answers use them.
+/* Stop the core. Drops queued jobs; waits for running ones, and up to the exit timeout for requests in flight. The
+ * loops must still be running, since jobs and answers use them.
  */
 void services_stop(Services *services);
-/* Called after the loops have ended. */
+/* Free the services. Must be called after the loops have ended. */
 void services_free(Services *services);
 
 /* Write the frontend's own metrics in Prometheus's text format. */

@@ -10,12 +10,14 @@
 
 enum { MAX_DOCUMENT_BYTES = 16 << 20, MAX_LOOPS = 64 };
 
-/* Parses a settings document. Each function below reads one value, and returns false if it has the wrong kind. */
+/* The document that is being parsed. Each of the functions below reads one value, and returns false if the value has
+ * the wrong kind.
+ */
 typedef struct {
     Json json;
     Buffer scratch;
     Problem *problem;
-    const char *at; /* the member being read, for the problem */
+    const char *at; /* name of the current member, for the error */
 } Source;
 
 typedef bool (*ReadMember)(Source *source, void *to);
@@ -25,7 +27,7 @@ typedef struct {
     size_t offset;
 } Member;
 
-/* Read an object with these members, each to its offset from `to`; null counts as absent. */
+/* Read the members of an object to their offsets from `to`. null counts as absent. */
 static bool read_members(Source *source, const Member *members, size_t count, void *to)
 {
     Slice key;
@@ -72,7 +74,7 @@ static bool read_bool(Source *source, void *to)
     return json_bool(&source->json, to);
 }
 
-/* Append a zeroed element to an array. Returns NULL without memory. */
+/* Append a zeroed element to an array. Returns the element, or NULL without memory. */
 static void *grow(void *array, size_t *count, size_t size)
 {
     char **all = array;
@@ -163,7 +165,7 @@ static bool read_limits(Source *source, void *to)
     return true;
 }
 
-/* Read [["api", ...], "header", "value"]: one restriction per API. */
+/* Read [["api", ...], "header", "value"] as one restriction per API. */
 static bool read_restriction(Source *source, RestrictionSettings *all)
 {
     size_t first = all->count;
@@ -319,7 +321,7 @@ bool settings_read(int fd, Settings *settings, Problem *problem)
     close(fd);
     bool good = count == 0 && settings_parse(buffer_slice(&text), settings, problem);
     if (text.data)
-        explicit_bzero(text.data, text.size); /* it contains a token */
+        explicit_bzero(text.data, text.size); /* The text contains access tokens. */
     buffer_free(&text);
     return good;
 }

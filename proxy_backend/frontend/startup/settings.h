@@ -37,7 +37,7 @@ typedef struct {
     TlsFiles tls;
 } ListenSetting;
 
-/* An API that requires a header with a value. */
+/* An API whose requests need a header with this value. */
 typedef struct {
     const char *api, *header, *value;
 } RestrictionSetting;
@@ -47,7 +47,7 @@ typedef struct {
     size_t count;
 } RestrictionSettings;
 
-/* Strings are NULL if the document has none. Everything stays until the process ends. */
+/* The settings. Strings that the document lacks are NULL. They are valid until the process ends. */
 typedef struct {
     const char *core;
     const char *nghttp2, *ssl, *crypto, *z;
@@ -63,13 +63,13 @@ typedef struct {
         *sagemaker_inference;
     bool held, waiting;
     PendingModelsSettings pending_models;
-    int regions_fd; /* -1: the regions belong to this process alone */
-    int ready_fd; /* -1: no notification */
+    int regions_fd; /* -1 if the regions belong to this process alone */
+    int ready_fd; /* descriptor to notify when the server is ready, or -1 */
 } Settings;
 
-/* Read a descriptor to its end, and close it. */
+/* Read the settings from a descriptor, and close it. */
 bool settings_read(int fd, Settings *settings, Problem *problem);
-/* Parse a text. */
+/* Parse the settings. */
 bool settings_parse(Slice text, Settings *settings, Problem *problem);
 
 #endif

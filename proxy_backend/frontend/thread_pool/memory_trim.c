@@ -10,15 +10,16 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { TRIM_DELAY_MS = 2000 }; /* delay after the first free, so that memory in constant use is not dropped */
+/* Time between the first release and trimming, so that memory in constant use is not freed. */
+enum { TRIM_DELAY_MS = 2000 };
 
-/* For glibc, whose own limits grow with the largest block ever freed, up to 64 MiB for each of its arenas, whose ends
- * malloc_trim does not return.
+/* Thresholds for glibc. Its own ones grow with the largest block that was ever freed, and would let each of its arenas
+ * keep up to 64 MiB at its end, which malloc_trim does not return.
  */
 enum { LARGE_BLOCK = 4 << 20, RETAINED_AT_END = 2 << 20 };
 
 static pthread_mutex_t hooks_lock = PTHREAD_MUTEX_INITIALIZER;
-static TrimHook *hooks; /* guarded by it */
+static TrimHook *hooks; /* guarded by hooks_lock */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards everything below */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -77,7 +78,7 @@ bool memory_trim_run(void)
     return more;
 }
 
-/* With the lock held. */
+/* Wait for TRIM_DELAY_MS, or until the thread has to stop. The caller holds the lock. */
 static void wait_a_while(void)
 {
     uint64_t until_ns = clock_ns() + TRIM_DELAY_MS * 1000000ull;

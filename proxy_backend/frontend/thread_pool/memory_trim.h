@@ -1,37 +1,37 @@
-/* Returns memory to the system that was needed once, for very many connections or huge requests, and is unused since.
+/* Returns memory to the system that was needed for very many connections or huge requests, and is not used any more.
  *
- * malloc keeps memory freed between live allocations, and pools keep memory for reuse. A separate thread makes pools
- * drop what has been unused for a while, and the allocator return its free pages. It sleeps while nothing is freed.
+ * malloc keeps freed memory between allocations in use, and pools keep memory for reuse. A separate thread makes the
+ * pools free what has been unused for some time, and the allocator return free pages. It sleeps while nothing is freed.
  */
 #ifndef PYTRITON_FRONTEND_THREAD_POOL_MEMORY_TRIM_H
 #define PYTRITON_FRONTEND_THREAD_POOL_MEMORY_TRIM_H
 
 #include "base/problem.h"
 
-/* A pool, embedded in the object it is about. */
+/* A pool whose unused memory can be freed. It is part of the pool's object. */
 typedef struct TrimHook {
-    struct TrimHook *next, **link; /* memory_trim.c's */
-    /* Drop what has not been needed since the last call. Returns whether there may be more to drop next time. In any
+    struct TrimHook *next, **link; /* used by memory_trim.c */
+    /* Free what has not been used since the last call. Returns whether the next call may free more. Called in any
      * thread.
      */
     bool (*drop)(struct TrimHook *hook);
 } TrimHook;
 
-/* Configure the allocator to keep little, before threads are started. */
+/* Make the allocator keep less memory. Must be called before threads are started. */
 void memory_trim_configure(void);
 /* Start the thread, and enable the cache of blocks, which it trims. */
 bool memory_trim_start(Problem *problem);
 void memory_trim_stop(void);
 
 void memory_trim_register(TrimHook *hook);
-/* It is not being called, and will not be called any more. */
+/* Unregister a hook. Afterwards, it is not being called and will not be called. */
 void memory_trim_unregister(TrimHook *hook);
 
-/* More was freed than a request needs: wake the thread after a while. Fast enough for the end of each connection. Any
- * thread.
+/* Memory was freed that an average request does not need: trim after some time. Fast enough to be called at the end of
+ * each connection. Any thread.
  */
 void memory_trim_notify(void);
-/* Do immediately what the thread does. Returns whether there may be more to drop next time. */
+/* Trim now. Returns whether the next call may free more. */
 bool memory_trim_run(void);
 
 #endif

@@ -6,7 +6,7 @@
 struct ThreadPool {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    Job *first, **last; /* waiting jobs */
+    Job *first, **last; /* queued jobs */
     unsigned max_threads, max_waiting;
     unsigned threads, waiting, running;
     bool stopped;
@@ -32,7 +32,7 @@ ThreadPool *thread_pool_new(unsigned threads, unsigned waiting, Problem *problem
     return jobs;
 }
 
-/* A thread: it ends when nothing waits. */
+/* Run jobs until none is queued. */
 static void *work(void *argument)
 {
     ThreadPool *jobs = argument;
@@ -56,8 +56,8 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* With the lock held: start a thread per waiting job, up to the limit. A thread that was just started, or is between
- * two jobs, takes only one of them. Returns false if there is no thread at all.
+/* Start a thread per queued job, up to the limit: a thread that was just started, or is between two jobs, takes only
+ * one. Returns false if there is no thread at all. The caller holds the lock.
  */
 static bool ensure_thread(ThreadPool *jobs)
 {
@@ -89,7 +89,7 @@ bool thread_pool_submit(ThreadPool *jobs, Job *job, Problem *problem)
         jobs->waiting++;
         given = ensure_thread(jobs);
         if (!given) {
-            /* No thread can have taken it, and none waited before it. */
+            /* There is no thread that could have taken the job, and no other job was queued. */
             *place = NULL;
             jobs->last = place;
             jobs->waiting--;

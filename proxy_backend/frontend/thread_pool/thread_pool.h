@@ -1,4 +1,4 @@
-/* Long operations, such as loading a model, in separate threads: never in a loop. */
+/* Threads for slow operations, such as loading a model, which must not run in an event loop. */
 #ifndef PYTRITON_FRONTEND_THREAD_POOL_H
 #define PYTRITON_FRONTEND_THREAD_POOL_H
 
@@ -6,29 +6,27 @@
 
 typedef struct ThreadPool ThreadPool;
 
-/* Embedded in the object it is about. */
+/* A job. It is part of the object that it is about. */
 typedef struct Job {
-    struct Job *next; /* thread_pool.c's */
+    struct Job *next; /* used by thread_pool.c */
     void (*run)(struct Job *job);  /* called in one of the threads */
-    void (*done)(struct Job *job); /* called afterwards in the same thread; may free the job */
-    bool dropped; /* thread_pool.c's: it never runs, as the server ends; `done` reports that */
+    void (*done)(struct Job *job); /* called after `run` in the same thread; may free the job */
+    bool dropped; /* set by thread_pool.c: `run` was not called, because the server ends */
 } Job;
 
-/* At most this many threads, which are started on demand and end when idle. More than `waiting` queued jobs are
- * refused.
+/* Create a pool of at most `threads` threads, which are started when needed and end when idle. At most `waiting` jobs
+ * are queued.
  */
 ThreadPool *thread_pool_new(unsigned threads, unsigned waiting, Problem *problem);
-/* Returns false if too many wait already, PROBLEM_TOO_MANY, or the job is dropped, as thread_pool_stop has been called. Any
- * thread.
- */
+/* Queue a job. Returns false with PROBLEM_TOO_MANY if too many are queued, or after thread_pool_stop. Any thread. */
 bool thread_pool_submit(ThreadPool *jobs, Job *job, Problem *problem);
-/* Set the problem of a dropped job. Returns false. */
+/* Set the problem for a dropped job. Returns false. */
 bool thread_pool_refuse(Problem *problem);
-/* Returns how many run or wait. */
+/* Returns the number of jobs that are running or queued. */
 unsigned thread_pool_count(ThreadPool *jobs);
-/* Accept no more, drop those that wait, in this thread, and wait for those that run. NULL: does nothing. */
+/* Accept no more jobs, drop queued ones (in this thread), and wait for running ones. NULL is allowed. */
 void thread_pool_stop(ThreadPool *jobs);
-/* Wait for all of them; no more may be added. */
+/* Free the pool after waiting for all its jobs. None may be added meanwhile. */
 void thread_pool_free(ThreadPool *jobs);
 
 #endif

@@ -16,12 +16,12 @@
 enum { SEND_S = 10, ANSWER = 1024 };
 
 struct Otlp {
-    char *authority, *host, *port, *path; /* of its URL; `host` without brackets */
+    char *authority, *host, *port, *path; /* parts of the URL; `host` has no brackets */
     Buffer resource, headers;
     size_t batch, most;
     int64_t delay_ms;
     pthread_t thread;
-    pthread_mutex_t lock; /* guards the rest */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t changed;
     TraceRecord *first, **last;
     size_t waiting;
@@ -31,7 +31,7 @@ struct Otlp {
 
 /* ── sending ────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Connect, within SEND_S for each address; -1 with errno. */
+/* Connect to the collector, with a time limit of SEND_S for each address. Returns -1 with errno on failure. */
 static int connect_to(const Otlp *otlp)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *all;
@@ -69,10 +69,10 @@ static bool send_all(int fd, Slice bytes)
     return true;
 }
 
-/* Returns the answer's status; 0: none. */
+/* Returns the HTTP status of the answer, or 0 if there is none. */
 static int read_status(int fd)
 {
-    char response[ANSWER + 1] = ""; /* zeroed, so that the received text is always terminated */
+    char response[ANSWER + 1] = ""; /* Zeroed, so that the received text is always terminated by NUL. */
     size_t size = 0;
     while (size < ANSWER && memchr(response, '\n', size) == NULL) {
         ssize_t some = recv(fd, response + size, ANSWER - size, 0);
@@ -119,7 +119,7 @@ static void free_records(TraceRecord *records)
     }
 }
 
-/* Take the first queued records, at most a batch. With the lock held. */
+/* Remove and return the oldest records of the queue, at most a batch. The caller holds the lock. */
 static TraceRecord *take(Otlp *otlp)
 {
     TraceRecord *first = otlp->first, **end = &otlp->first;
@@ -186,7 +186,7 @@ void otlp_put(Otlp *otlp, TraceRecord *record)
 
 /* ── beginning and end ──────────────────────────────────────────────────────────────────────────── */
 
-/* "http://host:port/path", or with an IPv6 address in brackets. */
+/* Parse "http://host:port/path". An IPv6 address is in brackets. */
 static bool parse_url(Otlp *otlp, const char *url, Problem *problem)
 {
     Slice rest = slice_of(url), authority;
@@ -213,7 +213,9 @@ static bool parse_url(Otlp *otlp, const char *url, Problem *problem)
     return otlp->authority && otlp->host && otlp->port && otlp->path ? true : problem_no_memory(problem);
 }
 
-/* Read OpenTelemetry's variables: resource attributes in addition to the settings', and the collector's headers. */
+/* Read OpenTelemetry's environment variables: resource attributes, which come before those of the settings, and
+ * headers for the collector.
+ */
 static void read_environment(Otlp *otlp, const TraceSettings *settings)
 {
     const char *resource = getenv("OTEL_RESOURCE_ATTRIBUTES"), *service = getenv("OTEL_SERVICE_NAME");

@@ -7,11 +7,13 @@
 
 typedef struct Otlp Otlp;
 
-/* The settings must stay. Returns NULL if the URL is unusable, or without memory. */
+/* Create an exporter. The settings must outlive it. Returns NULL with a problem if the URL cannot be used, or without
+ * memory.
+ */
 Otlp *otlp_new(const TraceSettings *settings, Problem *problem);
-/* Takes the record over. It is dropped if too many wait already. Any thread. */
+/* Queue a record, and take ownership of it. It is dropped if the queue is full. Any thread. */
 void otlp_put(Otlp *otlp, TraceRecord *record);
-/* Send the queued records, and free. */
+/* Send the queued records, and free the exporter. */
 void otlp_free(Otlp *otlp);
 
 #endif

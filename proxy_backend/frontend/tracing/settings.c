@@ -18,7 +18,7 @@ static const struct {
 
 /* ── values ─────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Add one level; "OFF" stands alone. */
+/* Add a level to `level`. "OFF" adds nothing. */
 static bool read_level(Slice value, int64_t *level, Problem *problem)
 {
     if (slice_is(value, "OFF"))
@@ -196,7 +196,7 @@ void trace_settings_free(TraceSettings *settings)
 
 /* ── use ────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Returns the setting that a field is taken from. */
+/* Returns the setting that a field's value is inherited from: the model's, or the server's. */
 static const TraceSetting *owner(const TraceSettings *settings, const TraceSetting *model, int field)
 {
     return model && model->own[field] ? model : &settings->server;

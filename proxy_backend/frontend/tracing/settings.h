@@ -1,4 +1,4 @@
-/* Trace settings of the server, and those that models override. */
+/* Trace settings of the server, and of models that override them. */
 #ifndef PYTRITON_FRONTEND_TRACING_SETTINGS_H
 #define PYTRITON_FRONTEND_TRACING_SETTINGS_H
 
@@ -7,34 +7,35 @@
 
 enum { LEVEL, RATE, COUNT, FREQUENCY, FIELDS };
 
-/* Of the server, or a model. */
+/* The settings of the server or of a model. */
 typedef struct {
-    bool own[FIELDS];     /* a model's: set for it, not inherited */
-    int64_t field[FIELDS]; /* level bits; one in this many; remaining, -1: unlimited; per file, 0: all */
+    bool own[FIELDS];     /* for a model: the field is set for it, instead of inherited */
+    /* level bits; trace one in this many requests; remaining number (-1: unlimited); traces per file (0: all) */
+    int64_t field[FIELDS];
     uint64_t seen;
 } TraceSetting;
 
 typedef struct {
     bool opentelemetry;
-    char *file; /* NULL: none */
-    /* OpenTelemetry's. */
+    char *file; /* NULL if there is none */
+    /* For OpenTelemetry. */
     char *url;
     Buffer resource;
     int64_t batch, delay_ms, queue;
-    /* Guarded by the caller's lock. */
+    /* Guarded by a lock of the caller. */
     TraceSetting server;
-    NameTable models; /* name -> TraceSetting */
+    NameTable models; /* by name: a TraceSetting */
 } TraceSettings;
 
 /* Parse a trace-config: lines of "mode,setting=value" or "setting=value". */
 bool trace_settings_parse(TraceSettings *settings, Slice config, Problem *problem);
 void trace_settings_free(TraceSettings *settings);
 
-/* Returns whether, and at which level, the next request for that model is traced, and counts it. `forced`: its client
- * traces it.
+/* Returns the level at which the next request for a model is traced, or 0, and counts the request. With `forced`, it
+ * is traced because its client traces it.
  */
 unsigned trace_settings_sample(TraceSettings *settings, const char *model, bool forced, int64_t *frequency);
-/* Returns whether anything is traced. */
+/* Returns whether any request can be traced. */
 bool trace_settings_any(const TraceSettings *settings);
 
 bool trace_settings_write(const TraceSettings *settings, Slice model, Buffer *json, Problem *problem);

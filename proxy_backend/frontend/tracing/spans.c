@@ -7,7 +7,9 @@
 
 enum { KIND_SERVER = 2 };
 
-/* The activities' clock continues when the system clock is set. */
+/* Returns the difference between the system clock and the clock of the activities, which does not change when the
+ * system clock is set.
+ */
 static uint64_t day_offset(void)
 {
     struct timespec now;
@@ -66,7 +68,7 @@ static void put_event(Buffer *json, bool *more, const char *name, uint64_t at_ns
     *more = true;
 }
 
-/* Write a trace's events between two activities. Without any, there are no events. */
+/* Complete the JSON of a span with those of the given activities that have happened, as events. */
 static void put_activities(Buffer *json, const TraceSpan *span, const int *which, size_t count, uint64_t offset)
 {
     bool more = false;

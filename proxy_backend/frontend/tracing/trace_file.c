@@ -22,7 +22,7 @@ void trace_file_close(TraceFile *file)
     file->fd = -1;
 }
 
-/* Open a new file for each start, and for each number of traces. */
+/* Open another file at each start, and after each `frequency` traces. */
 static bool open_file(TraceFile *file, int64_t frequency)
 {
     if (file->fd >= 0 && file->frequency == frequency && (frequency == 0 || file->in_file < frequency))
@@ -43,7 +43,7 @@ static bool open_file(TraceFile *file, int64_t frequency)
     return file->fd >= 0;
 }
 
-/* Remove the part of an entry that was written before the disk was full, and restore the array's end. */
+/* Remove an entry of which only a part was written because the disk is full, and restore the end of the array. */
 static void undo(const TraceFile *file, bool first, off_t end)
 {
     if (end >= 0 && ftruncate(file->fd, end) == 0 && !first && pwrite(file->fd, "]", 1, end - 1) != 1)
@@ -55,13 +55,13 @@ void trace_file_put(TraceFile *file, Slice entries, int64_t frequency)
     if (entries.size == 0 || !open_file(file, frequency))
         return;
     bool first = file->in_file == 0;
-    /* Overwrite the bracket that ends the array. */
+    /* Overwrite the bracket at the end of the array. */
     off_t end = lseek(file->fd, 0, SEEK_END);
     if (!first && end > 0)
         lseek(file->fd, end - 1, SEEK_SET);
     struct iovec parts[] = {{(void *)(uintptr_t)(first ? "[" : ","), 1},
         {(void *)(uintptr_t)entries.start, entries.size}, {(void *)(uintptr_t)"]", 1}};
-    errno = ENOSPC; /* after a short write */
+    errno = ENOSPC; /* A short write means that the disk is full. */
     if (writev(file->fd, parts, sizeof parts / sizeof *parts) == (ssize_t)entries.size + 2) {
         file->in_file++;
         return;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
-/* Limits per trace: spans, and bytes of a tensor. */
+/* Limits of a trace: number of spans, and size of a tensor. */
 enum { SPANS = 1024, TENSOR_BYTES = 16 << 20 };
 
 /* ── identities ─────────────────────────────────────────────────────────────────────────────────── */
@@ -46,7 +46,7 @@ static void put_hex(Buffer *text, const unsigned char *bytes, size_t size)
         buffer_format(text, "%02x", bytes[i]);
 }
 
-/* Read "00-<trace>-<span>-<flags>", of the standard W3C Trace Context. */
+/* Parse a traceparent, "00-TRACE-SPAN-FLAGS" (W3C Trace Context). */
 static bool read_parent(TraceRecord *record, const char *parent)
 {
     enum { TRACE_AT = 3, SPAN_AT = 36, FLAGS_AT = 53, SIZE = 55 };
@@ -79,7 +79,7 @@ static void put_time(TraceRecord *record, uint64_t id, const char *name, uint64_
     buffer_format(&record->entries, ",\"ns\":%" PRIu64 "}]}", at_ns);
 }
 
-/* Record a trace's model when it begins. */
+/* Record the model of a trace when the trace begins. */
 static void put_beginning(TraceRecord *record, TRITONSERVER_InferenceTrace *trace, uint64_t id)
 {
     const char *model = "", *request = "";
@@ -102,7 +102,8 @@ static void put_beginning(TraceRecord *record, TRITONSERVER_InferenceTrace *trac
     buffer_put_string(&record->entries, "}");
 }
 
-/* Returns the span of a trace; NULL: too many, or no memory. */
+/* Returns the span of one of the core's traces, creating it if needed. NULL if there are too many, or without memory.
+ */
 static TraceSpan *span_of(TraceRecord *record, uint64_t id)
 {
     for (size_t i = 0; i < record->span_count; i++)
@@ -121,7 +122,7 @@ static TraceSpan *span_of(TraceRecord *record, uint64_t id)
     return span;
 }
 
-/* Pass the current span to the model and the models it calls. */
+/* Make the current span the parent of spans of the model, and of the models that it calls. */
 static void set_context(TraceRecord *record, TRITONSERVER_InferenceTrace *trace, const TraceSpan *span)
 {
     Buffer context = {0};
@@ -160,8 +161,8 @@ static void span_activity(
     set_context(record, trace, span);
 }
 
-/* The core's callback, in any thread; also for traces that this one causes, whose start is the first activity
- * reported.
+/* The core's callback for activities, in any thread. It is also called for child traces, whose first activity is their
+ * start.
  */
 static void activity(TRITONSERVER_InferenceTrace *trace, int what, uint64_t at_ns, void *userp)
 {
@@ -190,7 +191,7 @@ static void activity(TRITONSERVER_InferenceTrace *trace, int what, uint64_t at_n
     }                                                                                                                  \
     break;
 
-/* Write a tensor's values, separated by commas; nothing for types without a text form. */
+/* Write the values of a tensor, separated by commas. Writes nothing for types without a text form. */
 static void put_values(Buffer *text, int datatype, const void *bytes, size_t size)
 {
     switch (datatype) {
@@ -220,7 +221,7 @@ static void put_values(Buffer *text, int datatype, const void *bytes, size_t siz
     }
 }
 
-/* The core's callback. */
+/* The core's callback for tensors. */
 static void tensor(TRITONSERVER_InferenceTrace *trace, int what, const char *name, int datatype, const void *bytes,
     size_t size, const int64_t *shape, uint64_t dims, int memory_type, int64_t memory_type_id, void *userp)
 {
@@ -248,7 +249,7 @@ static void tensor(TRITONSERVER_InferenceTrace *trace, int what, const char *nam
     buffer_free(&values);
 }
 
-/* The core's callback. */
+/* The core's callback when it has released a trace. */
 static void released(TRITONSERVER_InferenceTrace *trace, void *userp)
 {
     TraceRecord *record = userp;

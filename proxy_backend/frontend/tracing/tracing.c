@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 struct Tracing {
-    bool any; /* any request is traced */
-    pthread_mutex_t lock; /* guards the rest */
+    bool any; /* some request can be traced */
+    pthread_mutex_t lock; /* guards the fields below */
     TraceSettings settings;
     TraceFile file;
     Otlp *otlp;

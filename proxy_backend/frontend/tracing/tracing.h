@@ -1,5 +1,5 @@
-/* Request traces: selects which requests are traced, and writes the core's reports about them to a file (mode
- * "triton"), or sends them as spans to a collector (mode "opentelemetry"). Any thread.
+/* Traces of requests. Selects the requests to be traced, and writes what the core reports about them to a file (mode
+ * "triton"), or sends it as spans to a collector (mode "opentelemetry"). Any thread.
  */
 #ifndef PYTRITON_FRONTEND_TRACING_H
 #define PYTRITON_FRONTEND_TRACING_H
@@ -8,41 +8,41 @@
 #include "core/server.h"
 
 typedef struct Tracing Tracing;
-/* The trace of one request, and of those that it causes. */
+/* The trace of one request, including its child traces. */
 typedef struct TraceRecord TraceRecord;
 
-/* Apply the server's trace-config. The problem names the invalid setting. */
+/* Apply the server's trace-config. Returns NULL with a problem that names the invalid setting. */
 Tracing *tracing_new(Server *server, Problem *problem);
-/* Called after the last call: writes pending traces. */
+/* Write pending traces, and free. Must be called after the last call. */
 void tracing_free(Tracing *tracing);
 
-/* The trace context that a client sends: headers "traceparent" and "tracestate", "" if absent. */
+/* The trace context from a client: the headers "traceparent" and "tracestate", or "" if absent. */
 typedef struct {
     const char *parent, *state;
 } TraceHeaders;
-/* Create a record for a request that is about to start; NULL: it is not traced. `trace` then belongs to the core; the
- * caller has to end the record.
+/* Begin the trace of a request that is about to start. Returns NULL if the request is not traced. `trace` has to be
+ * passed to the core, and the caller has to call trace_end.
  */
 TraceRecord *tracing_begin(
     Tracing *tracing, const char *model, TraceHeaders headers, TRITONSERVER_InferenceTrace **trace);
-/* Returns whether any request is traced; otherwise work that is only for traces can be skipped. */
+/* Returns whether any request can be traced. Otherwise, work that is only for traces can be skipped. */
 bool tracing_any(const Tracing *tracing);
-/* The steps of a protocol, as NVIDIA's frontends name them in traces. Receiving a request lasts from its first bytes
- * until it goes to the core, sending an answer from its first bytes until its memory is released.
+/* The names of a protocol's steps in traces, as in NVIDIA's frontends. Receiving a request lasts from its first bytes
+ * until it is passed to the core, sending an answer from its first bytes until its memory is released.
  */
 typedef struct {
     const char *receive_start, *receive_end, *send_start, *send_end;
 } TraceSteps;
 
-/* Record an event, such as "INFER_RESPONSE_COMPLETE", now or at the given time. */
+/* Record an event at the given time, such as "INFER_RESPONSE_COMPLETE". */
 void trace_event(TraceRecord *record, const char *name, uint64_t at_ns);
 void trace_end(TraceRecord *record);
-/* The core refused the request, and thereby the trace, unless it has already released that. */
+/* The core has refused the request and thereby the trace, unless it has already released it. */
 void trace_refused(TraceRecord *record);
 
 /* ── settings ───────────────────────────────────────────────────────────────────────────────────── */
 
-/* See admin/trace_settings.h. `model` "": of the server; it exists. */
+/* See admin/trace_settings.h. An empty `model` stands for the server. A named model must exist. */
 bool tracing_read(Tracing *tracing, Slice model, Buffer *json, Problem *problem);
 typedef struct {
     Slice name;
