@@ -110,7 +110,7 @@ static bool open_loop(LoopListeners *loop_listeners, struct AcceptState *accept_
     if (loop_listeners->loop == NULL || loop_listeners->listeners == NULL)
         return problem->kind == PROBLEM_NONE ? problem_no_memory(problem) : false;
     if (!start_accepting(loop_listeners, true, problem) ||
-        (!settings->waiting && !start_accepting(loop_listeners, false, problem)))
+        (!settings->not_accepting && !start_accepting(loop_listeners, false, problem)))
         return false;
     return loop_start(loop_listeners->loop, "frontend", problem);
 }
@@ -287,7 +287,7 @@ static int serve(const Settings *settings)
         if (!open_loop(&accept_state.loops[i], &accept_state, services, settings, &problem))
             return fail(&problem); /* NOLINT(clang-analyzer-unix.Malloc): the end of the process frees the rest */
     }
-    if (!settings->waiting) {
+    if (!settings->not_accepting) {
         accept_state.is_announced = true;
         services_announce(services);
     }

@@ -119,11 +119,11 @@ def document(
             for name in ("http", "grpc")
         },
         **cloud_frontends.cloud_settings(config.tritonserver_options, os.environ),
-        "held": gated,
-        "waiting": waiting,
+        "not_ready": gated,
+        "not_accepting": waiting,
         "ready_fd": ready_fd,
         "regions_fd": regions_fd,
-        "awaited": pending,
+        "pending_models": pending,
     }
 
 
@@ -136,10 +136,10 @@ def pending_models(config: DaemonConfig, models: PendingModels, descriptor: int)
     """
     return {
         "names": [*models.lazy, *models.loading],
-        "coming": models.loading,
+        "loading": models.loading,
         "fd": descriptor,
         "wait_s": max(1, round(config.resume_timeout_s)),
-        "most": config.resume_queue_size,
+        "max_waiters": config.resume_queue_size,
     }
 
 

@@ -234,7 +234,7 @@ static bool start(Services *services, const ServerControl *control, Problem *pro
     if (services->server == NULL)
         return false;
     log_through(log_by_core);
-    server_force_unready(services->server, settings->held);
+    server_force_unready(services->server, settings->not_ready);
     PendingModelsSettings pending_models = settings->pending_models; /* The names stay in `settings`. */
     services->server->pending_models = pending_models.names.count ? pending_models_new(&pending_models, problem) : NULL;
     if (pending_models.names.count && services->server->pending_models == NULL)

@@ -253,10 +253,10 @@ static bool read_pending_models(Source *source, void *to)
 {
     static const Member members[] = {
         {"names", read_names, offsetof(PendingModelsSettings, names)},
-        {"coming", read_names, offsetof(PendingModelsSettings, starting)},
+        {"loading", read_names, offsetof(PendingModelsSettings, starting)},
         {"fd", read_fd, offsetof(PendingModelsSettings, fd)},
         {"wait_s", read_unsigned, offsetof(PendingModelsSettings, wait_s)},
-        {"most", read_unsigned, offsetof(PendingModelsSettings, max_waiters)},
+        {"max_waiters", read_unsigned, offsetof(PendingModelsSettings, max_waiters)},
     };
     return read_members(source, members, sizeof members / sizeof *members, to);
 }
@@ -273,9 +273,9 @@ static const Member document[] = {
     {"forward", read_forward, 0},
     {"vertex", read_vertex, 0},
     {"sagemaker", read_sagemaker, 0},
-    {"held", read_bool, offsetof(Settings, held)},
-    {"waiting", read_bool, offsetof(Settings, waiting)},
-    {"awaited", read_pending_models, offsetof(Settings, pending_models)},
+    {"not_ready", read_bool, offsetof(Settings, not_ready)},
+    {"not_accepting", read_bool, offsetof(Settings, not_accepting)},
+    {"pending_models", read_pending_models, offsetof(Settings, pending_models)},
     {"regions_fd", read_fd, offsetof(Settings, regions_fd)},
     {"ready_fd", read_fd, offsetof(Settings, ready_fd)},
 };

@@ -1,26 +1,27 @@
-/* The frontend's settings from the dispatcher: one JSON document, read from a descriptor, since it contains secrets.
+/* The frontend's settings: one JSON document from the dispatcher. It contains secrets, so it is read from a descriptor.
  *
  *     {"core": "/path/libtritonserver.so",
  *      "libraries": {"nghttp2": "/path or soname", "ssl": ..., "crypto": ..., "z": ...},
- *      "options": [["model-repository", "/path"], ...],             the core's, named as on tritonserver's command line
- *      "response_cache_bytes": 67108864,                            0: none
- *      "loops": 1,
+ *      "options": [["model-repository", "/path"], ...],             options of the core, named as on tritonserver's command line
+ *      "response_cache_bytes": 67108864,                            0 means no cache
+ *      "loops": 1,                                                  number of event loops
  *      "listen": [{"fd": 5, "protocol": "http", "tls": {"certificate": "/path", "key": "/path", "root": "/path", "mutual": true}, "relays": true}, ...],
- *                                                                   "relays": a unix socket for the daemon's own processes, see relay.h
+ *                                                                   "relays": this is a unix socket for the daemon's own processes (relay.h)
  *      "limits": {"header_bytes": 65536, "idle_s": 75, ...},        see limits.h
  *      "restricted": {"http": [[["infer"], "header", "value"], ...], "grpc": [...]},
  *      "forward": {"http": "pattern", "grpc": "pattern"},
  *      "vertex": {"health": "/path", "predict": "/path", "model": "name"},
  *      "sagemaker": {"model": "name", "folder": "/path", "inference": "infer", "generate" or "generate_stream"},
- *      "held": true,                                                report not ready until the dispatcher changes that
- *      "waiting": true,                                             accept clients' connections only when the dispatcher asks for it
- *      "awaited": {"names": ["name", ...], "coming": ["name", ...], "fd": 9, "wait_s": 60, "most": 1000},
- *                                                                   models that the core does not have yet, and those of them that are being loaded: pending_models.h
- *      "regions_fd": 8,                                             the table of shared memory regions: region_table.h
+ *      "not_ready": true,                                           report not ready until the dispatcher changes that
+ *      "not_accepting": true,                                       accept no clients' connections until the dispatcher requests it
+ *      "pending_models": {"names": ["name", ...], "loading": ["name", ...], "fd": 9, "wait_s": 60, "max_waiters": 1000},
+ *                                                                   models that the core has not loaded, and those of them that are being loaded (pending_models.h)
+ *      "regions_fd": 8,                                             the table of shared memory regions (region_table.h)
  *      "ready_fd": 7}                                               receives a byte when connections are accepted
  *
- * Protocols are http, grpc, metrics, admin, sagemaker and vertex_ai, and handover: a unix socket on which the process takes over connections of the
- * process that it replaces (handover.h). All but "core" may be missing or null.
+ * The protocols are http, grpc, metrics, admin, sagemaker, vertex_ai, and handover: a unix socket on which the process
+ * takes over the connections of the process that it replaces (handover.h). All members except "core" may be missing or
+ * null.
  */
 #ifndef PYTRITON_FRONTEND_STARTUP_SETTINGS_H
 #define PYTRITON_FRONTEND_STARTUP_SETTINGS_H
@@ -61,7 +62,7 @@ typedef struct {
     const char *http_forward, *grpc_forward;
     const char *vertex_health, *vertex_predict, *vertex_model, *sagemaker_model, *sagemaker_folder,
         *sagemaker_inference;
-    bool held, waiting;
+    bool not_ready, not_accepting;
     PendingModelsSettings pending_models;
     int regions_fd; /* -1 if the regions belong to this process alone */
     int ready_fd; /* descriptor to notify when the server is ready, or -1 */

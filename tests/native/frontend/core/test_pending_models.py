@@ -48,14 +48,20 @@ class Dispatcher:
 
 
 @contextmanager
-def _dispatched(made: Built, **awaited: Any) -> Iterator[Dispatcher]:
+def _dispatched(made: Built, **changes: Any) -> Iterator[Dispatcher]:
     reader, writer = os.pipe()
-    settings = {"names": list(_NAMES), "coming": [], "fd": writer, "wait_s": 600, "most": 100}
-    settings.update(awaited)
-    protocol = "grpc" if awaited.pop("grpc", 0) else "http"
+    settings = {
+        "names": list(_NAMES),
+        "loading": [],
+        "fd": writer,
+        "wait_s": 600,
+        "max_waiters": 100,
+    }
+    settings.update(changes)
+    protocol = "grpc" if changes.pop("grpc", 0) else "http"
     settings.pop("grpc", None)
     libraries = {"nghttp2": nghttp2()} if protocol == "grpc" else {}
-    more: dict[str, Any] = {"awaited": settings, "libraries": libraries}
+    more: dict[str, Any] = {"pending_models": settings, "libraries": libraries}
     try:
         with running(made, protocol=protocol, descriptors=[writer], **more) as frontend:
             os.close(writer)
@@ -114,7 +120,7 @@ def test_nobody_waits_longer_than_is_allowed(made: Built) -> None:
 
 
 def test_no_more_wait_than_are_allowed(made: Built) -> None:
-    with _dispatched(made, most=0) as dispatcher:
+    with _dispatched(made, max_waiters=0) as dispatcher:
         _refused(dispatcher.frontend)
         assert ask(dispatcher.frontend, head("GET /v2/models/gone/versions/1/ready"))[0] == 503
 
@@ -141,7 +147,7 @@ def test_a_probe_reports_a_ready_model_and_loads_none(made: Built) -> None:
 
 
 def test_a_probe_reports_a_loading_model_as_not_ready(made: Built) -> None:
-    with _dispatched(made, coming=["zebra", "coming", "no name"]) as dispatcher:
+    with _dispatched(made, loading=["zebra", "coming", "no name"]) as dispatcher:
         frontend = dispatcher.frontend
 
         def is_ready(model: str, version: str = "") -> bool:
@@ -228,7 +234,7 @@ def test_a_call_waits_until_its_model_has_come(
 
 
 def test_a_call_that_may_not_wait_is_unavailable(made: Built) -> None:
-    with _dispatched(made, grpc=1, most=0) as dispatcher, _stub(dispatcher) as stub:
+    with _dispatched(made, grpc=1, max_waiters=0) as dispatcher, _stub(dispatcher) as stub:
         with pytest.raises(grpc.RpcError) as refused:
             stub.ModelInfer(request(model="gone"), timeout=60)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -188,7 +188,7 @@ def test_another_process_replaces_it(tmp_path: Path) -> None:
         async def load_rest(loaded: set[str]) -> None:
             rest.append(loaded)
             assert not one.server.placed.is_set()
-            assert one.reported["waiting"]
+            assert one.reported["not_accepting"]
             assert one.server.check_proxy(former or 0)  # it still serves
             assert await one.server.repository_states() == {}  # of the other one
 

@@ -52,7 +52,7 @@ def test_with_settings_as_shipped(tmp_path: Path, listener: socket.socket) -> No
         {"fd": listener.fileno(), "protocol": "http", "tls": None, "relays": True},
         {"fd": listener.fileno(), "protocol": "grpc", "tls": tls, "relays": False},
     ]
-    assert (reported["held"], reported["ready_fd"], set(reported["limits"])) == (
+    assert (reported["not_ready"], reported["ready_fd"], set(reported["limits"])) == (
         True,
         9,
         _OF_MEMORY,
