@@ -137,7 +137,7 @@ def _main() -> None:
         time.sleep(0.01)
     fds = {one["protocol"]: one["fd"] for one in settings["listen"]}
     private = next(one["fd"] for one in settings["listen"] if one["relays"])
-    server = _Server(socket.socket(fileno=fds["admin"]), settings["held"], behaviour, private)
+    server = _Server(socket.socket(fileno=fds["admin"]), settings["not_ready"], behaviour, private)
     os.write(settings["ready_fd"], b"1")
     server.serve_forever()
 
