@@ -26,10 +26,9 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *bac
     (void)backend;
     if (error || (major == API_MAJOR && minor >= API_MINOR))
         return error;
-    char *text =
-        strdup_printf("tritonserver's API for backends is %u.%u, and the compiled proxy was made for %d.%d: set "
-                      "proxy=\"python\", or use another tritonserver",
-            major, minor, API_MAJOR, API_MINOR);
+    char *text = strdup_printf("tritonserver has version %u.%u of the backend API, but the compiled proxy needs %d.%d: "
+                               "set proxy=\"python\", or use another version of tritonserver",
+        major, minor, API_MAJOR, API_MINOR);
     error = TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, text);
     free(text);
     return error;

@@ -30,7 +30,7 @@ void buffer_reset(Buffer *buffer, size_t kept)
 }
 
 /* Move the contents to larger memory. Returns NULL without memory; nothing changes then. */
-static char *larger(Buffer *buffer, size_t room)
+static char *grow(Buffer *buffer, size_t room)
 {
     if (room < BLOCK_MIN_BYTES || buffer->room >= BLOCK_MIN_BYTES)
         return realloc(buffer->data, room);
@@ -57,7 +57,7 @@ bool buffer_reserve(Buffer *buffer, size_t more)
         room = needed;
     if (room < MIN_ROOM)
         room = MIN_ROOM;
-    char *data = larger(buffer, room);
+    char *data = grow(buffer, room);
     if (data == NULL) {
         buffer->failed = true;
         return false;

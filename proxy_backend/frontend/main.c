@@ -186,7 +186,8 @@ static bool set_accepting(AcceptState *accept_state, bool accepts, Problem *prob
 static bool handle_accept_request(void *user, bool accepts, Problem *problem)
 {
     if (accepts && (must_exit || is_retired))
-        return problem_set(problem, PROBLEM_UNAVAILABLE, "this server ends, and accepts no more connections");
+        return problem_set(
+            problem, PROBLEM_UNAVAILABLE, "this server is shutting down and accepts no more connections");
     return set_accepting(user, accepts, problem);
 }
 
@@ -194,7 +195,7 @@ static bool retire(void *user, const char *successor, bool force, Problem *probl
 {
     AcceptState *accept_state = user;
     if (is_retired)
-        return problem_set(problem, PROBLEM_INVALID, "this server retires already");
+        return problem_set(problem, PROBLEM_INVALID, "this server is already retiring");
     if (!set_accepting(accept_state, false, problem))
         return false;
     if (!handover_begin(services_endpoints(accept_state->services), successor, problem))
@@ -204,7 +205,7 @@ static bool retire(void *user, const char *successor, bool force, Problem *probl
         return problem_set(problem, PROBLEM_EXISTS, "%llu sequences are in progress", (unsigned long long)sequences);
     is_retired = true;
     log_info(
-        "another server takes this one's place: %llu connections are open", (unsigned long long)connections_count());
+        "another server is replacing this one: %llu connections are open", (unsigned long long)connections_count());
     for (size_t i = 0; i < accept_state->count; i++)
         connections_retire(accept_state->loops[i].loop);
     sem_post(&work_pending);
@@ -228,7 +229,7 @@ static void report_ready(int fd)
     if (fd < 0)
         return;
     if (write(fd, "1", 1) != 1)
-        log_warning("cannot report that connections are accepted: %s", strerror(errno));
+        log_warning("cannot report that the server accepts connections: %s", strerror(errno));
     close(fd);
 }
 
@@ -242,10 +243,10 @@ static void drain(AcceptState *accept_state, Server *server)
     problem_clear(&ignored);
     for (size_t i = 0; i < accept_state->count; i++)
         connections_drain(accept_state->loops[i].loop);
-    log_info("the server ends: %llu connections are open", (unsigned long long)connections_count());
+    log_info("shutting down: %llu connections are open", (unsigned long long)connections_count());
     if (connections_wait(server->options.exit_timeout_s * 1000ull))
         return;
-    log_warning("%llu connections are ended: exit-timeout-secs are over", (unsigned long long)connections_count());
+    log_warning("closing %llu connections: exit-timeout-secs have passed", (unsigned long long)connections_count());
     for (size_t i = 0; i < accept_state->count; i++)
         connections_abort(accept_state->loops[i].loop);
 }

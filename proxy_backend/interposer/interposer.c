@@ -242,7 +242,7 @@ static TRITONSERVER_Error *error_of(int code, const char *text)
 }
 
 /* Returns whether the dispatcher has handled the request. `error` is then the result. */
-static bool taken(const Request *request, TRITONSERVER_Error **error)
+static bool ask_dispatcher(const Request *request, TRITONSERVER_Error **error)
 {
     const char *path = getenv(SOCKET_VARIABLE);
     if (path == NULL || *path == '\0')
@@ -276,7 +276,7 @@ static bool taken(const Request *request, TRITONSERVER_Error **error)
 TRITONSERVER_Error *TRITONSERVER_ServerLoadModel(TRITONSERVER_Server *server, const char *model)
 {
     TRITONSERVER_Error *error, *(*core)(TRITONSERVER_Server *, const char *);
-    if (taken(&(Request){"load", model, "", NULL, 0}, &error))
+    if (ask_dispatcher(&(Request){"load", model, "", NULL, 0}, &error))
         return error;
     CORE(core, "TRITONSERVER_ServerLoadModel");
     return core(server, model);
@@ -286,7 +286,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerLoadModelWithParameters(
     TRITONSERVER_Server *server, const char *model, const TRITONSERVER_Parameter **parameters, uint64_t count)
 {
     TRITONSERVER_Error *error, *(*core)(TRITONSERVER_Server *, const char *, const TRITONSERVER_Parameter **, uint64_t);
-    if (taken(&(Request){"load", model, "", parameters, count}, &error))
+    if (ask_dispatcher(&(Request){"load", model, "", parameters, count}, &error))
         return error;
     CORE(core, "TRITONSERVER_ServerLoadModelWithParameters");
     return core(server, model, parameters, count);
@@ -295,7 +295,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerLoadModelWithParameters(
 TRITONSERVER_Error *TRITONSERVER_ServerUnloadModel(TRITONSERVER_Server *server, const char *model)
 {
     TRITONSERVER_Error *error, *(*core)(TRITONSERVER_Server *, const char *);
-    if (taken(&(Request){"unload", model, "", NULL, 0}, &error))
+    if (ask_dispatcher(&(Request){"unload", model, "", NULL, 0}, &error))
         return error;
     CORE(core, "TRITONSERVER_ServerUnloadModel");
     return core(server, model);
@@ -304,7 +304,7 @@ TRITONSERVER_Error *TRITONSERVER_ServerUnloadModel(TRITONSERVER_Server *server, 
 TRITONSERVER_Error *TRITONSERVER_ServerUnloadModelAndDependents(TRITONSERVER_Server *server, const char *model)
 {
     TRITONSERVER_Error *error, *(*core)(TRITONSERVER_Server *, const char *);
-    if (taken(&(Request){"unload", model, "dependents", NULL, 0}, &error))
+    if (ask_dispatcher(&(Request){"unload", model, "dependents", NULL, 0}, &error))
         return error;
     CORE(core, "TRITONSERVER_ServerUnloadModelAndDependents");
     return core(server, model);

@@ -163,13 +163,13 @@ class Translator:
         given = request.correlation_id()
         if isinstance(given, str) and given:
             return (
-                f"model {self._model}: the sequence id is a string, and the model's control input for it takes a "
+                f"model {self._model}: the sequence id is a string, but the model's control input for it is a "
                 "number: send a number, or declare the control's data_type as TYPE_STRING"
             )
         if isinstance(given, int) and given > self._max_sequence_id:
             return (
-                f"model {self._model}: the sequence id {given} is too large for the model's control input, which "
-                f"takes at most {self._max_sequence_id}"
+                f"model {self._model}: the sequence id {given} is too large for the model's control input, "
+                f"whose maximum is {self._max_sequence_id}"
             )
         return None
 

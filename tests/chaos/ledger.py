@@ -15,7 +15,7 @@ _CLEAR = re.compile(
     r"|Broken pipe|failed to connect|Failed to connect|Socket closed|recvmsg|CANCELLED|GOAWAY|Connection closed"
     r"|is not healthy|unknown model|not ready|is being stopped|is in a crash loop|Server is stopping"
     r"|execution_timeout_s|was killed by signal|exited with code|MemoryError|cannot allocate \d+ bytes"
-    r"|shared memory|No space left|cannot be passed on"
+    r"|shared memory|No space left|cannot be passed on|cannot send the lane's memory"
     # HAProxy's: no node, or one that broke off.
     r"|No server is available|invalid or incomplete response|Received http2 header with status: 50[234]|RST_STREAM"
 )

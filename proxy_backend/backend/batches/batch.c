@@ -32,9 +32,9 @@ typedef struct {
     uint32_t end; /* requests from `answered` to here are being tried */
     bool is_isolated; /* requests are tried one by one, because a worker was lost with several of them */
     bool was_read; /* the hanging worker has read the requests */
-    bool reported; /* tritonserver has been told the statistics of the batch */
+    bool reported; /* the statistics of the batch were reported to tritonserver */
     uint64_t begun_ns, sent_ns, answered_ns;
-    uint64_t number; /* batch number of the latest attempt; 0: none yet */
+    uint64_t number; /* batch number of the latest attempt; 0 before the first */
     uint32_t first, last; /* range of requests in the latest attempt */
     int lost_workers; /* number of workers lost with the requests being tried */
     int consecutive_losses; /* individually retried requests that lost a worker since the last answered one */

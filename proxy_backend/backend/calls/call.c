@@ -280,7 +280,7 @@ static void send_outputs(
     begin_answer(&message, call, outputs);
     for (uint32_t i = 0; i < outputs && failure == NULL; i++)
         if (!call_output_put(call, response, i, answer, &message))
-            failure = "there is no memory, or no descriptor, for its outputs";
+            failure = "memory or file descriptors are lacking for its outputs";
     msgpack_put_bool(&message, final);
     msgpack_put_nil(&message);
     msgpack_put_string(&message, "");
@@ -344,7 +344,7 @@ static void enqueue(Call *call, TRITONSERVER_InferenceResponse *response, bool f
     QueuedAnswer *queued = refusal ? NULL : malloc(sizeof *queued);
     if (queued == NULL) {
         char *text =
-            strdup_printf("its answers come faster than they are read: %s", refusal ? refusal : "out of memory");
+            strdup_printf("its answers arrive faster than they are read: %s", refusal ? refusal : "out of memory");
         if (response)
             triton_error_consume(TRITONSERVER_InferenceResponseDelete(response));
         call_drop(call, text, "UNAVAILABLE");
@@ -393,7 +393,7 @@ CallError call_start(Call *call)
 {
     TRITONSERVER_ResponseAllocator *allocator = call_outputs_allocator();
     if (allocator == NULL)
-        return (CallError){strdup_printf("tritonserver gives no memory for outputs"), "INTERNAL"};
+        return (CallError){strdup_printf("memory is lacking for outputs"), "INTERNAL"};
     TRITONSERVER_Error *error =
         TRITONSERVER_InferenceRequestSetReleaseCallback(call->request, on_request_released, call);
     if (error == NULL)

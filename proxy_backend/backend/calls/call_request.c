@@ -78,7 +78,7 @@ static const char *find_input_fault(const Input *input, int datatype, const uint
         return "has an unknown datatype";
     for (uint32_t i = 0; i < input->dims; i++)
         if (input->shape[i] < 0 || __builtin_mul_overflow(elements, (uint64_t)input->shape[i], &elements))
-            return "has an impossible shape";
+            return "has an invalid shape";
     bool right = datatype == TYPE_BYTES
         ? strings_fill(bytes, (uint64_t)input->size, elements)
         : !__builtin_mul_overflow(elements, element, &size) && size == (uint64_t)input->size;
@@ -94,7 +94,7 @@ static CallError add_input(
         input->size ? call_connection_memory(connection, input->memory, input->offset, input->size) : NULL;
     const char *wrong = name ? NULL : "has a name with a zero byte";
     if (wrong == NULL && input->size && theirs == NULL)
-        wrong = "lies in memory that the worker has not announced";
+        wrong = "refers to memory that the worker has not announced";
     if (theirs && bytes)
         memcpy(bytes, theirs, (size_t)input->size);
     if (wrong == NULL)

@@ -299,7 +299,7 @@ void calls_serve(Calls **all, const Caller *caller, const char *lane_path)
     calls->connection = call_connection_open(lane_path);
     if (calls->connection == NULL) { /* Or the worker is about to end, which its lane will report. */
         if (errno == EMFILE || errno == ENFILE)
-            log_error("model %s: a worker's calls cannot be made, no descriptors are left", caller->model_name);
+            log_error("model %s: a worker cannot make calls: no file descriptors are left", caller->model_name);
         free(calls);
         return;
     }
@@ -311,7 +311,7 @@ void calls_serve(Calls **all, const Caller *caller, const char *lane_path)
     calls->refs = 2;
     if (triton_error_consume(TRITONBACKEND_ModelServer(caller->model, &calls->server)) || calls->endpoint == NULL ||
         calls->name == NULL || !thread_start(&calls->reader, THREAD_SMALL_STACK, reader_run, calls)) {
-        log_error("model %s: a worker's calls cannot be made, no thread or memory is left", caller->model_name);
+        log_error("model %s: a worker cannot make calls: no threads or memory are left", caller->model_name);
         call_connection_close(calls->connection);
         calls->refs = 1;
         calls_unref(calls);

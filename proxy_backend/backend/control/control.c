@@ -36,7 +36,7 @@ struct Control {
 
 static char *transport_error(const char *what)
 {
-    return strdup_printf("the dispatcher cannot be asked: %s", what);
+    return strdup_printf("cannot send a request to the dispatcher: %s", what);
 }
 
 Control *control_new(const char *endpoint)
@@ -262,7 +262,7 @@ char *control_request(Control *control, const Buffer *request, Buffer *reply, in
     pthread_mutex_unlock(&control->lock);
     ShapeError shape_error;
     if (failure == NULL && !message_is_valid(msgpack_read(reply->data, reply->size), control_messages, &shape_error))
-        failure = strdup_printf("the dispatcher's answer is not understood: it sent %s", shape_error.text);
+        failure = strdup_printf("the dispatcher sent an invalid answer: %s", shape_error.text);
     if (failure == NULL && reply_is(reply, FAILURE_NAME)) {
         failure = reply_text(reply, FAILURE_text);
         if (failure == NULL)

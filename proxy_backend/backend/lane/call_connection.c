@@ -229,7 +229,7 @@ const char *call_connection_fault(const CallConnection *connection)
     return connection->fault;
 }
 
-static Memory *find(CallConnection *connection, int64_t number)
+static Memory *find_memory(CallConnection *connection, int64_t number)
 {
     for (size_t i = 0; i < connection->memory_count; i++)
         if (connection->memories[i].number == number)
@@ -240,13 +240,13 @@ static Memory *find(CallConnection *connection, int64_t number)
 /* Map memory that the worker has sent. Takes ownership of the descriptor. */
 static Received map_memory(CallConnection *connection, int64_t number, int descriptor)
 {
-    Memory *memories = find(connection, number) ? NULL
+    Memory *memories = find_memory(connection, number) ? NULL
         : connection->memory_count == MAX_CALL_MEMORIES
         ? NULL
         : realloc(connection->memories, (connection->memory_count + 1) * sizeof *memories);
     if (memories == NULL) {
         close(descriptor);
-        return set_fault(connection, "a memory was announced twice, or too many are at once");
+        return set_fault(connection, "the worker announced a memory twice, or too many");
     }
     connection->memories = memories;
     memories[connection->memory_count].number = number;
@@ -258,9 +258,9 @@ static Received map_memory(CallConnection *connection, int64_t number, int descr
 
 static Received unmap_memory(CallConnection *connection, int64_t number)
 {
-    Memory *memory = find(connection, number);
+    Memory *memory = find_memory(connection, number);
     if (memory == NULL)
-        return set_fault(connection, "a memory was returned, but never announced");
+        return set_fault(connection, "the worker returned a memory that it never announced");
     mapped_close(&memory->memory);
     *memory = connection->memories[--connection->memory_count];
     return RECEIVED_NOTHING;
@@ -315,7 +315,7 @@ static Received receive_message(CallConnection *connection, Reader *message)
     if (size == 0)
         return RECEIVED_END;
     if (cut && memory && count == 0)
-        return set_fault(connection, "no descriptors are left here for the memory of its calls");
+        return set_fault(connection, "no file descriptors are left for the memory of its calls");
     if (cut)
         return set_fault(connection, "a message about calls was longer than the protocol allows");
     if (!fits) {
@@ -323,7 +323,7 @@ static Received receive_message(CallConnection *connection, Reader *message)
         return RECEIVED_FAULT;
     }
     if (reader.malformed || memory || count)
-        return set_fault(connection, "a malformed message about a call");
+        return set_fault(connection, "the worker sent a malformed message about a call");
     return forget ? unmap_memory(connection, number) : RECEIVED_MESSAGE;
 }
 
@@ -346,7 +346,7 @@ Received call_connection_receive(CallConnection *connection, int timeout_ms, Rea
 
 const uint8_t *call_connection_memory(CallConnection *connection, int64_t number, int64_t offset, int64_t size)
 {
-    Memory *memory = find(connection, number);
+    Memory *memory = find_memory(connection, number);
     return memory ? mapped_bytes(&memory->memory, offset, size) : NULL;
 }
 

@@ -36,7 +36,7 @@ static LaneState set_fault(Lane *lane, const char *what)
 /* Returns the error for a failure on our side, where another worker would not help either. */
 static char *connect_error(const char *why)
 {
-    return strdup_printf("no worker can be connected with: %s", why);
+    return strdup_printf("cannot connect to a worker: %s", why);
 }
 
 Lane *lane_connect(const char *path, char **failure)
@@ -46,7 +46,7 @@ Lane *lane_connect(const char *path, char **failure)
     *failure = NULL;
     size_t size = strlen(path);
     if (lane == NULL || size >= sizeof address.sun_path) {
-        *failure = connect_error(lane ? "the path of its socket is too long" : "out of memory");
+        *failure = connect_error(lane ? "the path of the worker's socket is too long" : "out of memory");
         free(lane);
         return NULL;
     }
@@ -85,8 +85,8 @@ static LaneState send_packet(Lane *lane, const void *data, size_t size, int desc
         return LANE_UNREAD;
     /* The socket has room for everything that can be in flight unless the worker has stopped reading. Do not wait. */
     if (errno == EAGAIN)
-        return set_fault(lane, "the worker does not read what it is sent");
-    snprintf(lane->fault, sizeof lane->fault, "the worker cannot be sent anything: %s", strerror(errno));
+        return set_fault(lane, "the worker does not read from its socket");
+    snprintf(lane->fault, sizeof lane->fault, "cannot send to the worker: %s", strerror(errno));
     return LANE_FAULT;
 }
 
@@ -96,7 +96,7 @@ static LaneState announce_arena(Lane *lane)
                                           "Announce"; /* Includes the number, 0. */
     int fd = arena_open_readonly(&lane->arena);
     if (fd < 0)
-        return set_fault(lane, "the lane's memory cannot be passed on: no descriptors are left");
+        return set_fault(lane, "cannot send the lane's memory to the worker: no file descriptors are left");
     LaneState state = send_packet(lane, announcement, sizeof announcement, -1);
     if (state == LANE_OK)
         state = send_packet(lane, "", 1, fd);
@@ -135,7 +135,7 @@ LaneState lane_send(Lane *lane, const Buffer *message)
     return state;
 }
 
-static Memory *find(Lane *lane, int64_t number)
+static Memory *find_memory(Lane *lane, int64_t number)
 {
     for (size_t i = 0; i < lane->memory_count; i++)
         if (lane->memories[i].number == number)
@@ -150,7 +150,7 @@ static LaneState receive_error(Lane *lane)
         return LANE_TIMEOUT;
     if (errno == ECONNRESET)
         return LANE_UNREAD;
-    snprintf(lane->fault, sizeof lane->fault, "nothing can be received from the worker: %s", strerror(errno));
+    snprintf(lane->fault, sizeof lane->fault, "cannot receive from the worker: %s", strerror(errno));
     return LANE_FAULT;
 }
 
@@ -199,7 +199,7 @@ static LaneState receive_descriptor(Lane *lane)
         ready = poll(&next, 1, DESCRIPTOR_TIMEOUT_MS);
     while (ready < 0 && errno == EINTR);
     if (ready == 0)
-        return set_fault(lane, "nothing came behind an announcement");
+        return set_fault(lane, "the worker announced memory, but did not send its descriptor");
     ssize_t size;
     do
         size = recvmsg(lane->fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
@@ -210,16 +210,15 @@ static LaneState receive_descriptor(Lane *lane)
     if (size == 0)
         return LANE_CLOSED;
     if (fd < 0 && message.msg_flags & MSG_CTRUNC)
-        return set_fault(
-            lane, "the worker's memory cannot be taken: no descriptors are left here, or it passed several");
+        return set_fault(lane, "cannot receive the worker's memory: no file descriptors are left, or it sent several");
     if (fd < 0)
-        return set_fault(lane, "something else than a descriptor came behind an announcement");
-    Memory *memories = find(lane, lane->announced_number) || lane->memory_count == MAX_LANE_MEMORIES
+        return set_fault(lane, "the worker announced memory, but sent something else");
+    Memory *memories = find_memory(lane, lane->announced_number) || lane->memory_count == MAX_LANE_MEMORIES
         ? NULL
         : realloc(lane->memories, (lane->memory_count + 1) * sizeof *memories);
     if (memories == NULL) {
         close(fd);
-        return set_fault(lane, "a memory was announced twice, or too many were");
+        return set_fault(lane, "the worker announced a memory twice, or too many");
     }
     lane->memories = memories;
     memories[lane->memory_count].number = lane->announced_number;
@@ -293,11 +292,11 @@ LaneState lane_receive(Lane *lane, Reader *message)
 
 const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t size)
 {
-    Memory *memory = find(lane, number);
+    Memory *memory = find_memory(lane, number);
     const uint8_t *bytes = memory ? mapped_bytes(&memory->memory, offset, size) : NULL;
     if (bytes == NULL)
         snprintf(lane->fault, sizeof lane->fault,
-            memory ? "the worker points at bytes %ld to %ld+%ld of a memory that is smaller"
+            memory ? "the worker refers to bytes %ld to %ld+%ld of a memory that is smaller"
                    : "the worker refers to memory segment %ld, which it never announced (%ld, %ld)",
             memory ? (long)offset : (long)number, (long)offset, (long)size);
     else if (number == ARENA_MEMORY) {

@@ -32,7 +32,7 @@ static void remove_flight(Streams *streams, Flight *flight)
     pthread_cond_broadcast(&streams->changed);
 }
 
-static Flight *find(Streams *streams, int64_t id)
+static Flight *find_flight(Streams *streams, int64_t id)
 {
     pthread_mutex_lock(&streams->lock);
     Flight *flight = streams->flights;
@@ -181,9 +181,9 @@ static LaneState handle_parts(Streams *streams, Reader *message, Slice tag)
     for (uint32_t i = 0; i < count && state == LANE_OK; i++) {
         uint32_t fields = msgpack_get_array(message);
         int64_t number = msgpack_get_int(message);
-        Flight *flight = message->malformed ? NULL : find(streams, number);
+        Flight *flight = message->malformed ? NULL : find_flight(streams, number);
         if (flight == NULL || !flight->begun)
-            return set_fault(streams->lane, "the worker spoke of a batch that is not under way", tag);
+            return set_fault(streams->lane, "the worker sent a message about a batch that is not in flight", tag);
         state = handle_part(streams, flight, message);
         if (state == LANE_OK)
             msgpack_skip_rest(message, fields, PART_REF_SIZE);
@@ -197,7 +197,7 @@ static LaneState handle_returned(Streams *streams, Flight *flight, Reader *messa
     for (uint32_t i = 0; i < count; i++) {
         int64_t index = msgpack_get_int(message);
         if (message->malformed || index < 0 || index >= (int64_t)flight->count)
-            return set_fault(streams->lane, "the worker has queued a request again that there is not", (Slice){"", 0});
+            return set_fault(streams->lane, "the worker rescheduled a request that does not exist", (Slice){"", 0});
         if (flight->streams[index].to.factory == NULL)
             continue; /* The last answer has already been sent. Do not send another one. */
         stream_close(&flight->streams[index]);
@@ -265,7 +265,7 @@ static LaneState handle_message(Streams *streams, Reader *message)
     if (slice_is(tag, ROOM_NAME)) {
         /* Reject an invalid limit: batches would wait forever. */
         if (number < 1 && !(number == 0 && streams->room > 0))
-            return set_fault(streams->lane, "the worker has room for less than one batch", tag);
+            return set_fault(streams->lane, "the worker limits its batches to less than one", tag);
         pthread_mutex_lock(&streams->lock);
         streams->room = number;
         streams->is_retiring = number == 0;
@@ -273,9 +273,9 @@ static LaneState handle_message(Streams *streams, Reader *message)
         pthread_mutex_unlock(&streams->lock);
         return LANE_OK;
     }
-    Flight *flight = find(streams, number);
+    Flight *flight = find_flight(streams, number);
     if (flight == NULL)
-        return set_fault(streams->lane, "the worker spoke of a batch that is not under way", tag);
+        return set_fault(streams->lane, "the worker sent a message about a batch that is not in flight", tag);
     if (slice_is(tag, BATCH_BEGUN_NAME) && !flight->begun) /* A batch begins only once. */
         return handle_begun(streams, flight);
     /* Before it begins, a batch can still be retried, which would repeat its answers. */
@@ -289,7 +289,7 @@ static LaneState handle_message(Streams *streams, Reader *message)
         return finish_flight(streams, flight, NULL);
     if (slice_is(tag, BATCH_FAILED_NAME))
         return handle_failed(streams, flight, message);
-    return set_fault(streams->lane, "the worker said something that is not for a proxy", tag);
+    return set_fault(streams->lane, "the worker sent a message that is not for a proxy", tag);
 }
 
 void *lane_reader_run(void *argument)

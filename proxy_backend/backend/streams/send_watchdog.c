@@ -33,9 +33,8 @@ static void check_sender(WatchedSender *sender)
     sender->seen = sends;
     if (sender->stuck_checks < MAX_STUCK_CHECKS)
         return;
-    log_error(
-        "model %s: tritonserver has not taken an answer of a stream for %d s: its gRPC part hangs, as it may when "
-        "clients cancel streams whose answers come fast; it is ended, to be started again",
+    log_error("model %s: tritonserver has not accepted an answer of a stream for %d s: its gRPC frontend hangs, as it "
+              "can when clients cancel streams with fast answers; killing it for a restart",
         sender->model, MAX_STUCK_CHECKS * WATCHDOG_INTERVAL_MS / 1000);
     kill(getpid(), SIGKILL); /* Do not shut down in order: this would wait for the same locks. */
 }
@@ -63,7 +62,7 @@ static void start(void)
     if (thread_start(&thread, THREAD_SMALL_STACK, watchdog_run, NULL))
         pthread_detach(thread);
     else
-        log_error("cannot start a thread to watch over streams: a tritonserver that hangs will not be noticed");
+        log_error("cannot start the thread that watches streams: a hanging tritonserver will not be noticed");
 }
 
 void watchdog_begin(WatchedSender *sender, const char *model)

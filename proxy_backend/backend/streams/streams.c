@@ -85,10 +85,9 @@ static LaneState send_batch(Streams *streams, Flight *flight, TRITONBACKEND_Requ
     *text = batch_encode(proxy, requests, flight->count, flight->lost_workers > 0, flight->received_ns, &circular);
     if (*text == NULL && circular) {
         proxy->avoid.size = proxy->avoid_count = 0; /* Keep the lane, because other batches are in flight on it. */
-        *text =
-            strdup_printf("model %s: a call came back to the worker that waits for it; register the model with lanes=1 "
-                          "and more instances, or break the circle of calls",
-                proxy->model->name);
+        *text = strdup_printf("model %s: a call came back to the worker that waits for it; register the model with "
+                              "max_inflight_batches=1 and more instances, or remove the circular call",
+            proxy->model->name);
     }
     if (*text)
         return LANE_FAULT;

@@ -18,7 +18,7 @@
 static const uint64_t max_grpc_bytes = INT32_MAX;
 
 static const char size_mismatch[] = "has a different size than its shape requires";
-static const char copy_error[] = "an output cannot be copied to the device it is wanted on";
+static const char copy_error[] = "an output cannot be copied to its device";
 
 bool output_fault(Lane *lane, const char *name, const char *what)
 {
@@ -41,7 +41,7 @@ bool output_read(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor)
     for (uint32_t i = 0; i < tensor->dims; i++) {
         tensor->shape[i] = msgpack_get_int(reader);
         if (tensor->shape[i] < 0 || __builtin_mul_overflow(elements, (uint64_t)tensor->shape[i], &elements))
-            return output_fault(lane, tensor->name, "has an impossible shape");
+            return output_fault(lane, tensor->name, "has an invalid shape");
     }
     int64_t memory = msgpack_get_int(reader), offset = msgpack_get_int(reader);
     tensor->size = msgpack_get_int(reader);
@@ -51,7 +51,7 @@ bool output_read(Lane *lane, Reader *reader, bool may_lend, Tensor *tensor)
     tensor->bytes = (const uint8_t *)"";
     if (memory == OWN_MEMORY) {
         if (!may_lend || tensor->datatype == TYPE_BYTES || tensor->size <= 0)
-            return output_fault(lane, tensor->name, "lies where it was not asked for");
+            return output_fault(lane, tensor->name, "is in memory that was not requested");
         tensor->bytes = NULL;
         tensor->address = offset;
     } else if (tensor->size != 0) {
@@ -215,7 +215,7 @@ static TRITONSERVER_Error *destination_for(Lane *lane, PartialResponse *partial,
     return buffer_fits(buffer, tensor)
         ? NULL
         : TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE,
-              "a worker ended while its answer was read, and the next one answered with other shapes");
+              "a worker exited while its answer was being read, and the next worker answered with other shapes");
 }
 
 bool output_fill(Lane *lane, PartialResponse *partial, TRITONBACKEND_Response *response, const Tensor *tensor,

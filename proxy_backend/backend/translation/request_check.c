@@ -85,7 +85,7 @@ static const char *find_input_fault(TRITONBACKEND_Request *request, const char *
                 TRITONBACKEND_InputProperties(input, name, &datatype, &shape, &dims, &size, &pieces)) &&
             datatype == TYPE_BYTES && input_element_bytes(request, input, shape, dims, datatype, size) == size &&
             !holds_strings(input, shape, dims, pieces))
-            return "does not hold as many length-prefixed strings as its shape requires";
+            return "does not contain as many length-prefixed strings as its shape requires";
     }
     return NULL;
 }
@@ -141,14 +141,12 @@ static char *check_sequence_id(const Model *model, TRITONBACKEND_Request *reques
     if (model->max_sequence_id == 0)
         return NULL;
     if (!triton_error_consume(TRITONBACKEND_RequestCorrelationIdString(request, &text)) && text && *text)
-        return strdup_printf(
-            "model %s: the sequence id is a string, and the model's control input for it takes a number: "
-            "send a number, "
-            "or declare the control's data_type as TYPE_STRING",
+        return strdup_printf("model %s: the sequence id is a string, but the model's control input for it is a number: "
+                             "send a number, or declare the control's data_type as TYPE_STRING",
             model->name);
     if (!triton_error_consume(TRITONBACKEND_RequestCorrelationId(request, &number)) && number > model->max_sequence_id)
         return strdup_printf("model %s: the sequence id %" PRIu64
-                             " is too large for the model's control input, which takes at most %" PRIu64,
+                             " is too large for the model's control input, whose maximum is %" PRIu64,
             model->name, number, model->max_sequence_id);
     return NULL;
 }

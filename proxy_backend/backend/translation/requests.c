@@ -30,9 +30,9 @@ static char *copy_input(Lane *lane, TRITONBACKEND_Input *input, uint32_t pieces,
         int64_t memory_id = 0;
         failure = triton_error_text(TRITONBACKEND_InputBuffer(input, i, &piece, &piece_size, &memory_type, &memory_id));
         if (failure == NULL && piece_size > size - done)
-            failure = strdup_printf("it holds more than the declared %" PRIu64 " bytes", size);
+            failure = strdup_printf("it has more than the declared %" PRIu64 " bytes", size);
         if (failure == NULL && !tensor_copy(lane->arena.map + *offset + done, piece, piece_size, memory_type))
-            failure = strdup_printf("it lies on a device that cannot be read");
+            failure = strdup_printf("it is on a device that cannot be read");
         done += piece_size;
     }
     if (failure == NULL && done != size)
@@ -85,7 +85,7 @@ static char *put_input(Proxy *proxy, TRITONBACKEND_Request *request, uint32_t in
         failure =
             triton_error_text(TRITONBACKEND_InputProperties(input, &name, &datatype, &shape, &dims, &size, &pieces));
     if (failure == NULL && (datatype <= TYPE_INVALID || datatype >= TYPE_COUNT))
-        failure = strdup_printf("its datatype is unknown here");
+        failure = strdup_printf("its datatype is not supported");
     if (failure == NULL && size)
         failure = copy_input(proxy->lane, input, pieces, size, &offset);
     if (failure) {

@@ -178,7 +178,7 @@ bool response_forward(Proxy *proxy, const Receiver *to, Reader *answer, Outcome 
         triton_error_consume(error);
         return false;
     }
-    /* Give the credit before tritonserver sends the response, which may take it long over gRPC. */
+    /* Give the credit before tritonserver sends the response, which can take long over gRPC. */
     if (right && to->last)
         lane_credit_lent(proxy->lane);
     outcome->failed = error != NULL;
@@ -195,7 +195,7 @@ void response_send_error(
     TRITONBACKEND_Response *response;
     TRITONSERVER_Error *error = new_response(to, &response);
     if (error) {
-        log_error("a request cannot be answered: %s", TRITONSERVER_ErrorMessage(error));
+        log_error("cannot answer a request: %s", TRITONSERVER_ErrorMessage(error));
         TRITONSERVER_ErrorDelete(error);
         return;
     }

@@ -125,7 +125,7 @@ static TRITONSERVER_Error *get_family(const Update *update, Family **family)
     if (*family)
         return (*family)->kind == update->kind
             ? NULL
-            : TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "a family of this name and of another kind is there already");
+            : TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "a family with this name but of another kind exists already");
     if (update->kind >= KIND_COUNT)
         return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "unknown kind of metric");
     if (strncmp(update->family, TRITONS_METRICS, strlen(TRITONS_METRICS)) == 0)
@@ -164,12 +164,12 @@ static void drop_family(Family *family)
 static const char *metric_fault(const Metrics *metrics, const Update *update)
 {
     if (metrics->count == MAX_METRICS)
-        return "this instance has as many metrics as there may be: labels have too many values";
+        return "this instance has too many metrics: labels have too many values";
     if (strlen(update->family) + strlen(update->description) + update->labels_size > MAX_TEXT_BYTES)
         return "its name, description and labels have more than 64 KiB";
     for (size_t i = 0; i < update->label_count && update->kind == KIND_HISTOGRAM; i++)
         if (strcmp(update->labels[2 * i], "le") == 0)
-            return "a histogram's buckets have the label 'le'";
+            return "the label 'le' is reserved for a histogram's buckets";
     return NULL;
 }
 

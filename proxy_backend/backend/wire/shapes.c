@@ -8,17 +8,17 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool fits(Reader *reader, const Shape *shape, ShapeError *shape_error);
+static bool check_value(Reader *reader, const Shape *shape, ShapeError *shape_error);
 
 /* Set the error. Returns false. */
-static bool wrong(ShapeError *shape_error, const char *what)
+static bool set_error(ShapeError *shape_error, const char *what)
 {
     snprintf(shape_error->text, sizeof shape_error->text, " %s", what);
     return false;
 }
 
 /* Prepend a place to the error. Returns false. */
-__attribute__((format(printf, 2, 3))) static bool within(ShapeError *shape_error, const char *where, ...)
+__attribute__((format(printf, 2, 3))) static bool prefix_error(ShapeError *shape_error, const char *where, ...)
 {
     ShapeError whole;
     va_list values;
@@ -34,41 +34,41 @@ __attribute__((format(printf, 2, 3))) static bool within(ShapeError *shape_error
 static bool list_fits(Reader *reader, const Shape *item, ShapeError *shape_error)
 {
     if (msgpack_kind(reader) != MSGPACK_ARRAY)
-        return wrong(shape_error, "is not an array");
+        return set_error(shape_error, "is not an array");
     uint32_t count = msgpack_get_array(reader);
     if (reader->malformed)
-        return wrong(shape_error, "is cut off");
+        return set_error(shape_error, "is cut off");
     for (uint32_t i = 0; i < count; i++)
-        if (!fits(reader, item, shape_error))
-            return within(shape_error, "[%u]", i);
+        if (!check_value(reader, item, shape_error))
+            return prefix_error(shape_error, "[%u]", i);
     return true;
 }
 
 static bool text_fits(Reader *reader, const char *const *choices, ShapeError *shape_error)
 {
     if (msgpack_kind(reader) != MSGPACK_TEXT)
-        return wrong(shape_error, "is not a string");
+        return set_error(shape_error, "is not a string");
     Slice text = msgpack_get_text(reader);
     if (reader->malformed)
-        return wrong(shape_error, "is cut off");
+        return set_error(shape_error, "is cut off");
     if (!utf8_is_valid(text))
-        return wrong(shape_error, "is not valid UTF-8");
+        return set_error(shape_error, "is not valid UTF-8");
     bool chosen = choices == NULL;
     for (; !chosen && *choices; choices++)
         chosen = slice_is(text, *choices);
-    return chosen || wrong(shape_error, "is none of the texts that it may be");
+    return chosen || set_error(shape_error, "is not one of the allowed texts");
 }
 
 static bool texts_fit(Reader *reader, ShapeError *shape_error)
 {
     if (msgpack_kind(reader) != MSGPACK_MAP)
-        return wrong(shape_error, "is not a map");
+        return set_error(shape_error, "is not a map");
     uint32_t pairs = msgpack_get_map(reader);
     if (reader->malformed)
-        return wrong(shape_error, "is cut off");
+        return set_error(shape_error, "is cut off");
     for (uint32_t i = 0; i < pairs; i++)
         if (!text_fits(reader, NULL, shape_error) || !text_fits(reader, NULL, shape_error))
-            return within(shape_error, "[…]");
+            return prefix_error(shape_error, "[…]");
     return true;
 }
 
@@ -79,14 +79,14 @@ static bool elements_fit(Reader *reader, const Declared *declared, uint32_t left
     for (; taken < declared->count; taken++) {
         const Field *field = &declared->fields[taken];
         if (taken == left && field->required)
-            return wrong(shape_error, "is missing") || within(shape_error, ".%s", field->name);
+            return set_error(shape_error, "is missing") || prefix_error(shape_error, ".%s", field->name);
         if (taken == left)
             break;
-        if (!fits(reader, &field->shape, shape_error))
-            return within(shape_error, ".%s", field->name);
+        if (!check_value(reader, &field->shape, shape_error))
+            return prefix_error(shape_error, ".%s", field->name);
     }
     msgpack_skip_rest(reader, left, taken);
-    return !reader->malformed || wrong(shape_error, "is cut off");
+    return !reader->malformed || set_error(shape_error, "is cut off");
 }
 
 /* Check the fields of a map of `pairs` pairs, whose "type" names the message. */
@@ -99,37 +99,39 @@ static bool pairs_fit(Reader *reader, const Declared *declared, uint32_t pairs, 
         while (index < declared->count && !slice_is(key, declared->fields[index].name))
             index++;
         if (index < declared->count) {
-            if (!fits(reader, &declared->fields[index].shape, shape_error))
-                return within(shape_error, ".%s", declared->fields[index].name);
+            if (!check_value(reader, &declared->fields[index].shape, shape_error))
+                return prefix_error(shape_error, ".%s", declared->fields[index].name);
             seen |= UINT64_C(1) << index;
         } else if (!slice_is(key, "type") || !slice_is(msgpack_get_text(reader), declared->name)) {
-            return wrong(shape_error, "has a field that is not declared");
+            return set_error(shape_error, "has an undeclared field");
         }
     }
     for (uint32_t index = 0; index < declared->count; index++)
         if (declared->fields[index].required && !(seen >> index & 1))
-            return wrong(shape_error, "is missing") || within(shape_error, ".%s", declared->fields[index].name);
+            return set_error(shape_error, "is missing") ||
+                prefix_error(shape_error, ".%s", declared->fields[index].name);
     return true;
 }
 
 static bool struct_fits(Reader *reader, const Declared *declared, ShapeError *shape_error)
 {
     if (msgpack_kind(reader) != MSGPACK_ARRAY)
-        return wrong(shape_error, "is not an array");
+        return set_error(shape_error, "is not an array");
     uint32_t count = msgpack_get_array(reader);
-    return reader->malformed ? wrong(shape_error, "is cut off") : elements_fit(reader, declared, count, shape_error);
+    return reader->malformed ? set_error(shape_error, "is cut off")
+                             : elements_fit(reader, declared, count, shape_error);
 }
 
 /* Read a value that contains no others, unless it has the wrong kind. */
 static bool plain_fits(Reader *reader, bool right, const char *what, ShapeError *shape_error)
 {
     if (!right)
-        return wrong(shape_error, what);
+        return set_error(shape_error, what);
     msgpack_skip(reader, 0);
-    return !reader->malformed || wrong(shape_error, "is cut off");
+    return !reader->malformed || set_error(shape_error, "is cut off");
 }
 
-static bool fits(Reader *reader, const Shape *shape, ShapeError *shape_error)
+static bool check_value(Reader *reader, const Shape *shape, ShapeError *shape_error)
 {
     /* Fast path: most integers are small. */
     if (shape->kind == SHAPE_INT && reader->next < reader->end && *reader->next < 0x80) {
@@ -192,6 +194,6 @@ bool message_is_valid(Reader message, const Declared *const *messages, ShapeErro
     bool right = is_map ? pairs_fit(&message, declared, count, shape_error)
                         : elements_fit(&message, declared, count - 1, shape_error);
     if (right && message.next != message.end)
-        right = wrong(shape_error, "has something behind it");
-    return right || within(shape_error, "a malformed message: %s", declared->name);
+        right = set_error(shape_error, "is followed by more data");
+    return right || prefix_error(shape_error, "a malformed message: %s", declared->name);
 }

@@ -21,7 +21,7 @@ bool server_information(Server *server, Buffer *json, Problem *problem)
 /* Handle the core's answer about a model. One that the core lacks may be loaded on request. `left` is the value of
  * pending_models_left before the core was asked.
  */
-static bool said(Server *server, Slice model, size_t left, TRITONSERVER_Error *error, Problem *problem)
+static bool check_model_answer(Server *server, Slice model, size_t left, TRITONSERVER_Error *error, Problem *problem)
 {
     if (api_succeeded(error, problem))
         return true;
@@ -36,7 +36,8 @@ bool model_information(Server *server, Slice model, Slice version, Buffer *json,
     TRITONSERVER_Message *message = NULL;
     size_t left = pending_models_left(server->pending_models);
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        said(server, model, left, triton.ServerModelMetadata(server->server, name.text, number, &message), problem) &&
+        check_model_answer(
+            server, model, left, triton.ServerModelMetadata(server->server, name.text, number, &message), problem) &&
         message_put_json(message, json, problem);
 }
 
@@ -47,7 +48,8 @@ bool model_configuration(Server *server, Slice model, Slice version, Buffer *jso
     TRITONSERVER_Message *message = NULL;
     size_t left = pending_models_left(server->pending_models);
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        said(server, model, left, triton.ServerModelConfig(server->server, name.text, number, 1, &message), problem) &&
+        check_model_answer(
+            server, model, left, triton.ServerModelConfig(server->server, name.text, number, 1, &message), problem) &&
         message_put_json(message, json, problem);
 }
 
@@ -58,7 +60,8 @@ bool model_statistics(Server *server, Slice model, Slice version, Buffer *json, 
     TRITONSERVER_Message *message = NULL;
     size_t left = pending_models_left(server->pending_models);
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        said(server, model, left, triton.ServerModelStatistics(server->server, name.text, number, &message), problem) &&
+        check_model_answer(
+            server, model, left, triton.ServerModelStatistics(server->server, name.text, number, &message), problem) &&
         message_put_json(message, json, problem);
 }
 

@@ -32,8 +32,7 @@ bool log_settings_read(Server *server, Buffer *json, Problem *problem)
 static bool want_flag(const LogChange *change, bool *wanted, Problem *problem)
 {
     if (change->type != PARAMETER_BOOL)
-        return problem_set(
-            problem, PROBLEM_INVALID, "log setting '%.*s' has to be a boolean", SLICE_ARGS(change->name));
+        return problem_set(problem, PROBLEM_INVALID, "log setting '%.*s' must be a boolean", SLICE_ARGS(change->name));
     *wanted = change->boolean;
     return true;
 }
@@ -43,10 +42,10 @@ static bool want_format(const LogChange *change, bool *iso8601, Problem *problem
     *iso8601 = change->type == PARAMETER_STRING && slice_is(change->string, "ISO8601");
     if (*iso8601 || (change->type == PARAMETER_STRING && slice_is(change->string, "default")))
         return true;
-    return problem_set(problem, PROBLEM_INVALID, "log setting 'log_format' has to be \"default\" or \"ISO8601\"");
+    return problem_set(problem, PROBLEM_INVALID, "log setting 'log_format' must be \"default\" or \"ISO8601\"");
 }
 
-static bool want(const LogChange *change, Wanted *wanted, Problem *problem)
+static bool parse_change(const LogChange *change, Wanted *wanted, Problem *problem)
 {
     if (slice_is(change->name, "log_file"))
         return problem_set(
@@ -64,13 +63,13 @@ static bool want(const LogChange *change, Wanted *wanted, Problem *problem)
             change->name.size < 100 ? (int)change->name.size : 100, change->name.start ? change->name.start : "");
     if (change->type != PARAMETER_INT || change->integer > INT_MAX)
         return problem_set(
-            problem, PROBLEM_INVALID, "log setting 'log_verbose_level' has to be a whole number, 0 or more");
+            problem, PROBLEM_INVALID, "log setting 'log_verbose_level' must be a whole number, 0 or more");
     wanted->verbose = (unsigned)change->integer;
     return true;
 }
 
 /* Apply the settings. With NULL for the options, the functions take effect at once. */
-static bool set(const Wanted *wanted, Problem *problem)
+static bool apply_settings(const Wanted *wanted, Problem *problem)
 {
     return api_succeeded(triton.ServerOptionsSetLogInfo(NULL, wanted->info), problem) &&
         api_succeeded(triton.ServerOptionsSetLogWarn(NULL, wanted->warning), problem) &&
@@ -81,7 +80,7 @@ static bool set(const Wanted *wanted, Problem *problem)
 }
 
 /* Report the settings to the dispatcher. The caller holds the lock, so that reports are in the order of changes. */
-static void report(const ParsedOptions *options)
+static void report_settings(const ParsedOptions *options)
 {
     char line[128];
     int size = snprintf(line, sizeof line, "\x1elog settings: info=%d warning=%d error=%d verbose=%u\n",
@@ -93,7 +92,7 @@ static void report(const ParsedOptions *options)
 void log_settings_report(Server *server)
 {
     pthread_mutex_lock(&server->lock);
-    report(&server->options);
+    report_settings(&server->options);
     pthread_mutex_unlock(&server->lock);
 }
 
@@ -108,8 +107,8 @@ bool log_settings_change(Server *server, const LogChange *changes, size_t count,
         .verbose = options->log_verbose};
     bool right = true;
     for (size_t i = 0; right && i < count; i++)
-        right = want(&changes[i], &wanted, problem);
-    right = right && set(&wanted, problem);
+        right = parse_change(&changes[i], &wanted, problem);
+    right = right && apply_settings(&wanted, problem);
     if (right) {
         options->log_info = wanted.info;
         options->log_warning = wanted.warning;
@@ -120,7 +119,7 @@ bool log_settings_change(Server *server, const LogChange *changes, size_t count,
         log_enable(LOG_WARNING, wanted.warning);
         log_enable(LOG_ERROR, wanted.error);
         log_enable(LOG_VERBOSE, wanted.verbose > 0);
-        report(options);
+        report_settings(options);
     }
     pthread_mutex_unlock(&server->lock);
     return right;

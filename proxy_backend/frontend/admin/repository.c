@@ -49,7 +49,8 @@ static TRITONSERVER_Parameter *make_parameter(const LoadParameter *parameter, Pr
         free(value);
     }
     if (made == NULL)
-        problem_set(problem, PROBLEM_INVALID, "parameter '%s' cannot be handed on: has it a NUL?", name.text);
+        problem_set(
+            problem, PROBLEM_INVALID, "parameter '%s' cannot be passed to the core: it may contain a NUL", name.text);
     return made;
 }
 

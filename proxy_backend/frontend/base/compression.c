@@ -61,7 +61,7 @@ bool compression_load(const char *library, Problem *problem)
         {"deflate", &zlib.deflate}, {"deflateEnd", &zlib.deflate_end}};
     void *handle = dlopen(library ? library : "libz.so.1", RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL)
-        return problem_set(problem, PROBLEM_UNSUPPORTED, "zlib cannot be loaded: %s", dlerror());
+        return problem_set(problem, PROBLEM_UNSUPPORTED, "cannot load zlib: %s", dlerror());
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *found = dlsym(handle, functions[i].name);
         if (found == NULL) {
@@ -87,7 +87,7 @@ static const char *name_of(Compression compression)
 static bool is_there(Problem *problem)
 {
     return loaded ||
-        problem_set(problem, PROBLEM_UNSUPPORTED, "this server has no zlib, so it takes nothing compressed");
+        problem_set(problem, PROBLEM_UNSUPPORTED, "this server has no zlib, so it does not accept compressed requests");
 }
 
 /* Give a stream the next part of its input. */
@@ -122,7 +122,7 @@ static bool expand(Stream *stream, const char *name, Slice input, Buffer *output
         int result = zlib.inflate(stream, Z_NO_FLUSH);
         size_t made = room - stream->avail_out;
         if (made > left)
-            return problem_set(problem, PROBLEM_TOO_LARGE, "the %s body has more than %llu bytes when it is expanded",
+            return problem_set(problem, PROBLEM_TOO_LARGE, "the %s body has more than %llu bytes after decompression",
                 name, (unsigned long long)limit);
         output->size += made;
         left -= made;
@@ -131,14 +131,14 @@ static bool expand(Stream *stream, const char *name, Slice input, Buffer *output
             if (!more)
                 return true;
             if (strcmp(name, "gzip") != 0 || zlib.inflate_reset(stream) != Z_OK)
-                return problem_set(problem, PROBLEM_INVALID, "something follows the end of the %s body", name);
+                return problem_set(problem, PROBLEM_INVALID, "the %s body is followed by more data", name);
         } else if (result == Z_MEM_ERROR) {
             return problem_no_memory(problem);
         } else if (result != Z_OK && result != Z_BUF_ERROR) {
             return problem_set(problem, PROBLEM_INVALID, "the body is not valid %s: %s", name,
                 stream->message ? stream->message : "it is damaged");
         } else if (!more && made < room) {
-            return problem_set(problem, PROBLEM_INVALID, "the %s body ends in the middle", name);
+            return problem_set(problem, PROBLEM_INVALID, "the %s body is truncated", name);
         }
     }
 }

@@ -57,7 +57,7 @@ uint64_t name_table_hash(Slice name)
 }
 
 /* Returns the entry of a name, or the free entry where it belongs. At least one entry must be free. */
-static NameTableEntry *place(NameTableEntry *entries, size_t room, uint64_t hash, Slice name)
+static NameTableEntry *find_slot(NameTableEntry *entries, size_t room, uint64_t hash, Slice name)
 {
     for (size_t at = hash & (room - 1);; at = (at + 1) & (room - 1)) {
         NameTableEntry *entry = &entries[at];
@@ -66,11 +66,11 @@ static NameTableEntry *place(NameTableEntry *entries, size_t room, uint64_t hash
     }
 }
 
-static NameTableEntry *found(const NameTable *names, Slice name)
+static NameTableEntry *find_entry(const NameTable *names, Slice name)
 {
     if (names->count == 0)
         return NULL;
-    NameTableEntry *entry = place(names->entries, names->room, name_table_hash(name), name);
+    NameTableEntry *entry = find_slot(names->entries, names->room, name_table_hash(name), name);
     return entry->name ? entry : NULL;
 }
 
@@ -86,7 +86,7 @@ static bool has_room(NameTable *names)
     for (size_t i = 0; i < names->room; i++) {
         const NameTableEntry *old = &names->entries[i];
         if (old->name)
-            *place(entries, room, old->hash, (Slice){old->name, old->size}) = *old;
+            *find_slot(entries, room, old->hash, (Slice){old->name, old->size}) = *old;
     }
     free(names->entries);
     names->entries = entries;
@@ -104,13 +104,13 @@ void name_table_free(NameTable *names)
 
 void *name_table_get(const NameTable *names, Slice name)
 {
-    const NameTableEntry *entry = found(names, name);
+    const NameTableEntry *entry = find_entry(names, name);
     return entry ? entry->value : NULL;
 }
 
 bool name_table_put(NameTable *names, Slice name, void *value)
 {
-    NameTableEntry *entry = found(names, name);
+    NameTableEntry *entry = find_entry(names, name);
     if (entry) {
         entry->value = value;
         return true;
@@ -121,14 +121,14 @@ bool name_table_put(NameTable *names, Slice name, void *value)
         return false;
     }
     uint64_t hash = name_table_hash(name);
-    *place(names->entries, names->room, hash, name) = (NameTableEntry){copy, name.size, hash, value};
+    *find_slot(names->entries, names->room, hash, name) = (NameTableEntry){copy, name.size, hash, value};
     names->count++;
     return true;
 }
 
 void *name_table_remove(NameTable *names, Slice name)
 {
-    NameTableEntry *entry = found(names, name);
+    NameTableEntry *entry = find_entry(names, name);
     if (entry == NULL)
         return NULL;
     void *value = entry->value;

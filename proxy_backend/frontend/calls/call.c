@@ -29,7 +29,7 @@ void *call_memory(Call *call, size_t size)
 const char *call_state_copy(CallState *state, Slice text, const char *what, Problem *problem)
 {
     if (!utf8_is_valid(text) || (text.size && memchr(text.start, '\0', text.size))) {
-        problem_set(problem, PROBLEM_INVALID, "%s is not valid UTF-8, or has a NUL in it", what);
+        problem_set(problem, PROBLEM_INVALID, "%s is not valid UTF-8, or contains a NUL", what);
         return NULL;
     }
     char *copy = arena_allocate(&state->memory, text.size + 1);
@@ -160,10 +160,10 @@ static const char *const type_names[] = {[PARAMETER_STRING] = "a string",
     [PARAMETER_BOOL] = "a boolean",
     [PARAMETER_DOUBLE] = "a double"};
 
-static bool wrong(const char *name, const CallParameter *value, const char *wanted, Problem *problem)
+static bool set_wrong_type(const char *name, const CallParameter *value, const char *wanted, Problem *problem)
 {
     bool is_core = value->type >= 0 && (size_t)value->type < sizeof type_names / sizeof *type_names;
-    return problem_set(problem, PROBLEM_INVALID, "parameter '%s' is %s, but it has to be %s", name,
+    return problem_set(problem, PROBLEM_INVALID, "parameter '%s' is %s, but must be %s", name,
         is_core ? type_names[value->type] : "a large number", wanted);
 }
 
@@ -180,7 +180,7 @@ static bool take_sequence_id(CallState *state, const CallParameter *value, Probl
         return api_succeeded(triton.InferenceRequestSetCorrelationId(state->request, id), problem);
     }
     if (value->type != PARAMETER_STRING)
-        return wrong("sequence_id", value, "a whole number or a string", problem);
+        return set_wrong_type("sequence_id", value, "a whole number or a string", problem);
     const char *id = call_state_copy(state, value->string, "the sequence_id", problem);
     state->sequence = id && *id ? id : NULL;
     return id && api_succeeded(triton.InferenceRequestSetCorrelationIdString(state->request, id), problem);
@@ -190,7 +190,7 @@ static bool take_sequence_flag(
     CallState *state, const char *name, uint32_t flag, const CallParameter *value, Problem *problem)
 {
     if (value->type != PARAMETER_BOOL)
-        return wrong(name, value, "a boolean", problem);
+        return set_wrong_type(name, value, "a boolean", problem);
     state->key.used = false;
     state->sequence_flags = value->boolean ? state->sequence_flags | flag : state->sequence_flags & ~flag;
     return true;
@@ -199,7 +199,7 @@ static bool take_sequence_flag(
 static bool read_natural(const char *name, const CallParameter *value, uint64_t *natural, Problem *problem)
 {
     if (value->type != PARAMETER_UNSIGNED && (value->type != PARAMETER_INT || value->integer < 0))
-        return wrong(name, value, "a whole number that is not negative", problem);
+        return set_wrong_type(name, value, "a whole number that is not negative", problem);
     *natural = value->type == PARAMETER_INT ? (uint64_t)value->integer : value->natural;
     return true;
 }
@@ -245,7 +245,7 @@ static bool forward_parameter(CallState *state, const char *name, const CallPara
         call_state_key(state, &value->number, sizeof value->number);
         return api_succeeded(triton.InferenceRequestSetDoubleParameter(state->request, name, value->number), problem);
     default:
-        return problem_set(problem, PROBLEM_INVALID, "parameter '%s' has a type that is not known", name);
+        return problem_set(problem, PROBLEM_INVALID, "parameter '%s' has an unknown type", name);
     }
 }
 
@@ -291,8 +291,8 @@ bool call_header(Call *call, Slice name, Slice value, Problem *problem)
     CallState *state = call_state(call);
     if (is_reserved(name))
         return problem_set(problem, PROBLEM_INVALID,
-            "header '%.*s' cannot be forwarded: requests have a parameter of that name, which is Triton's. Let the "
-            "header-forward-pattern not match it, or do not send it",
+            "header '%.*s' cannot be forwarded: Triton itself uses a parameter with this name. Change "
+            "header-forward-pattern so that it does not match, or do not send the header",
             SLICE_ARGS(name));
     const char *copy = one_more(state, problem) ? call_state_copy(state, name, "the name of a header", problem) : NULL;
     CallParameter parameter = {.type = PARAMETER_STRING, .string = value};

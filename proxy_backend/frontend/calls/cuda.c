@@ -55,7 +55,7 @@ static bool is_large_enough(void *base, uint64_t size, Problem *problem)
     size_t there;
     if (cuda.address_range(&start, &there, (uint64_t)(uintptr_t)base) != 0)
         return problem_set(
-            problem, PROBLEM_INVALID, "failed to register CUDA shared memory: its size cannot be found out");
+            problem, PROBLEM_INVALID, "failed to register CUDA shared memory: its size cannot be determined");
     uint64_t before = (uint64_t)(uintptr_t)base - start;
     if (before <= there && size <= there - before)
         return true;
@@ -68,10 +68,10 @@ bool cuda_open(Slice handle, int64_t device, uint64_t size, void **base, Problem
     pthread_once(&once, load);
     if (!cuda.complete)
         return problem_set(problem, PROBLEM_UNSUPPORTED,
-            "CUDA shared memory needs CUDA's runtime and driver, which this server has not found");
+            "CUDA shared memory needs CUDA's runtime and driver, which were not found on this server");
     if (handle.size != HANDLE)
         return problem_set(
-            problem, PROBLEM_INVALID, "a handle of CUDA has %d bytes, and this one %zu", HANDLE, handle.size);
+            problem, PROBLEM_INVALID, "a CUDA handle has %d bytes, but this one has %zu", HANDLE, handle.size);
     if (device < 0 || device > INT_MAX)
         return problem_set(problem, PROBLEM_INVALID, "there is no GPU %lld", (long long)device);
     Handle copy;

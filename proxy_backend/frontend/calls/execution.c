@@ -86,7 +86,7 @@ bool call_start(Call *call, CallOnResponse on_response, Problem *problem)
     if (state->sequence &&
         !sequence_request(server, state->model, state->sequence, state->sequence_flags, &state->in_progress))
         return problem_set(problem, PROBLEM_ELSEWHERE,
-            "another server takes this one's place, and could not go on with the sequence: begin it once more");
+            "another server is replacing this one and could not continue the sequence: begin it again");
     state->on_response = on_response;
     const CallsSettings *settings = calls_settings_of(state->calls);
     CachedResponse *cached = state->key.used ? response_cache_find(settings->cache, &state->key) : NULL;

@@ -39,7 +39,7 @@ static Piece *take_piece(CallState *parts, const char *name, size_t size, Proble
         memory->bytes > most - size) {
         refusals_count(REFUSED_OUTPUT_BYTES);
         problem_set(problem, PROBLEM_TOO_LARGE,
-            "output '%s' has %zu bytes; all outputs of a request may have %llu (output_bytes)", name, size,
+            "output '%s' has %zu bytes, but all outputs of a request may have only %llu (output_bytes)", name, size,
             (unsigned long long)most);
         return NULL;
     }

@@ -207,7 +207,7 @@ static void drop_spares(CallState *state, size_t kept)
 }
 
 /* Reset a call for its next use. */
-static void empty(CallState *state)
+static void reset_call(CallState *state)
 {
     Call *call = &state->call;
     size_t kept = state->calls->settings.kept_bytes;
@@ -245,7 +245,7 @@ static void empty(CallState *state)
 void calls_release(CallState *state)
 {
     Calls *calls = state->calls;
-    empty(state);
+    reset_call(state);
     pthread_mutex_lock(&calls->lock);
     bool stays = !calls->closed && calls->free_count < calls->settings.kept_calls;
     if (stays) {

@@ -124,13 +124,13 @@ static bool may_put(const RegionTable *table, Slice name, uint64_t *slot, Proble
         return problem_set(problem, PROBLEM_EXISTS, "shared memory region '%.*s' already in manager", SLICE_ARGS(name));
     if (table->most == 0)
         return problem_set(problem, PROBLEM_UNSUPPORTED,
-            "this server takes no shared memory of clients (its setting allow_client_shm): send tensors in the "
+            "this server does not accept clients' shared memory (setting allow_client_shm): send tensors in the "
             "request");
     *slot = find_free(file);
     return (file->count < table->most && *slot < MAX_SLOTS) ||
         problem_set(problem, PROBLEM_TOO_MANY,
-            "%llu shared memory regions are registered, as many as there may be (regions): unregister those that are "
-            "not needed",
+            "%llu shared memory regions are registered, which is the maximum (regions): unregister those that are not "
+            "needed",
             (unsigned long long)table->most);
 }
 

@@ -45,7 +45,7 @@ ResponseCache *response_cache_new(Server *server, uint64_t bytes, Problem *probl
     if (getrandom(cache->key, sizeof cache->key, 0) == (ssize_t)sizeof cache->key)
         return cache;
     response_cache_free(cache);
-    problem_set(problem, PROBLEM_INTERNAL, "the kernel gives no random bytes for the response cache's key");
+    problem_set(problem, PROBLEM_INTERNAL, "cannot get random bytes for the response cache's key");
     return NULL;
 }
 
@@ -205,7 +205,7 @@ typedef struct {
     size_t used;
 } Piece;
 
-static void *take(Piece *piece, const void *from, size_t size)
+static void *copy_piece(Piece *piece, const void *from, size_t size)
 {
     void *taken = piece->start ? piece->start + piece->used : NULL;
     piece->used += (size + ALIGNED - 1) / ALIGNED * ALIGNED;
@@ -216,7 +216,7 @@ static void *take(Piece *piece, const void *from, size_t size)
 
 static const char *take_string(Piece *piece, const char *string)
 {
-    return take(piece, string, strlen(string) + 1);
+    return copy_piece(piece, string, strlen(string) + 1);
 }
 
 /* Copy an answer into the allocation, or only measure it. */
@@ -226,18 +226,19 @@ static void copy_response(Piece *piece, const CallResponse *response, CallRespon
     copy->model = take_string(piece, response->model);
     copy->output_count = response->output_count;
     copy->parameter_count = response->parameter_count;
-    ResponseOutput *outputs = take(piece, response->outputs, response->output_count * sizeof *outputs);
+    ResponseOutput *outputs = copy_piece(piece, response->outputs, response->output_count * sizeof *outputs);
     for (size_t i = 0; i < response->output_count; i++) {
         const ResponseOutput *output = &response->outputs[i];
         ResponseOutput made = *output;
         made.name = take_string(piece, output->name);
-        made.shape = take(piece, output->shape, output->dims * sizeof *output->shape);
-        made.bytes = take(piece, output->bytes, output->size);
+        made.shape = copy_piece(piece, output->shape, output->dims * sizeof *output->shape);
+        made.bytes = copy_piece(piece, output->bytes, output->size);
         made.requested = NULL;
         if (outputs)
             outputs[i] = made;
     }
-    ResponseParameter *parameters = take(piece, response->parameters, response->parameter_count * sizeof *parameters);
+    ResponseParameter *parameters =
+        copy_piece(piece, response->parameters, response->parameter_count * sizeof *parameters);
     for (size_t i = 0; i < response->parameter_count; i++) {
         ResponseParameter made = response->parameters[i];
         made.name = take_string(piece, response->parameters[i].name);
@@ -255,7 +256,7 @@ static CachedResponse *response_new(const CallResponse *response, uint64_t limit
 {
     CallResponse counted;
     Piece piece = {0};
-    take(&piece, NULL, sizeof(CachedResponse));
+    copy_piece(&piece, NULL, sizeof(CachedResponse));
     copy_response(&piece, response, &counted);
     void *memory;
     if (piece.used > limit || posix_memalign(&memory, ALIGNED, piece.used) != 0)
@@ -263,7 +264,7 @@ static CachedResponse *response_new(const CallResponse *response, uint64_t limit
     CachedResponse *cached = memory;
     *cached = (CachedResponse){.size = piece.used, .refs = 1};
     piece = (Piece){.start = memory};
-    take(&piece, NULL, sizeof *cached);
+    copy_piece(&piece, NULL, sizeof *cached);
     copy_response(&piece, response, &cached->response);
     return cached;
 }

@@ -76,8 +76,7 @@ static bool read_parameter(
     else if (parameter->type == PARAMETER_DOUBLE)
         parameter->number = *(const double *)value;
     else
-        return problem_set(
-            problem, PROBLEM_INTERNAL, "response parameter '%s' has a type that is not known", parameter->name);
+        return problem_set(problem, PROBLEM_INTERNAL, "response parameter '%s' has an unknown type", parameter->name);
     bool lost = parameter->name == NULL || (parameter->type == PARAMETER_STRING && parameter->string == NULL);
     return lost ? problem_no_memory(problem) : true;
 }
@@ -127,14 +126,14 @@ static bool read_output(ResponseState *response_state, uint32_t index, ResponseO
     for (uint64_t i = 0; i < output->dims; i++)
         if (output->shape[i] < 0 ||
             __builtin_mul_overflow(output->elements, (uint64_t)output->shape[i], &output->elements))
-            return problem_set(problem, PROBLEM_INTERNAL, "output '%s' of model '%s' has a shape that cannot be",
+            return problem_set(problem, PROBLEM_INTERNAL, "output '%s' of model '%s' has an invalid shape",
                 output->name, response_state->response.model);
     if (memory_type == MEMORY_GPU && !output->in_region)
-        return problem_set(problem, PROBLEM_INTERNAL, "output '%s' lies in a GPU", output->name);
+        return problem_set(problem, PROBLEM_INTERNAL, "output '%s' is in GPU memory", output->name);
     size_t each = datatype_size(output->datatype);
     if (!output->in_region && each && output->size / each < output->elements)
         return problem_set(problem, PROBLEM_INTERNAL,
-            "output '%s' of model '%s' has %zu bytes, fewer than its shape says", output->name,
+            "output '%s' of model '%s' has %zu bytes, fewer than its shape requires", output->name,
             response_state->response.model, output->size);
     return true;
 }

@@ -108,7 +108,7 @@ static void sweep(void)
         }
 }
 
-static Sequence *find(Slice key, bool begins, uint64_t idle_ms)
+static Sequence *find_or_begin(Slice key, bool begins, uint64_t idle_ms)
 {
     Sequence *sequence = name_table_get(&sequences, key);
     if (sequence || !begins || idle_ms == 0)
@@ -139,7 +139,7 @@ bool sequence_request(Server *server, const char *model, const char *id, uint32_
         return true;
     }
     pthread_mutex_lock(&lock);
-    Sequence *found = find(buffer_slice(&key), begins && !closed, idle_ms);
+    Sequence *found = find_or_begin(buffer_slice(&key), begins && !closed, idle_ms);
     may = found || !closed || idle_ms == 0 || (flags & SEQUENCE_END);
     if (found) {
         found->running++;

@@ -120,7 +120,7 @@ int64_t shared_region_device(const SharedRegion *region)
 static bool is_text(Slice text, size_t most, const char *what, Problem *problem)
 {
     if (text.size == 0 || text.size > most || !utf8_is_valid(text) || memchr(text.start, '\0', text.size))
-        return problem_set(problem, PROBLEM_INVALID, "%s has to be 1 to %zu bytes of UTF-8 without NUL", what, most);
+        return problem_set(problem, PROBLEM_INVALID, "%s must be 1 to %zu bytes of UTF-8 without NUL", what, most);
     return true;
 }
 
@@ -144,7 +144,7 @@ static SharedRegion *region_new(Slice name, Slice key, uint64_t offset, uint64_t
 }
 
 /* Store a mapped region under its name. The table takes over the caller's reference. The caller holds the lock. */
-static bool keep(SharedMemory *all, SharedRegion *region, Problem *problem)
+static bool store_mapped(SharedMemory *all, SharedRegion *region, Problem *problem)
 {
     Slice name = slice_of(region->name);
     SharedRegion *former = name_table_get(&all->regions, name);
@@ -157,7 +157,7 @@ static bool keep(SharedMemory *all, SharedRegion *region, Problem *problem)
 /* Returns the mapped region of a name, or NULL if it is not mapped, or no longer registered. The caller holds the
  * lock.
  */
-static SharedRegion *mapped(SharedMemory *all, Slice name)
+static SharedRegion *find_mapped(SharedMemory *all, Slice name)
 {
     SharedRegion *region = name_table_get(&all->regions, name);
     if (region == NULL || region_table_has(all->table, region->place))
@@ -168,7 +168,7 @@ static SharedRegion *mapped(SharedMemory *all, Slice name)
 }
 
 /* Count a registration that was refused because there are too many regions. Returns false. */
-static bool refused(const Problem *problem)
+static bool count_refusal(const Problem *problem)
 {
     if (problem->kind == PROBLEM_TOO_MANY)
         refusals_count(REFUSED_REGIONS);
@@ -190,7 +190,7 @@ static bool put(SharedMemory *all, SharedRegion *region, Problem *problem)
     memcpy(entry.key, region->key, entry.key_size);
     pthread_mutex_lock(&all->lock);
     bool known = region_table_put(all->table, &entry, &region->place, problem);
-    if (known && !keep(all, region, problem)) {
+    if (known && !store_mapped(all, region, problem)) {
         region_table_remove(all->table, region->place);
         known = false;
     }
@@ -198,7 +198,7 @@ static bool put(SharedMemory *all, SharedRegion *region, Problem *problem)
     if (known)
         return true;
     shared_region_unref(region);
-    return refused(problem);
+    return count_refusal(problem);
 }
 
 /* Check whether a region with this name can be added, before it is mapped. */
@@ -207,7 +207,7 @@ static bool may_begin(SharedMemory *all, Slice name, Problem *problem)
     pthread_mutex_lock(&all->lock);
     bool may = region_table_may_put(all->table, name, problem);
     pthread_mutex_unlock(&all->lock);
-    return may || refused(problem);
+    return may || count_refusal(problem);
 }
 
 /* Returns whether a file in /dev/shm belongs to Triton's python backend or the daemon. Clients must not read and
@@ -226,8 +226,8 @@ static int open_key(const SharedRegion *region, Problem *problem)
     int fd = -1;
     if (is_internal(name)) {
         problem_set(problem, PROBLEM_INVALID,
-            "shared memory key '%s' is refused: names that begin with '%s' or '%s' are the server's own", region->key,
-            PYTHON_BACKEND_PREFIX, DAEMON_PREFIX);
+            "shared memory key '%s' is refused: names that begin with '%s' or '%s' are reserved for the server",
+            region->key, PYTHON_BACKEND_PREFIX, DAEMON_PREFIX);
         return -1;
     }
     errno = EINVAL;
@@ -346,10 +346,10 @@ static SharedRegion *take_over(SharedMemory *all, Slice name, Problem *problem)
     bool done = entry.cuda ? map_handle(region, entry.device, problem) : map_key(region, problem);
     if (done && !entry.cuda && (region->file_device != entry.file_device || region->file_inode != entry.file_inode))
         done = problem_set(problem, PROBLEM_INVALID,
-            "the key '%s' of shared memory region '%.*s' names other memory than when it was registered: register it "
+            "the key '%s' of shared memory region '%.*s' refers to other memory than at its registration: register it "
             "again",
             region->key, SLICE_ARGS(name));
-    if (done && keep(all, region, problem))
+    if (done && store_mapped(all, region, problem))
         return region;
     shared_region_unref(region);
     return NULL;
@@ -361,7 +361,7 @@ static SharedRegion *take_over(SharedMemory *all, Slice name, Problem *problem)
 static void forget(SharedMemory *all, Slice name, RegionPlace place)
 {
     region_table_remove(all->table, place);
-    mapped(all, name); /* Removes the mapping, because the region is not registered any more. */
+    find_mapped(all, name); /* Removes the mapping, because the region is not registered any more. */
 }
 
 static void unregister_all(SharedMemory *all, bool cuda)
@@ -461,7 +461,7 @@ bool shared_memory_status(SharedMemory *all, bool cuda, Slice name,
 SharedRegion *shared_memory_find(SharedMemory *all, Slice name, uint64_t offset, uint64_t size, Problem *problem)
 {
     pthread_mutex_lock(&all->lock);
-    SharedRegion *region = mapped(all, name);
+    SharedRegion *region = find_mapped(all, name);
     if (region == NULL)
         region = take_over(all, name, problem);
     shared_region_ref(region);
@@ -493,7 +493,7 @@ bool shared_region_is_intact(SharedRegion *region, Problem *problem)
     if (!__atomic_load_n(&region->truncated, __ATOMIC_ACQUIRE) && !bus_guard_is_broken(region->guard))
         return true;
     return problem_set(problem, PROBLEM_INVALID,
-        "shared memory region '%s' was truncated while it was registered, so what lies in it is lost: make '%s' whole, "
-        "then unregister the region and register it again",
+        "shared memory region '%s' was truncated while it was registered, so its contents are lost: restore the size "
+        "of '%s', then unregister the region and register it again",
         region->name, region->key);
 }

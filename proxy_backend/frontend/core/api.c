@@ -69,7 +69,7 @@ bool api_load(const char *library, Problem *problem)
             API_MAJOR);
     if (minor < API_MINOR)
         log_info(
-            "%s has version %u.%u of Triton's API; %d.%d is what this frontend was written for, and it has all of it",
+            "%s has version %u.%u of Triton's API instead of %d.%d, but has all functions that this frontend needs",
             library, major, minor, API_MAJOR, API_MINOR);
     return true;
 }

@@ -6,9 +6,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-static bool wrong(const Kind *kind, const char *value, const char *wanted, Problem *problem)
+static bool set_invalid(const Kind *kind, const char *value, const char *wanted, Problem *problem)
 {
-    return problem_set(problem, PROBLEM_INVALID, "option %s is \"%s\", but it has to be %s", kind->name, value, wanted);
+    return problem_set(problem, PROBLEM_INVALID, "option %s is \"%s\", but must be %s", kind->name, value, wanted);
 }
 
 /* The core's function that sets an option. */
@@ -40,7 +40,7 @@ bool parse_bool(OptionsBuilder *builder, const Kind *kind, const char *value, Pr
 {
     bool yes;
     if (!read_bool(value, &yes))
-        return wrong(kind, value, "true or false", problem);
+        return set_invalid(kind, value, "true or false", problem);
     return api_succeeded(FUNCTION(kind, bool)(builder->options, yes), problem);
 }
 
@@ -53,7 +53,7 @@ static bool read_unsigned(const Kind *kind, const char *value, uint64_t most, ui
 {
     if (slice_unsigned(slice_of(value), number) && *number <= most)
         return true;
-    return wrong(kind, value, "a whole number, and not a huge one", problem);
+    return set_invalid(kind, value, "a whole number in the allowed range", problem);
 }
 
 bool parse_unsigned(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem)
@@ -74,7 +74,7 @@ bool parse_milliseconds(OptionsBuilder *builder, const Kind *kind, const char *v
 {
     double number;
     if (!read_double(value, &number) || number < 1 || number > 1e12)
-        return wrong(kind, value, "a number of milliseconds", problem);
+        return set_invalid(kind, value, "a number of milliseconds", problem);
     return api_succeeded(FUNCTION(kind, uint64_t)(builder->options, (uint64_t)number), problem);
 }
 
@@ -82,7 +82,7 @@ bool parse_double(OptionsBuilder *builder, const Kind *kind, const char *value, 
 {
     double number;
     if (!read_double(value, &number))
-        return wrong(kind, value, "a number", problem);
+        return set_invalid(kind, value, "a number", problem);
     return api_succeeded(FUNCTION(kind, double)(builder->options, number), problem);
 }
 
@@ -103,7 +103,7 @@ bool parse_poll(OptionsBuilder *builder, const Kind *kind, const char *value, Pr
     if (!read_unsigned(kind, value, INT_MAX, &number, problem))
         return false;
     if (number == 0)
-        return wrong(kind, value, "at least 1", problem);
+        return set_invalid(kind, value, "at least 1", problem);
     builder->poll_s = (unsigned)number;
     return true;
 }
@@ -145,7 +145,7 @@ bool parse_log_format(OptionsBuilder *builder, const Kind *kind, const char *val
 {
     bool iso = slice_is(slice_of(value), "ISO8601");
     if (!iso && !slice_is(slice_of(value), "default"))
-        return wrong(kind, value, "\"default\" or \"ISO8601\"", problem);
+        return set_invalid(kind, value, "\"default\" or \"ISO8601\"", problem);
     builder->parsed->log_iso8601 = iso;
     int format = iso ? FORMAT_ISO8601 : FORMAT_DEFAULT;
     return api_succeeded(triton.ServerOptionsSetLogFormat(builder->options, format), problem);
@@ -171,7 +171,7 @@ static bool store_trace(OptionsBuilder *builder, const char *prefix, const char 
 bool parse_trace(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem)
 {
     if (strchr(value, '=') == NULL || strchr(value, '\n'))
-        return wrong(kind, value, "SETTING=VALUE or MODE,SETTING=VALUE", problem);
+        return set_invalid(kind, value, "SETTING=VALUE or MODE,SETTING=VALUE", problem);
     return store_trace(builder, "", value, problem);
 }
 
@@ -182,7 +182,7 @@ bool parse_old_trace(OptionsBuilder *builder, const Kind *kind, const char *valu
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(kind->name, names[i][0]) == 0)
             return store_trace(builder, names[i][1], value, problem);
-    return wrong(kind, value, "something that is known", problem);
+    return set_invalid(kind, value, "a known option", problem);
 }
 
 /* ── words ──────────────────────────────────────────────────────────────────────────────────────── */
@@ -196,14 +196,14 @@ bool parse_control(OptionsBuilder *builder, const Kind *kind, const char *value,
             builder->polls = mode == CONTROL_POLL;
             return api_succeeded(triton.ServerOptionsSetModelControlMode(builder->options, mode), problem);
         }
-    return wrong(kind, value, "\"none\", \"poll\" or \"explicit\"", problem);
+    return set_invalid(kind, value, "\"none\", \"poll\" or \"explicit\"", problem);
 }
 
 bool parse_rate_limit(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem)
 {
     bool on = slice_is(slice_of(value), "execution_count");
     if (!on && !slice_is(slice_of(value), "off"))
-        return wrong(kind, value, "\"off\" or \"execution_count\"", problem);
+        return set_invalid(kind, value, "\"off\" or \"execution_count\"", problem);
     int mode = on ? RATE_EXECUTION_COUNT : RATE_OFF;
     return api_succeeded(triton.ServerOptionsSetRateLimiterMode(builder->options, mode), problem);
 }
@@ -213,7 +213,7 @@ bool parse_no_completion(OptionsBuilder *builder, const Kind *kind, const char *
 {
     bool yes = true;
     if (*value && !read_bool(value, &yes))
-        return wrong(kind, value, "without a value", problem);
+        return set_invalid(kind, value, "without a value", problem);
     return api_succeeded(triton.ServerOptionsSetStrictModelConfig(builder->options, yes), problem);
 }
 
@@ -224,7 +224,7 @@ enum { PARTS = 3 };
 /* Copy a value and split the copy at separators, each of which is used once. The part after the last separator is not
  * split.
  */
-static char *cut(const char *value, const char *separators, char *parts[PARTS])
+static char *split_value(const char *value, const char *separators, char *parts[PARTS])
 {
     char *copy = slice_copy(slice_of(value)), *rest = copy;
     for (size_t i = 0; copy && separators[i]; i++) {
@@ -243,13 +243,13 @@ static char *cut(const char *value, const char *separators, char *parts[PARTS])
 
 bool parse_device_size(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem)
 {
-    char *parts[PARTS], *copy = cut(value, ":", parts);
+    char *parts[PARTS], *copy = split_value(value, ":", parts);
     uint64_t device, size;
     bool right = copy && slice_unsigned(slice_of(parts[0]), &device) && device <= INT_MAX &&
         slice_unsigned(slice_of(parts[1]), &size);
     free(copy);
     if (!right)
-        return wrong(kind, value, "DEVICE:BYTES", problem);
+        return set_invalid(kind, value, "DEVICE:BYTES", problem);
     TRITONSERVER_Error *error = kind->function == offsetof(Api, ServerOptionsSetCudaMemoryPoolByteSize)
         ? triton.ServerOptionsSetCudaMemoryPoolByteSize(builder->options, (int)device, size)
         : triton.ServerOptionsSetCudaVirtualAddressSize(builder->options, (int)device, size);
@@ -258,29 +258,29 @@ bool parse_device_size(OptionsBuilder *builder, const Kind *kind, const char *va
 
 bool parse_gpu_limit(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem)
 {
-    char *parts[PARTS], *copy = cut(value, ":", parts);
+    char *parts[PARTS], *copy = split_value(value, ":", parts);
     uint64_t device;
     double fraction;
     bool right =
         copy && slice_unsigned(slice_of(parts[0]), &device) && device <= INT_MAX && read_double(parts[1], &fraction);
     free(copy);
     if (!right)
-        return wrong(kind, value, "DEVICE:FRACTION", problem);
+        return set_invalid(kind, value, "DEVICE:FRACTION", problem);
     return api_succeeded(
         triton.ServerOptionsSetModelLoadDeviceLimit(builder->options, KIND_GPU, (int)device, fraction), problem);
 }
 
 bool parse_resource(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem)
 {
-    char *parts[PARTS], *copy = cut(value, "::", parts);
+    char *parts[PARTS], *copy = split_value(value, "::", parts);
     bool every = copy == NULL;
     if (every)
-        copy = cut(value, ":", parts);
+        copy = split_value(value, ":", parts);
     uint64_t count, device = 0;
     bool right = copy && *parts[0] && slice_unsigned(slice_of(parts[1]), &count) &&
         (every || (slice_unsigned(slice_of(parts[2]), &device) && device <= INT_MAX));
     if (!right)
-        wrong(kind, value, "NAME:COUNT or NAME:COUNT:DEVICE", problem);
+        set_invalid(kind, value, "NAME:COUNT or NAME:COUNT:DEVICE", problem);
     else
         right = api_succeeded(
             triton.ServerOptionsAddRateLimiterResource(builder->options, parts[0], count, every ? -1 : (int)device),
@@ -295,10 +295,10 @@ bool parse_setting(OptionsBuilder *builder, const Kind *kind, const char *value,
     const char *comma = strchr(value, ','), *equals = strchr(value, '=');
     bool grouped = comma && equals && comma < equals;
     bool may_be_of_all = kind->function != offsetof(Api, ServerOptionsSetHostPolicy);
-    char *parts[PARTS] = {0}, *copy = cut(value, grouped ? ",=" : "=", parts);
+    char *parts[PARTS] = {0}, *copy = split_value(value, grouped ? ",=" : "=", parts);
     bool right = copy && (grouped || may_be_of_all);
     if (!right) {
-        wrong(kind, value, may_be_of_all ? "NAME,SETTING=VALUE or SETTING=VALUE" : "NAME,SETTING=VALUE", problem);
+        set_invalid(kind, value, may_be_of_all ? "NAME,SETTING=VALUE or SETTING=VALUE" : "NAME,SETTING=VALUE", problem);
     } else {
         TRITONSERVER_Error *(*set)(TRITONSERVER_ServerOptions *, const char *, const char *, const char *) =
             kind->function == offsetof(Api, ServerOptionsSetBackendConfig)   ? triton.ServerOptionsSetBackendConfig
@@ -330,11 +330,11 @@ static bool store_cache(
 
 bool parse_cache(OptionsBuilder *builder, const Kind *kind, const char *value, Problem *problem)
 {
-    char *parts[PARTS], *copy = cut(value, ",=", parts);
+    char *parts[PARTS], *copy = split_value(value, ",=", parts);
     bool right =
         copy && *parts[0] && *parts[1] && strpbrk(parts[1], "\"\\") == NULL && strpbrk(parts[2], "\"\\") == NULL;
     if (!right)
-        wrong(kind, value, "CACHE,SETTING=VALUE", problem);
+        set_invalid(kind, value, "CACHE,SETTING=VALUE", problem);
     else
         right = store_cache(builder, parts[0], parts[1], parts[2], problem);
     free(copy);

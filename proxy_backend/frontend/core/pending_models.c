@@ -34,7 +34,7 @@ static int by_name(const void *one, const void *other)
 }
 
 /* Returns the index of a model, or `count` if it is unknown. */
-static size_t find(const PendingModels *pending, Slice model)
+static size_t find_model(const PendingModels *pending, Slice model)
 {
     size_t first = 0, end = pending->count;
     while (first < end) {
@@ -78,7 +78,7 @@ PendingModels *pending_models_new(PendingModelsSettings *settings, Problem *prob
         .max_waiters = settings->max_waiters};
     /* An unknown name gets the index `count`. */
     for (size_t i = 0; i < settings->starting.count; i++)
-        is_starting[find(pending, slice_of(settings->starting.all[i]))] = true;
+        is_starting[find_model(pending, slice_of(settings->starting.all[i]))] = true;
     pending->last = &pending->first;
     pthread_mutex_init(&pending->lock, NULL);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -231,7 +231,7 @@ PendingKind pending_models_kind(PendingModels *pending, Slice model)
 {
     if (model.size == 0 || pending_models_left(pending) == 0)
         return PENDING_NOT;
-    size_t found = find(pending, model);
+    size_t found = find_model(pending, model);
     if (found == pending->count)
         return PENDING_NOT;
     pthread_mutex_lock(&pending->lock);
@@ -244,7 +244,7 @@ bool pending_models_request(PendingModels *pending, Slice model, size_t left, Pr
 {
     if (model.size == 0 || left == 0)
         return false;
-    size_t found = find(pending, model);
+    size_t found = find_model(pending, model);
     if (found == pending->count)
         return false;
     pthread_mutex_lock(&pending->lock);
@@ -262,7 +262,7 @@ void pending_models_settle(PendingModels *pending, Slice model)
 {
     if (pending == NULL || model.size == 0)
         return;
-    size_t found = find(pending, model);
+    size_t found = find_model(pending, model);
     if (found == pending->count)
         return;
     pthread_mutex_lock(&pending->lock);

@@ -24,7 +24,7 @@ static void *poll_repositories(void *argument)
             break;
         pthread_mutex_unlock(&server->lock);
         server_count_change(server);
-        api_ignore(triton.ServerPollModelRepository(server->server), "looking for changes in the repositories");
+        api_ignore(triton.ServerPollModelRepository(server->server), "checking the repositories for changes");
         server_count_change(server);
         clock_gettime(CLOCK_MONOTONIC, &until);
         pthread_mutex_lock(&server->lock);
@@ -207,7 +207,7 @@ bool server_name(Slice name, const char *what, ServerName *copy, Problem *proble
         return problem_set(
             problem, PROBLEM_INVALID, "the %s has %zu bytes, and at most %d are allowed", what, name.size, SERVER_NAME);
     if (!utf8_is_valid(name) || memchr(name.size ? name.start : "", '\0', name.size))
-        return problem_set(problem, PROBLEM_INVALID, "the %s is not valid UTF-8, or has a NUL in it", what);
+        return problem_set(problem, PROBLEM_INVALID, "the %s is not valid UTF-8, or contains a NUL", what);
     if (name.size)
         memcpy(copy->text, name.start, name.size);
     copy->text[name.size] = '\0';

@@ -16,9 +16,8 @@ typedef struct {
     /* Only server.c uses these. */
     bool forced_unready, polls, ends;
     uint64_t changes; /* counts changes of models; atomic */
-    uint64_t
-        /* time of the last readiness check in milliseconds, times 2, plus 1 if it was ready; atomic */
-        readiness_sample;
+    /* time of the last readiness check in milliseconds, times 2, plus 1 if it was ready; atomic */
+    uint64_t readiness_sample;
     pthread_t poller;
     pthread_cond_t ending;
 } Server;

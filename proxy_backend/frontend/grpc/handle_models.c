@@ -199,7 +199,8 @@ bool handle_load(
         else if (value.field->number == REPOSITORY_MODEL_LOAD_REQUEST_model_name)
             model = value.bytes;
         else if (count == MAX_PARAMETERS)
-            fine = problem_set(problem, PROBLEM_TOO_LARGE, "a load has at most %d parameters", MAX_PARAMETERS);
+            fine = problem_set(
+                problem, PROBLEM_TOO_LARGE, "a load request can have at most %d parameters", MAX_PARAMETERS);
         else
             fine = read_load_parameter(value.field->message, value.bytes, &parameters[count++], &flag, problem);
     }

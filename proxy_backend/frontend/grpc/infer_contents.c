@@ -38,7 +38,7 @@ typedef struct {
     char *start, *at, *end;
 } Values;
 
-static bool fits(DataType datatype, uint64_t number)
+static bool value_fits(DataType datatype, uint64_t number)
 {
     int64_t value = (int64_t)number;
     switch (datatype) {
@@ -57,14 +57,14 @@ static bool fits(DataType datatype, uint64_t number)
 
 static bool too_many(const Values *values, Problem *problem)
 {
-    return problem_set(problem, PROBLEM_INVALID, "the contents of input '%s' are more than its shape has room for",
-        values->input->name);
+    return problem_set(
+        problem, PROBLEM_INVALID, "the contents of input '%s' have more values than its shape", values->input->name);
 }
 
 /* Append a number. Memory is little-endian (x86-64, aarch64), so a narrower type consists of the first bytes. */
 static bool add_number(Values *values, uint64_t number, Problem *problem)
 {
-    if (!fits(values->input->datatype, number))
+    if (!value_fits(values->input->datatype, number))
         return problem_set(problem, PROBLEM_INVALID, "a value of input '%s' is out of the range of %s",
             values->input->name, datatype_name(values->input->datatype));
     if ((size_t)(values->end - values->at) < values->size)
@@ -84,13 +84,13 @@ static bool add_packed(Values *values, ProtoType type, Slice packed, Problem *pr
         memcpy(values->at, packed.start, packed.size);
         values->at += packed.size;
         return packed.size % values->size == 0 ||
-            problem_set(problem, PROBLEM_INVALID, "the contents of input '%s' are cut off", values->input->name);
+            problem_set(problem, PROBLEM_INVALID, "the contents of input '%s' are truncated", values->input->name);
     }
     while ((next = proto_next_packed(type, &packed, &number)) == PROTO_FOUND)
         if (!add_number(values, number, problem))
             return false;
     return next == PROTO_END ||
-        problem_set(problem, PROBLEM_INVALID, "the contents of input '%s' are cut off", values->input->name);
+        problem_set(problem, PROBLEM_INVALID, "the contents of input '%s' are truncated", values->input->name);
 }
 
 static bool add_bytes(Values *values, Slice bytes, Problem *problem)
@@ -130,12 +130,12 @@ bool infer_read_contents(Call *call, const CallTensor *input, Slice contents, Pr
     size_t room = room_for(input, contents);
     if (field == 0)
         return problem_set(problem, PROBLEM_INVALID,
-            "values of type %s, of input '%s', can be given in raw_input_contents only", datatype_name(input->datatype),
+            "values of type %s, of input '%s', can only be sent in raw_input_contents", datatype_name(input->datatype),
             input->name);
     /* Each number needs at least one byte in the message: do not allocate memory because of a large shape. */
     if (input->expected != UINT64_MAX && input->elements > contents.size)
         return problem_set(
-            problem, PROBLEM_INVALID, "the contents of input '%s' are fewer than its shape has", input->name);
+            problem, PROBLEM_INVALID, "the contents of input '%s' have fewer values than its shape", input->name);
     Values values = {
         .input = input, .size = datatype_size(input->datatype), .start = call_memory(call, room ? room : 1)};
     if (values.start == NULL)

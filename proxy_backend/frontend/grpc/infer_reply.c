@@ -135,7 +135,7 @@ static void put_raw_heads(Buffer *text, const CallResponse *response)
         proto_put_bytes_head(text, MODEL_INFER_RESPONSE_raw_output_contents, raw_size(&response->outputs[i]));
 }
 
-static InferReply *finished(InferReply *reply, size_t first)
+static InferReply *finish_reply(InferReply *reply, size_t first)
 {
     reply->message.sent = sent;
     if (!reply->head.failed && lay_out(reply, first))
@@ -162,7 +162,7 @@ InferReply *infer_reply_unary(CallResponse *response, InferReply *room)
     put_response(&room->head, response, INFER_UNARY);
     size_t first = room->head.size;
     put_raw_heads(&room->head, response);
-    return finished(room, first);
+    return finish_reply(room, first);
 }
 
 InferReply *infer_reply_part(CallResponse *response, InferPart part)
@@ -178,7 +178,7 @@ InferReply *infer_reply_part(CallResponse *response, InferPart part)
     buffer_free(&inner);
     size_t first = reply->head.size;
     put_raw_heads(&reply->head, response);
-    return finished(reply, first);
+    return finish_reply(reply, first);
 }
 
 InferReply *infer_reply_error(CallResponse *response, const char *text, Slice id)
@@ -196,7 +196,7 @@ InferReply *infer_reply_error(CallResponse *response, const char *text, Slice id
         if (response && response->problem.kind != PROBLEM_NONE)
             put_parameter(&reply->head, MODEL_INFER_RESPONSE_parameters, &is_final);
         proto_end(&reply->head, message_size);
-        reply = finished(reply, reply->head.size);
+        reply = finish_reply(reply, reply->head.size);
     }
     if (response)
         call_response_release(response);

@@ -171,7 +171,7 @@ static bool read_shape(Tensor *tensor, ProtoValue *value, Problem *problem)
     while ((next = proto_next_packed(PROTO_INT64, &value->bytes, &number)) == PROTO_FOUND)
         if (!add_dim(tensor, number, problem))
             return false;
-    return next == PROTO_END || problem_set(problem, PROBLEM_INVALID, "the shape of an input is cut off");
+    return next == PROTO_END || problem_set(problem, PROBLEM_INVALID, "the shape of an input is truncated");
 }
 
 static bool read_input_tensor(Slice message, Tensor *tensor, Problem *problem)
@@ -236,7 +236,7 @@ static bool read_input(Call *call, Slice message, ProtoReader *raw, size_t *raw_
     if (!has_raw)
         return true; /* The input is empty, or the call will report that data is missing. */
     if (*raw_left == 0 || !next_raw(raw, &bytes, problem))
-        return problem_set(problem, PROBLEM_INVALID, "raw_input_contents has nothing for input '%s'", input->name);
+        return problem_set(problem, PROBLEM_INVALID, "raw_input_contents has no element for input '%s'", input->name);
     --*raw_left;
     return call_input_data(call, bytes.start, bytes.size, problem);
 }

@@ -35,7 +35,7 @@ static bool is_secret(Slice given, const char *value)
     return !different;
 }
 
-static bool allowed(GrpcStream *stream, const GrpcMethod *method)
+static bool is_allowed(GrpcStream *stream, const GrpcMethod *method)
 {
     const GrpcRestriction *restriction = &service_of(stream)->restrictions[grpc_method_group(method)];
     if (restriction->header == NULL || connection_endpoint(stream->connection)->is_admin ||
@@ -74,10 +74,10 @@ static void on_begin(GrpcStream *stream)
     const GrpcMethod *method = grpc_method(stream->path);
     Problem problem = {0};
     if (method == NULL) {
-        problem_set(&problem, PROBLEM_UNSUPPORTED, "there is no call %.*s", SLICE_ARGS(stream->path));
+        problem_set(&problem, PROBLEM_UNSUPPORTED, "there is no method %.*s", SLICE_ARGS(stream->path));
         grpc_finish_problem(stream, &problem);
         problem_clear(&problem);
-    } else if (allowed(stream, method)) {
+    } else if (is_allowed(stream, method)) {
         __atomic_store_n(&stream->method, method, __ATOMIC_RELEASE);
         stream->needs_message = method->kind != METHOD_MODEL_STREAM_INFER;
         if (method->kind == METHOD_MODEL_STREAM_INFER)
@@ -95,7 +95,7 @@ static void on_message(GrpcStream *stream, Buffer *message)
     if (method->kind == METHOD_MODEL_STREAM_INFER) {
         infer_stream_message(stream, message);
     } else if (stream->has_message) {
-        grpc_finish(stream, problem_grpc_code(PROBLEM_UNSUPPORTED), SLICE("the call takes one message"));
+        grpc_finish(stream, problem_grpc_code(PROBLEM_UNSUPPORTED), SLICE("the method takes exactly one message"));
         on_cancelled(stream);
     } else {
         stream->has_message = true;
@@ -118,7 +118,7 @@ static void on_half_closed(GrpcStream *stream)
         infer_stream_half_closed(stream);
     else if (!stream->has_message)
         grpc_finish(
-            stream, problem_grpc_code(PROBLEM_UNSUPPORTED), SLICE("the call takes one message, and none has come"));
+            stream, problem_grpc_code(PROBLEM_UNSUPPORTED), SLICE("the method takes one message, but none was sent"));
 }
 
 static void on_cancelled(GrpcStream *stream)

@@ -32,13 +32,13 @@ bool handover_begin(const HandoverEndpoints *endpoints, const char *path, Proble
     int fd = folder ? open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
     free(folder);
     if (fd < 0)
-        return problem_set(problem, PROBLEM_INVALID, "there is no folder of '%s'", path);
+        return problem_set(problem, PROBLEM_INVALID, "the directory of '%s' does not exist", path);
     struct sockaddr_un *address = &successor.address;
     address->sun_family = AF_UNIX;
     int size = snprintf(address->sun_path, sizeof address->sun_path, "/proc/self/fd/%d%s", fd, name);
     if (size < 0 || (size_t)size >= sizeof address->sun_path) {
         close(fd);
-        return problem_set(problem, PROBLEM_INVALID, "the name of '%s' is too long", path);
+        return problem_set(problem, PROBLEM_INVALID, "the file name of '%s' is too long", path);
     }
     if (successor.folder) /* Of an earlier process that did not take over. */
         close(successor.folder);
@@ -120,7 +120,7 @@ static void readable(Connection *giver)
     if (endpoint && is_client(endpoint, fd)) {
         connection_adopt(connection_loop(giver), endpoint, fd);
     } else if (fd >= 0) {
-        log_warning("a connection cannot be taken over: it is none of a client's");
+        log_warning("cannot take over a connection that is not a client's");
         close(fd);
     }
     connection_abort(giver);
@@ -131,7 +131,7 @@ static void timed_out(Connection *giver)
     connection_abort(giver);
 }
 
-static void nothing(Connection *giver)
+static void do_nothing(Connection *giver)
 {
     (void)giver;
 }
@@ -141,8 +141,8 @@ const Protocol handover_protocol = {
     .alpn = "",
     .opened = opened,
     .readable = readable,
-    .writable = nothing,
+    .writable = do_nothing,
     .timed_out = timed_out,
-    .drain = nothing,
-    .closed = nothing,
+    .drain = do_nothing,
+    .closed = do_nothing,
 };

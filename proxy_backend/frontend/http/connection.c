@@ -219,7 +219,7 @@ static void refuse_slow(Connection *connection, const HttpConnection *http)
         connection_finish(connection);
         return;
     }
-    problem_set(&problem, PROBLEM_SLOW, "the request's %s did not come in time",
+    problem_set(&problem, PROBLEM_SLOW, "the request's %s did not arrive in time",
         http->deadline_kind == DEADLINE_HEAD ? "head" : "body");
     response_refuse(connection, &problem);
 }
@@ -376,7 +376,7 @@ static Slice refusal(Refusal reason)
 {
     (void)reason;
 #define TOO_MANY "{\"error\":\"there are too many connections\"}"
-    _Static_assert(sizeof TOO_MANY - 1 == 42, "the length that its head says");
+    _Static_assert(sizeof TOO_MANY - 1 == 42, "the length given in its head");
     return SLICE("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 42\r\n"
                  "Connection: close\r\n\r\n" TOO_MANY);
 }

@@ -289,7 +289,7 @@ static bool send_event(Call *call, const CallResponse *response)
 }
 
 /* Handle one answer of a stream. Any thread. */
-static void streamed(Call *call, CallResponse *response)
+static void on_stream_response(Call *call, CallResponse *response)
 {
     HttpCall *state = http_call(call);
     bool final = response->final;
@@ -321,7 +321,7 @@ static bool run_generate(Call *call, Problem *problem)
         take_body(call, &inputs, state->job.body, problem);
     free_inputs(&inputs);
     buffer_free(&metadata);
-    return good && call_start(call, state->job.flag ? streamed : on_response, problem);
+    return good && call_start(call, state->job.flag ? on_stream_response : on_response, problem);
 }
 
 static bool send_to_requester(void *call, Slice piece)
@@ -367,7 +367,8 @@ static bool start_relayed(HttpRequest *request, Problem *problem)
     static ModelInput text = {
         .name = {.data = "request", .size = 7}, .datatype = {.data = "BYTES", .size = 5}, .shape = {1}, .dims = 1};
     static const ModelInputs inputs = {&text, 1};
-    return take_body(request->call, &inputs, request->body, problem) && call_start(request->call, streamed, problem);
+    return take_body(request->call, &inputs, request->body, problem) &&
+        call_start(request->call, on_stream_response, problem);
 }
 
 static bool start(HttpRequest *request, bool streams, Problem *problem)

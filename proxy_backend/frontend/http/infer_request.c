@@ -73,9 +73,9 @@ static bool read_copy(Reading *reading, const char *member, Buffer *copy)
     return buffer_string(copy) != NULL || problem_no_memory(reading->problem);
 }
 
-static bool twice(Reading *reading, const char *member)
+static bool set_duplicate(Reading *reading, const char *member)
 {
-    return problem_set(reading->problem, PROBLEM_INVALID, "Unable to parse '%s': it is there twice", member);
+    return problem_set(reading->problem, PROBLEM_INVALID, "Unable to parse '%s': it occurs twice", member);
 }
 
 /* Read the name of the next member. Returns false at the end of the object, or with a problem. */
@@ -151,7 +151,7 @@ static bool read_tensor_parameters(Reading *reading, TensorParameters *parameter
 static bool read_shape(Reading *reading, Input *input)
 {
     if (input->has_shape)
-        return twice(reading, "shape");
+        return set_duplicate(reading, "shape");
     if (!json_array(&reading->json))
         return invalid(reading, "shape", "attempt to access JSON non-array as array");
     while (next_element(reading)) {
@@ -180,7 +180,7 @@ static bool begin_input(Reading *reading, Input *input)
 static bool read_data(Reading *reading, Input *input)
 {
     if (input->has_data)
-        return twice(reading, "data");
+        return set_duplicate(reading, "data");
     input->has_data = true;
     if (input->has_name && input->has_shape && input->has_datatype) {
         input->was_read = true;
@@ -194,7 +194,7 @@ static bool read_data(Reading *reading, Input *input)
 static bool read_name(Reading *reading, const char *member, Buffer *name, bool *has)
 {
     if (*has)
-        return twice(reading, member);
+        return set_duplicate(reading, member);
     return *has = read_copy(reading, member, name);
 }
 
@@ -352,8 +352,8 @@ static bool read_members(Reading *reading)
             : slice_is(key, "parameters") ? &has_parameters
                                           : NULL;
         if (has && *has)
-            return problem_set(reading->problem, PROBLEM_INVALID, "Unable to parse the request: '%.*s' is there twice",
-                SLICE_ARGS(key));
+            return problem_set(
+                reading->problem, PROBLEM_INVALID, "Unable to parse the request: '%.*s' occurs twice", SLICE_ARGS(key));
         if (has == &has_id) {
             if (read_text(reading, "id", &id))
                 call_id(reading->call, id, reading->problem);

@@ -107,7 +107,7 @@ static void on_response(Call *call, CallResponse *response)
         problem_set(&problem, response->problem.kind, "%s", problem_text(&response->problem));
     } else if (response->empty) {
         problem_set(
-            &problem, PROBLEM_INTERNAL, "the model '%s' gave no answer", response->model ? response->model : "");
+            &problem, PROBLEM_INTERNAL, "the model '%s' returned no response", response->model ? response->model : "");
     } else if (parts == NULL) {
         problem_no_memory(&problem);
     } else if (response_begin(call, &problem) &&
@@ -154,7 +154,7 @@ static bool json_size(const HttpRequest *request, uint64_t *size, bool *is_raw, 
         return true;
     if (http_header_repeats(request->head, "inference-header-content-length") || !slice_unsigned(header, size))
         return problem_set(
-            problem, PROBLEM_INVALID, "Inference-Header-Content-Length is not a number, or there more than once");
+            problem, PROBLEM_INVALID, "Inference-Header-Content-Length is not a number, or occurs more than once");
     *is_raw = *size == 0;
     if (*size > request->body.size)
         return problem_set(problem, PROBLEM_INVALID, "inference header size should be in range (0, %zu), got: %.*s",

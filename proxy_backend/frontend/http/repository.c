@@ -126,10 +126,10 @@ static bool take_parameter(Call *call, Json *json, Slice key, Parameters *parame
     bool is_file = slice_starts(key, "file:");
     if (!is_file && !slice_is(key, "config"))
         return problem_set(problem, PROBLEM_INVALID,
-            "there is no parameter '%.*s' of a load: there are 'config' and 'file:PATH'",
+            "a load request has no parameter '%.*s', only 'config' and 'file:PATH'",
             key.size < 200 ? (int)key.size : 200, key.start);
     if (parameters->count == MAX_PARAMETERS)
-        return problem_set(problem, PROBLEM_TOO_LARGE, "a load has at most %d parameters", MAX_PARAMETERS);
+        return problem_set(problem, PROBLEM_TOO_LARGE, "a load request can have at most %d parameters", MAX_PARAMETERS);
     LoadParameter *parameter = &parameters->list[parameters->count];
     parameter->type = is_file ? PARAMETER_BYTES : PARAMETER_STRING;
     if (!http_copy(call, key, &parameter->name, problem) ||
@@ -222,7 +222,7 @@ static const ServerControl *control_of(Call *call)
 static bool control_job(HttpRequest *request, bool (*work)(Call *call, Problem *problem), Problem *problem)
 {
     if (request->service->settings.control == NULL)
-        return problem_set(problem, PROBLEM_UNSUPPORTED, "this server cannot be asked to do that");
+        return problem_set(problem, PROBLEM_UNSUPPORTED, "this server does not accept this request");
     return http_job(request, work, TYPE_JSON, problem);
 }
 
@@ -231,7 +231,7 @@ bool http_handle_drain(HttpRequest *request, Problem *problem)
 {
     const ServerControl *control = request->service->settings.control;
     if (control == NULL)
-        return problem_set(problem, PROBLEM_UNSUPPORTED, "this server cannot be asked to end");
+        return problem_set(problem, PROBLEM_UNSUPPORTED, "this server does not accept a request to end");
     response_send_text(request->call, 200, TYPE_JSON, SLICE(""));
     control->end(control->user);
     return true;

@@ -64,9 +64,8 @@ typedef struct {
     Connection *connection; /* a reference, held from call_begin to the end of the answer */
     HttpService *service;
     bool keep_alive, is_head, is_old; /* `is_head`: the method is HEAD; `is_old`: HTTP/1.0 */
-    Compression
-        /* accepted by the client; only used for inferences, since Triton's asyncio client does not decode others */
-        compression;
+    /* accepted by the client; only used for inferences, since Triton's asyncio client does not decode others */
+    Compression compression;
     /* What remains to be written of a complete answer. */
     struct iovec *parts;
     int part_count;

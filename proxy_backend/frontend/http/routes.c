@@ -248,7 +248,8 @@ static bool take_restrictions(HttpService *service, Problem *problem)
         const HttpRestriction *restriction = &service->settings.restrictions[i];
         HttpApi api;
         if (!api_named(slice_of(restriction->api), &api))
-            return problem_set(problem, PROBLEM_INVALID, "there is no API '%s' to be restricted", restriction->api);
+            return problem_set(
+                problem, PROBLEM_INVALID, "cannot restrict the API '%s', which does not exist", restriction->api);
         if (service->restrictions[api])
             return problem_set(problem, PROBLEM_INVALID, "the API '%s' is restricted twice", restriction->api);
         service->restrictions[api] = restriction;

@@ -82,7 +82,7 @@ static bool reserve(SagemakerModels *hosted, Slice name, Slice url, Problem *pro
     if (good)
         return true;
     free_model(model);
-    return exists ? problem_set(problem, PROBLEM_EXISTS, "a model of that name is loaded already")
+    return exists ? problem_set(problem, PROBLEM_EXISTS, "a model with this name is already loaded")
                   : problem_no_memory(problem);
 }
 
@@ -112,7 +112,7 @@ static void set_loaded(SagemakerModels *hosted, Slice name)
 
 static bool not_loaded_problem(Problem *problem)
 {
-    return problem_set(problem, PROBLEM_NOT_FOUND, "no model of that name is loaded");
+    return problem_set(problem, PROBLEM_NOT_FOUND, "no model with this name is loaded");
 }
 
 /* ── load ─────────────────────────────────────────────────────────────────────────────────────────── */
@@ -158,7 +158,7 @@ static char *find_model(const char *folder, Problem *problem)
         return chosen;
     free(chosen);
     problem_set(
-        problem, PROBLEM_INVALID, "%s has %zu folders of models with a config.pbtxt, and not one", folder, count);
+        problem, PROBLEM_INVALID, "%s has %zu model directories with a config.pbtxt instead of one", folder, count);
     return NULL;
 }
 
@@ -182,7 +182,7 @@ static bool load_from(Server *server, const char *folder, Slice name, Problem *p
     bool loaded = registered && repository_load(server, SLICE(""), name, NULL, 0, problem);
     if (registered && !loaded) {
         mark_out_of_memory(problem);
-        api_ignore(triton.ServerUnregisterModelRepository(server->server, folder), "forgetting a folder of models");
+        api_ignore(triton.ServerUnregisterModelRepository(server->server, folder), "unregistering a model repository");
     }
     if (mapping)
         triton.ParameterDelete(mapping);
@@ -200,7 +200,7 @@ static bool check_url(const char *root, Slice url, Problem *problem)
         inside = !slice_is(segment, "..");
     return inside && memchr(url.start, 0, url.size) == NULL
         ? true
-        : problem_set(problem, PROBLEM_INVALID, "\"url\" has to be a folder in %s", root);
+        : problem_set(problem, PROBLEM_INVALID, "\"url\" must be a directory in %s", root);
 }
 
 static bool read_load_request(Slice body, const Limits *limits, Buffer *name, Buffer *url, Problem *problem)
@@ -254,7 +254,7 @@ static bool run_unload(Call *call, Problem *problem)
     if (url == NULL)
         return not_loaded_problem(problem);
     bool done = repository_unload(server, SLICE(""), name, true, problem);
-    api_ignore(triton.ServerUnregisterModelRepository(server->server, url), "forgetting a folder of models");
+    api_ignore(triton.ServerUnregisterModelRepository(server->server, url), "unregistering a model repository");
     free(url);
     return done;
 }

@@ -62,7 +62,7 @@ static bool infer_default(HttpRequest *request, Problem *problem)
 {
     const char *model = request->service->settings.default_model;
     if (model == NULL || *model == '\0')
-        return problem_set(problem, PROBLEM_INVALID, "no model has been named that this path is for");
+        return problem_set(problem, PROBLEM_INVALID, "no model is configured for this path");
     request->name = slice_of(model);
     request->version = SLICE("");
     return inference_of(request->service)(request, problem);

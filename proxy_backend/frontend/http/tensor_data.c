@@ -362,17 +362,16 @@ static bool write_strings(const ResponseOutput *output, Buffer *text, Problem *p
         uint32_t size;
         if ((size_t)(end - at) < sizeof size)
             return problem_set(
-                problem, PROBLEM_INTERNAL, "output '%s' has fewer elements than its shape says", output->name);
+                problem, PROBLEM_INTERNAL, "output '%s' has fewer elements than its shape requires", output->name);
         memcpy(&size, at, sizeof size);
         at += sizeof size;
         if ((size_t)(end - at) < size)
-            return problem_set(problem, PROBLEM_INTERNAL, "an element of output '%s' is cut off", output->name);
+            return problem_set(problem, PROBLEM_INTERNAL, "an element of output '%s' is truncated", output->name);
         if (i)
             buffer_put_char(text, ',');
         if (!json_put_string(text, (Slice){at, size}))
             return problem_set(problem, PROBLEM_INVALID,
-                "output '%s' has bytes that are not UTF-8, so they cannot be sent as JSON: ask for them with "
-                "\"binary_data\": true",
+                "output '%s' is not valid UTF-8, so it cannot be sent as JSON: request it with \"binary_data\": true",
                 output->name);
         at += size;
     }
@@ -389,7 +388,7 @@ bool tensor_write(const ResponseOutput *output, Buffer *text, Problem *problem)
             datatype_name(output->datatype), output->name);
     size_t size = datatype_size(output->datatype);
     if (size == 0 || output->elements > output->size / size)
-        return problem_set(problem, PROBLEM_INTERNAL, "output '%s' is smaller than its shape says", output->name);
+        return problem_set(problem, PROBLEM_INTERNAL, "output '%s' is smaller than its shape requires", output->name);
     const char *at = output->bytes;
     for (uint64_t i = 0; i < output->elements; i++, at += size) {
         if (i)

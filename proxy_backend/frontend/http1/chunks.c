@@ -2,7 +2,7 @@
 
 enum { AT_SIZE, AT_DATA, AT_DATA_END, AT_TRAILER };
 
-static HttpResult wrong(Problem *problem, const char *what)
+static HttpResult set_malformed(Problem *problem, const char *what)
 {
     problem_set(problem, PROBLEM_INVALID, "the chunked body is malformed: %s", what);
     return HTTP_INVALID;
@@ -16,13 +16,13 @@ static HttpResult take_line(HttpChunks *chunks, Slice *input, Problem *problem)
         *input = slice_after(*input, 1);
         bool after_return = chunks->line && chunks->text[chunks->line - 1] == '\r';
         if (after_return != (byte == '\n'))
-            return wrong(problem, "a line does not end with a carriage return and a line feed");
+            return set_malformed(problem, "a line does not end with a carriage return and a line feed");
         if (byte == '\n') {
             chunks->line--;
             return HTTP_DONE;
         }
         if (chunks->line == sizeof chunks->text)
-            return wrong(problem, "a line has more than 1024 bytes");
+            return set_malformed(problem, "a line has more than 1024 bytes");
         chunks->text[chunks->line++] = byte;
     }
     return HTTP_MORE;
@@ -52,16 +52,16 @@ static HttpResult begin_chunk(HttpChunks *chunks, const ChunkLimits *limits, Pro
     Slice line = {chunks->text, chunks->line};
     size_t digits = read_size(line, &chunks->left);
     if (digits == 0)
-        return wrong(problem, "a chunk's size is not a hexadecimal number, or is too large");
+        return set_malformed(problem, "a chunk's size is not a hexadecimal number, or is too large");
     Slice extension = slice_after(line, digits);
     if (extension.size && extension.start[0] != ';')
-        return wrong(problem, "something follows a chunk's size");
+        return set_malformed(problem, "a chunk's size is followed by other characters");
     for (size_t i = 0; i < extension.size; i++)
         if ((unsigned char)extension.start[i] < ' ' && extension.start[i] != '\t')
-            return wrong(problem, "a chunk's extension has control characters");
+            return set_malformed(problem, "a chunk's extension has control characters");
     chunks->overhead += extension.size;
     if (chunks->overhead > limits->overhead_bytes)
-        return wrong(problem, "its extensions and trailers have more bytes than the limit");
+        return set_malformed(problem, "its extensions and trailers exceed the limit");
     if (chunks->left > limits->body_bytes - chunks->body) {
         problem_set(problem, PROBLEM_TOO_LARGE, "the request's body has more than %llu bytes",
             (unsigned long long)limits->body_bytes);
@@ -78,7 +78,7 @@ static HttpResult pass_trailer(HttpChunks *chunks, const ChunkLimits *limits, Pr
         return HTTP_DONE;
     chunks->overhead += chunks->line;
     if (chunks->overhead > limits->overhead_bytes)
-        return wrong(problem, "its extensions and trailers have more bytes than the limit");
+        return set_malformed(problem, "its extensions and trailers exceed the limit");
     HttpHeader ignored;
     return http_read_header((Slice){chunks->text, chunks->line}, &ignored, problem) ? HTTP_MORE : HTTP_INVALID;
 }
@@ -104,7 +104,7 @@ HttpResult http_chunks(HttpChunks *chunks, Slice *input, Slice *data, const Chun
             result = begin_chunk(chunks, limits, problem);
         } else if (chunks->state == AT_DATA_END) {
             if (chunks->line)
-                return wrong(problem, "a chunk is longer than its size says");
+                return set_malformed(problem, "a chunk is longer than its size says");
             chunks->state = AT_SIZE;
             result = HTTP_MORE;
         } else {

@@ -10,14 +10,14 @@ bool encoding_of_request(const HttpHead *head, Compression *compression, Problem
     Slice name = http_header(head, "content-encoding");
     *compression = COMPRESSION_NONE;
     if (http_header_repeats(head, "content-encoding"))
-        return problem_set(problem, PROBLEM_MEDIA, "Content-Encoding is there more than once");
+        return problem_set(problem, PROBLEM_MEDIA, "Content-Encoding occurs more than once");
     if (is_gzip(name))
         *compression = COMPRESSION_GZIP;
     else if (slice_is_nocase(name, "deflate"))
         *compression = COMPRESSION_DEFLATE;
     else if (name.size && !slice_is_nocase(name, "identity"))
         return problem_set(problem, PROBLEM_MEDIA,
-            "Unsupported Content-Encoding '%.*s': there are 'gzip', 'deflate' and 'identity'",
+            "Unsupported Content-Encoding '%.*s': use 'gzip', 'deflate' or 'identity'",
             name.size < 100 ? (int)name.size : 100, name.start);
     return true;
 }

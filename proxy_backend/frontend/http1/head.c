@@ -93,7 +93,7 @@ static HttpMethod method_of(Slice name)
 static bool read_target(HttpHead *head, Slice target, Problem *problem)
 {
     if (!is_target(target))
-        return problem_set(problem, PROBLEM_INVALID, "the request's target has characters that none may have");
+        return problem_set(problem, PROBLEM_INVALID, "the request's target has invalid characters");
     Slice path = target;
     for (int i = 0; i < 2; i++) {
         const char *scheme = i ? "https://" : "http://";
@@ -104,7 +104,7 @@ static bool read_target(HttpHead *head, Slice target, Problem *problem)
         path = slash ? slice_after(host, (size_t)(slash - host.start)) : SLICE("/");
     }
     if (path.start[0] != '/')
-        return problem_set(problem, PROBLEM_INVALID, "the request's target is not a path: it begins without '/'");
+        return problem_set(problem, PROBLEM_INVALID, "the request's target is not a path: it does not begin with '/'");
     const char *mark = memchr(path.start, '?', path.size);
     head->path = mark ? (Slice){path.start, (size_t)(mark - path.start)} : path;
     head->query = mark ? slice_after(path, head->path.size + 1) : (Slice){NULL, 0};
@@ -147,7 +147,7 @@ bool http_read_header(Slice line, HttpHeader *header, Problem *problem)
     if (rest.start == NULL)
         return problem_set(problem, PROBLEM_INVALID, "a header has no colon");
     if (!is_token(header->name))
-        return problem_set(problem, PROBLEM_INVALID, "a header's name has characters that none may have");
+        return problem_set(problem, PROBLEM_INVALID, "a header's name has invalid characters");
     header->value = slice_trimmed(rest);
     if (!is_value(header->value))
         return problem_set(problem, PROBLEM_INVALID, "the header '%.*s' has control characters",
@@ -186,9 +186,9 @@ static bool read_framing(HttpHead *head, Problem *problem)
 {
     Slice length = http_header(head, "content-length"), coding = http_header(head, "transfer-encoding");
     if (http_header_repeats(head, "content-length") || http_header_repeats(head, "transfer-encoding"))
-        return problem_set(problem, PROBLEM_INVALID, "Content-Length or Transfer-Encoding is there more than once");
+        return problem_set(problem, PROBLEM_INVALID, "Content-Length or Transfer-Encoding occurs more than once");
     if (length.start && coding.start)
-        return problem_set(problem, PROBLEM_INVALID, "Content-Length and Transfer-Encoding exclude each other");
+        return problem_set(problem, PROBLEM_INVALID, "Content-Length and Transfer-Encoding cannot be combined");
     head->has_length = length.start != NULL;
     if (head->has_length && !slice_unsigned(length, &head->length))
         return problem_set(problem, PROBLEM_INVALID, "Content-Length is not a number of bytes");
@@ -197,7 +197,7 @@ static bool read_framing(HttpHead *head, Problem *problem)
     if (head->minor == 0)
         return problem_set(problem, PROBLEM_INVALID, "Transfer-Encoding is not part of HTTP/1.0");
     if (!slice_is_nocase(coding, "chunked"))
-        return problem_set(problem, PROBLEM_UNSUPPORTED, "the only Transfer-Encoding that is understood is 'chunked'");
+        return problem_set(problem, PROBLEM_UNSUPPORTED, "the only supported Transfer-Encoding is 'chunked'");
     head->chunked = true;
     return true;
 }
@@ -207,9 +207,9 @@ static bool read_meaning(HttpHead *head, Problem *problem)
 {
     Slice host = http_header(head, "host"), expect = http_header(head, "expect");
     if (http_header_repeats(head, "host") || (host.start == NULL && head->minor > 0))
-        return problem_set(problem, PROBLEM_INVALID, "a request of HTTP/1.1 has the header Host, and has it once");
+        return problem_set(problem, PROBLEM_INVALID, "an HTTP/1.1 request must have exactly one Host header");
     if (expect.start && !slice_is_nocase(expect, "100-continue"))
-        return problem_set(problem, PROBLEM_EXPECTATION, "the only expectation that is understood is '100-continue'");
+        return problem_set(problem, PROBLEM_EXPECTATION, "the only supported expectation is '100-continue'");
     head->expects_continue = expect.start && head->minor > 0;
     head->keep_alive = head->minor > 0;
     for (uint32_t i = 0; i < head->count; i++) {
@@ -248,7 +248,7 @@ bool http_read_head(HttpHead *head, Slice bytes, const HttpLimits *limits, Probl
         if (head->count == most)
             return problem_set(problem, PROBLEM_HEADERS, "the request has more than %u headers", most);
         if (line.start[0] == ' ' || line.start[0] == '\t')
-            return problem_set(problem, PROBLEM_INVALID, "a header goes on in the next line");
+            return problem_set(problem, PROBLEM_INVALID, "a header continues on the next line");
         if (!http_read_header(line, &head->headers[head->count], problem))
             return false;
         head->count++;

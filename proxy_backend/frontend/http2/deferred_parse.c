@@ -70,7 +70,7 @@ static void dequeue(Session *session)
  * `*next` is the stream that has the next turn (or NULL), and `*gone` says that nothing is left to do for this one.
  * The caller holds no lock.
  */
-static bool take(GrpcDeferred *deferred, bool had_long, Event *event, GrpcDeferred **next, bool *gone)
+static bool take_event(GrpcDeferred *deferred, bool had_long, Event *event, GrpcDeferred **next, bool *gone)
 {
     GrpcStream *stream = deferred->stream;
     Session *session = session_of(stream);
@@ -102,7 +102,7 @@ static GrpcDeferred *turn(GrpcDeferred *deferred)
     GrpcDeferred *next = NULL;
     Event event;
     bool gone = false;
-    for (bool had_long = false; take(deferred, had_long, &event, &next, &gone);) {
+    for (bool had_long = false; take_event(deferred, had_long, &event, &next, &gone);) {
         had_long |= takes_long(&event);
         event_handle(&event, true);
     }
@@ -159,7 +159,7 @@ static GrpcDeferred *deferred_new(GrpcStream *stream, ThreadPool *readers)
 static void refuse(Event *event)
 {
     grpc_finish(event->stream, problem_grpc_code(PROBLEM_TOO_MANY),
-        SLICE("too many messages wait behind one that takes long to be read"));
+        SLICE("too many messages are waiting for one that takes long to read"));
     handlers_of(event->stream)->cancelled(event->stream);
     event_drop(event);
 }

@@ -76,12 +76,12 @@ bool grpc_stream_check(GrpcStream *stream)
     if (stream->problem.kind != PROBLEM_NONE)
         return false;
     if (!stream->is_post)
-        return problem_set(&stream->problem, PROBLEM_METHOD, "a call of gRPC is a POST");
+        return problem_set(&stream->problem, PROBLEM_METHOD, "a gRPC call must be a POST");
     if (!stream->is_grpc)
-        return problem_set(&stream->problem, PROBLEM_MEDIA, "the content-type of a call of gRPC is application/grpc");
+        return problem_set(&stream->problem, PROBLEM_MEDIA, "the content-type of a gRPC call must be application/grpc");
     if (stream->encoding == GRPC_UNKNOWN)
         return problem_set(
-            &stream->problem, PROBLEM_UNSUPPORTED, "the grpc-encoding is none of identity, deflate, gzip");
+            &stream->problem, PROBLEM_UNSUPPORTED, "the grpc-encoding must be identity, deflate or gzip");
     return true;
 }
 

@@ -124,11 +124,12 @@ static bool on_message_begin(Connection *connection, GrpcStream *stream)
     buffer_reserve(&stream->message, stream->wanted < RESERVED_BYTES ? stream->wanted : RESERVED_BYTES);
     stream->compressed = stream->prefix[0] == 1;
     if (stream->prefix[0] > 1 || (stream->prefix[0] == 1 && stream->encoding == GRPC_IDENTITY))
-        return problem_set(&stream->problem, PROBLEM_INTERNAL, "a message is compressed, without a grpc-encoding");
+        return problem_set(
+            &stream->problem, PROBLEM_INTERNAL, "a message is compressed, but there is no grpc-encoding");
     if (stream->wanted > limits->body_bytes) {
         refusals_count(REFUSED_BODY_BYTES);
         return problem_set(&stream->problem, PROBLEM_TOO_LARGE,
-            "a message of %zu bytes is larger than the most that is taken, %llu", stream->wanted,
+            "a message has %zu bytes, more than the maximum of %llu", stream->wanted,
             (unsigned long long)limits->body_bytes);
     }
     return true;
@@ -199,7 +200,7 @@ static int on_frame_recv(nghttp2_session *session, const nghttp2_frame *frame, v
     if (stream && ends) {
         stream->ended = true;
         if (stream->problem.kind == PROBLEM_NONE && (stream->prefix_size || stream->receiving)) {
-            problem_set(&stream->problem, PROBLEM_INVALID, "the last message is cut off");
+            problem_set(&stream->problem, PROBLEM_INVALID, "the last message is truncated");
             refuse(stream);
         } else if (stream->problem.kind == PROBLEM_NONE) {
             session_emit(EVENT_HALF_CLOSED, stream);

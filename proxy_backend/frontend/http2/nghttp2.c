@@ -12,7 +12,7 @@ bool nghttp2_load(const char *path, Problem *problem)
         return true;
     void *found = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (found == NULL)
-        return problem_set(problem, PROBLEM_UNAVAILABLE, "nghttp2, which gRPC needs, cannot be loaded: %s", dlerror());
+        return problem_set(problem, PROBLEM_UNAVAILABLE, "cannot load nghttp2, which gRPC needs: %s", dlerror());
 #define LOAD(type, name, arguments)                                                                                    \
     *(void **)&nghttp2.name = dlsym(found, "nghttp2_" #name);                                                          \
     if (nghttp2.name == NULL)                                                                                          \

@@ -333,8 +333,8 @@ static void queue(GrpcStream *stream, Outgoing *message, bool is_last)
     for (unsigned i = 0; i < message->count; i++)
         size += message->parts[i].iov_len;
     if (size > MAX_MESSAGE_BYTES) {
-        grpc_finish(stream, problem_grpc_code(PROBLEM_TOO_LARGE),
-            SLICE("an answer is larger than 2 GiB, the most that gRPC takes"));
+        grpc_finish(
+            stream, problem_grpc_code(PROBLEM_TOO_LARGE), SLICE("an answer is larger than 2 GiB, the maximum of gRPC"));
         message->sent(message);
         return;
     }

@@ -111,7 +111,7 @@ static void end_slow_streams(Connection *connection, size_t slow, uint64_t now_m
         if (!is_slow(stream, limit_ms, now_ms))
             continue;
         refusals_count(REFUSED_BODY_TIME);
-        problem_set(&stream->problem, PROBLEM_SLOW, "the message comes too slowly");
+        problem_set(&stream->problem, PROBLEM_SLOW, "the message arrives too slowly");
         session_set_receiving(session, stream, false);
         session_emit(EVENT_REFUSED, stream);
     }

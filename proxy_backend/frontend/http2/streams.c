@@ -76,7 +76,7 @@ static bool prepare(Event *event, Problem *problem)
     if (event->message.size > most) {
         refusals_count(REFUSED_BODY_BYTES);
         return problem_set(problem, PROBLEM_TOO_LARGE,
-            "a message of %zu bytes is larger than the most that this call takes, %llu", event->message.size,
+            "a message has %zu bytes, more than this method's maximum of %llu", event->message.size,
             (unsigned long long)most);
     }
     return !event->compressed || expand(event, most, problem);

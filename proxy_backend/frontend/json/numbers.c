@@ -209,7 +209,7 @@ typedef struct {
     int exponent;
 } Decimal;
 
-static Decimal stripped(uint64_t digits, int exponent)
+static Decimal strip_zeros(uint64_t digits, int exponent)
 {
     while (digits && digits % 10 == 0) {
         digits /= 10;
@@ -230,7 +230,7 @@ static Decimal print_slowly(double value, int digits)
         if (is_digit(*at))
             sum = sum * 10 + (uint64_t)(*at - '0');
     int exponent = *at ? (int)strtol(at + 1, NULL, 10) : 0;
-    return stripped(sum, exponent - (digits - 1));
+    return strip_zeros(sum, exponent - (digits - 1));
 }
 
 /* Convert to this many digits. The result may be rounded wrongly, so it must be read back. Returns false if it is out
@@ -242,7 +242,7 @@ static bool print_fast(double value, int digits, int power, Decimal *decimal)
     if (shift < -EXACT_POWER || shift > EXACT_POWER)
         return false;
     long double scaled = shift < 0 ? (long double)value / powers[-shift] : (long double)value * powers[shift];
-    *decimal = stripped((uint64_t)(scaled + 0.5L), -shift);
+    *decimal = strip_zeros((uint64_t)(scaled + 0.5L), -shift);
     return true;
 }
 

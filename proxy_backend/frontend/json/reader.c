@@ -5,7 +5,7 @@
 #include "json/numbers.h"
 #include "json/strings.h"
 
-static bool fault(Json *json, ProblemKind kind, const char *what)
+static bool set_fault(Json *json, ProblemKind kind, const char *what)
 {
     if (json->fault == NULL) {
         json->fault = what;
@@ -14,9 +14,9 @@ static bool fault(Json *json, ProblemKind kind, const char *what)
     return false;
 }
 
-static bool wrong(Json *json, const char *what)
+static bool set_invalid(Json *json, const char *what)
 {
-    return fault(json, PROBLEM_INVALID, what);
+    return set_fault(json, PROBLEM_INVALID, what);
 }
 
 Json json_read(Slice text, const JsonLimits *limits)
@@ -30,7 +30,7 @@ Json json_read(Slice text, const JsonLimits *limits)
     size_t valid = utf8_valid_prefix(start, text.size);
     if (valid < text.size) {
         json.at = start + valid;
-        wrong(&json, "Invalid UTF-8");
+        set_invalid(&json, "Invalid UTF-8");
     }
     return json;
 }
@@ -63,12 +63,12 @@ JsonKind json_kind(Json *json)
         return JSON_NONE;
     pass_space(json);
     if (json->at == json->end) {
-        wrong(json, json->at == json->start ? "The document is empty" : "The text ends in the middle");
+        set_invalid(json, json->at == json->start ? "The document is empty" : "The text is truncated");
         return JSON_NONE;
     }
     JsonKind kind = kind_of((unsigned char)*json->at);
     if (kind == JSON_NONE)
-        wrong(json, "Invalid value");
+        set_invalid(json, "Invalid value");
     return kind;
 }
 
@@ -80,10 +80,10 @@ const char *json_kind_name(JsonKind kind)
 }
 
 /* Count the value that begins here. Returns false if there are too many. */
-static bool counted(Json *json)
+static bool count_value(Json *json)
 {
     if (json->values++ >= json->limits.values)
-        return fault(json, PROBLEM_TOO_LARGE, "There are more values than the limit");
+        return set_fault(json, PROBLEM_TOO_LARGE, "There are more values than the limit");
     json->waiting = false;
     return true;
 }
@@ -96,10 +96,10 @@ static bool in_array(const Json *json)
 
 static bool enter(Json *json, JsonKind kind)
 {
-    if (json_kind(json) != kind || !counted(json))
+    if (json_kind(json) != kind || !count_value(json))
         return false;
     if (json->depth >= json->limits.depth)
-        return fault(json, PROBLEM_TOO_LARGE, "Objects and arrays lie in each other deeper than the limit");
+        return set_fault(json, PROBLEM_TOO_LARGE, "Objects and arrays are nested deeper than the limit");
     uint64_t bit = (uint64_t)1 << (json->depth % 64), *word = &json->arrays[json->depth / 64];
     *word = kind == JSON_ARRAY ? *word | bit : *word & ~bit;
     json->depth++;
@@ -124,10 +124,10 @@ bool json_array(Json *json)
 static bool next_part(Json *json, char close, const char *missing)
 {
     if (json->fault || json->waiting || json->depth == 0 || in_array(json) != (close == ']'))
-        return json->fault ? false : wrong(json, "Something else is read than is there");
+        return json->fault ? false : set_invalid(json, "The value has another kind than was read");
     pass_space(json);
     if (json->at == json->end)
-        return wrong(json,
+        return set_invalid(json,
             !json->fresh       ? missing
                 : close == '}' ? "Missing a name for object member"
                                : "Invalid value");
@@ -142,7 +142,7 @@ static bool next_part(Json *json, char close, const char *missing)
         return true;
     }
     if (*json->at != ',')
-        return wrong(json, missing);
+        return set_invalid(json, missing);
     json->at++;
     return true;
 }
@@ -172,9 +172,9 @@ static bool pass_string(Json *json, Buffer *text, bool *escaped)
 {
     const char *begin = json->at, *what = json_read_string(&json->at, json->end, text, escaped);
     if (what)
-        return wrong(json, what);
+        return set_invalid(json, what);
     if ((uint64_t)(json->at - begin) > json->limits.string_bytes)
-        return fault(json, PROBLEM_TOO_LARGE, "A string is longer than the limit");
+        return set_fault(json, PROBLEM_TOO_LARGE, "A string is longer than the limit");
     return true;
 }
 
@@ -193,20 +193,20 @@ static bool read_string(Json *json, Buffer *scratch, Slice *value)
     if (!pass_string(json, scratch, &escaped))
         return false;
     if (scratch->failed)
-        return fault(json, PROBLEM_UNAVAILABLE, "Out of memory");
+        return set_fault(json, PROBLEM_UNAVAILABLE, "Out of memory");
     *value = buffer_slice(scratch);
     return true;
 }
 
 bool json_string(Json *json, Buffer *scratch, Slice *value)
 {
-    return json_kind(json) == JSON_STRING && counted(json) && read_string(json, scratch, value);
+    return json_kind(json) == JSON_STRING && count_value(json) && read_string(json, scratch, value);
 }
 
 bool json_string_to(Json *json, Buffer *text)
 {
     bool escaped;
-    return json_kind(json) == JSON_STRING && counted(json) && pass_string(json, text, &escaped);
+    return json_kind(json) == JSON_STRING && count_value(json) && pass_string(json, text, &escaped);
 }
 
 /* Read the name of a member, or skip it if `key` is NULL. Returns false after the last one, or on an error. */
@@ -217,12 +217,12 @@ static bool read_name(Json *json, Buffer *scratch, Slice *key)
         return false;
     pass_space(json);
     if (json->at == json->end || *json->at != '"')
-        return wrong(json, "Missing a name for object member");
-    if (!counted(json) || !(key ? read_string(json, scratch, key) : pass_string(json, NULL, &escaped)))
+        return set_invalid(json, "Missing a name for object member");
+    if (!count_value(json) || !(key ? read_string(json, scratch, key) : pass_string(json, NULL, &escaped)))
         return false;
     pass_space(json);
     if (json->at == json->end || *json->at != ':')
-        return wrong(json, "Missing a colon after a name of object member");
+        return set_invalid(json, "Missing a colon after a name of object member");
     json->at++;
     json->waiting = true;
     return true;
@@ -235,12 +235,12 @@ bool json_member(Json *json, Buffer *scratch, Slice *key)
 
 /* ── the rest ─────────────────────────────────────────────────────────────────────────────────────── */
 
-static bool literal(Json *json, const char *word)
+static bool read_literal(Json *json, const char *word)
 {
-    if (!counted(json))
+    if (!count_value(json))
         return false;
     if (!slice_starts((Slice){json->at, (size_t)(json->end - json->at)}, word))
-        return wrong(json, "Invalid value");
+        return set_invalid(json, "Invalid value");
     json->at += strlen(word);
     return true;
 }
@@ -249,27 +249,27 @@ bool json_bool(Json *json, bool *value)
 {
     JsonKind kind = json_kind(json);
     *value = kind == JSON_TRUE;
-    return (kind == JSON_TRUE || kind == JSON_FALSE) && literal(json, *value ? "true" : "false");
+    return (kind == JSON_TRUE || kind == JSON_FALSE) && read_literal(json, *value ? "true" : "false");
 }
 
 bool json_null(Json *json)
 {
-    return json_kind(json) == JSON_NULL && literal(json, "null");
+    return json_kind(json) == JSON_NULL && read_literal(json, "null");
 }
 
 /* Read the next value if it is a number, but do not move past it. */
-static bool number(Json *json, Number *number)
+static bool peek_number(Json *json, Number *number)
 {
     if (json_kind(json) != JSON_NUMBER)
         return false;
     const char *what = number_read((Slice){json->at, (size_t)(json->end - json->at)}, number);
-    return what ? wrong(json, what) : true;
+    return what ? set_invalid(json, what) : true;
 }
 
 bool json_signed(Json *json, int64_t *value)
 {
     Number read;
-    if (!number(json, &read) || !number_signed(&read, value) || !counted(json))
+    if (!peek_number(json, &read) || !number_signed(&read, value) || !count_value(json))
         return false;
     json->at += read.text.size;
     return true;
@@ -278,7 +278,7 @@ bool json_signed(Json *json, int64_t *value)
 bool json_unsigned(Json *json, uint64_t *value)
 {
     Number read;
-    if (!number(json, &read) || !number_unsigned(&read, value) || !counted(json))
+    if (!peek_number(json, &read) || !number_unsigned(&read, value) || !count_value(json))
         return false;
     json->at += read.text.size;
     return true;
@@ -287,10 +287,10 @@ bool json_unsigned(Json *json, uint64_t *value)
 bool json_double(Json *json, double *value)
 {
     Number read;
-    if (!number(json, &read) || !counted(json))
+    if (!peek_number(json, &read) || !count_value(json))
         return false;
     if (!number_double(&read, value))
-        return wrong(json, "Number too big to be stored in double");
+        return set_invalid(json, "Number too big to be stored in double");
     json->at += read.text.size;
     return true;
 }
@@ -302,9 +302,9 @@ static bool pass_simple(Json *json, JsonKind kind)
     Number read;
     switch (kind) {
     case JSON_STRING:
-        return counted(json) && pass_string(json, NULL, &ignored);
+        return count_value(json) && pass_string(json, NULL, &ignored);
     case JSON_NUMBER:
-        if (!number(json, &read) || !counted(json))
+        if (!peek_number(json, &read) || !count_value(json))
             return false;
         json->at += read.text.size;
         return true;
@@ -352,10 +352,10 @@ bool json_end(Json *json)
     if (json->fault)
         return false;
     if (json->waiting || json->depth)
-        return wrong(json, "It has not been read to its end");
+        return set_invalid(json, "It has not been read to its end");
     pass_space(json);
     if (json->at < json->end)
-        return wrong(json, "The document root must not be followed by other values");
+        return set_invalid(json, "The document root must not be followed by other values");
     return true;
 }
 

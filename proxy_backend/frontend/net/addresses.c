@@ -48,7 +48,7 @@ void address_write(const Address *address, char *text, size_t room)
 /* Returns the key of an address in `counts`. The owner of an IPv6 address also has the other 2^64 addresses of its
  * /64.
  */
-static Slice place(const Address *address)
+static Slice key_of(const Address *address)
 {
     return (Slice){(const char *)address->bytes, is_v4(address) ? 16 : 8};
 }
@@ -58,8 +58,8 @@ bool addresses_add(const Address *address, uint64_t most)
     if (!address->is_ip)
         return true;
     pthread_mutex_lock(&lock);
-    uintptr_t count = (uintptr_t)name_table_get(&counts, place(address));
-    bool added = count < most && name_table_put(&counts, place(address), (void *)(count + 1));
+    uintptr_t count = (uintptr_t)name_table_get(&counts, key_of(address));
+    bool added = count < most && name_table_put(&counts, key_of(address), (void *)(count + 1));
     pthread_mutex_unlock(&lock);
     return added;
 }
@@ -69,10 +69,10 @@ void addresses_remove(const Address *address)
     if (!address->is_ip)
         return;
     pthread_mutex_lock(&lock);
-    uintptr_t count = (uintptr_t)name_table_get(&counts, place(address));
+    uintptr_t count = (uintptr_t)name_table_get(&counts, key_of(address));
     if (count > 1)
-        name_table_put(&counts, place(address), (void *)(count - 1)); /* Replacing a value needs no memory. */
+        name_table_put(&counts, key_of(address), (void *)(count - 1)); /* Replacing a value needs no memory. */
     else
-        name_table_remove(&counts, place(address));
+        name_table_remove(&counts, key_of(address));
     pthread_mutex_unlock(&lock);
 }

@@ -84,9 +84,8 @@ bool unpacked_reserve(const Limits *limits, uint64_t size, Problem *problem)
     unpacked_release(size);
     refusals_count(REFUSED_UNPACKED_BYTES);
     return problem_set(problem, PROBLEM_TOO_MANY,
-        "requests that came compressed would take more than %llu bytes (unpacked_bytes): ask again later, or send it "
-        "as "
-        "it is",
+        "decompressed requests would take more than %llu bytes (unpacked_bytes): try again later, or send the request "
+        "uncompressed",
         (unsigned long long)limits->unpacked_bytes);
 }
 
@@ -155,7 +154,7 @@ void unsent_release(uint64_t size)
 bool unsent_problem(const Limits *limits, Problem *problem)
 {
     return problem_set(problem, PROBLEM_TOO_MANY,
-        "clients leave too much of their answers unread: this one at most %llu bytes, all at most %llu "
+        "clients leave too much of their answers unread; the limit is %llu bytes for this one and %llu for all "
         "(total_unsent_bytes): read faster, or try again later",
         (unsigned long long)(limits->unsent_bytes * MOST_TIMES), (unsigned long long)limits->total_unsent_bytes);
 }

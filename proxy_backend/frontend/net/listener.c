@@ -70,7 +70,7 @@ static void log_accept_error(Listener *listener, int error)
     if (listener->logged_ms && now_ms - listener->logged_ms < LOG_INTERVAL_MS)
         return;
     listener->logged_ms = now_ms;
-    log_warning("connections cannot be accepted (%s): %s", listener->endpoint->protocol->name, strerror(error));
+    log_warning("cannot accept connections (%s): %s", listener->endpoint->protocol->name, strerror(error));
 }
 
 static void pause_accepting(Listener *listener)
@@ -139,7 +139,7 @@ static bool prepare(int fd, Problem *problem)
     int listens = 0, flags = fcntl(fd, F_GETFL);
     socklen_t size = sizeof listens;
     if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens)
-        return problem_set(problem, PROBLEM_INVALID, "descriptor %d is not a socket that listens", fd);
+        return problem_set(problem, PROBLEM_INVALID, "descriptor %d is not a listening socket", fd);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
         return problem_set(problem, PROBLEM_INTERNAL, "descriptor %d: %s", fd, strerror(errno));
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* Has no effect on a unix socket. */
@@ -168,7 +168,7 @@ Listener *listener_open(Loop *loop, const Endpoint *endpoint, Problem *problem)
     listener->watched = true; /* Set before the loop's thread can check it. */
     if (!loop_watch(loop, &listener->watch, EPOLLIN | EPOLLEXCLUSIVE)) {
         listener->watched = false;
-        problem_set(problem, PROBLEM_INTERNAL, "descriptor %d cannot be watched: %s", endpoint->fd, strerror(errno));
+        problem_set(problem, PROBLEM_INTERNAL, "cannot watch descriptor %d: %s", endpoint->fd, strerror(errno));
         listener_close(listener);
         return NULL;
     }

@@ -40,7 +40,7 @@ static void check_is_here(const Loop *loop)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     if (current_loop != loop) {
-        fprintf(stderr, "another thread than the loop's sets one of its timers\n");
+        fprintf(stderr, "a thread other than the loop's sets one of its timers\n");
         abort();
     }
 #else
@@ -59,7 +59,7 @@ Loop *loop_new(Problem *problem)
     loop->epoll = epoll_create1(EPOLL_CLOEXEC);
     loop->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (loop->epoll < 0 || loop->bell < 0 || epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->bell, &rings) != 0) {
-        problem_set(problem, PROBLEM_INTERNAL, "the kernel refuses epoll or an eventfd: %s", strerror(errno));
+        problem_set(problem, PROBLEM_INTERNAL, "cannot create an epoll instance or an eventfd: %s", strerror(errno));
         loop_free(loop);
         return NULL;
     }

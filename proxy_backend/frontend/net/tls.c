@@ -14,7 +14,7 @@ struct Tls {
 };
 
 /* Look up a function. Returns NULL with a problem if it is missing. */
-static void *found(void *library, const char *name, const char *path, Problem *problem)
+static void *look_up(void *library, const char *name, const char *path, Problem *problem)
 {
     void *function = library ? dlsym(library, name) : NULL;
     if (function == NULL && problem->kind == PROBLEM_NONE)
@@ -22,7 +22,7 @@ static void *found(void *library, const char *name, const char *path, Problem *p
     return function;
 }
 
-static void *opened(const char *path, Problem *problem)
+static void *open_library(const char *path, Problem *problem)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
@@ -35,14 +35,14 @@ bool tls_load(const char *crypto, const char *ssl, Problem *problem)
     if (openssl.OPENSSL_init_ssl)
         return true;
     OpenSsl table = {0};
-    void *library = opened(crypto, problem); /* Neither library is unloaded. */
+    void *library = open_library(crypto, problem); /* Neither library is unloaded. */
     if (library == NULL)
         return false;
-#define OPENSSL_FIND(result, name, arguments) table.name = (result(*) arguments)found(library, #name, path, problem);
+#define OPENSSL_FIND(result, name, arguments) table.name = (result(*) arguments)look_up(library, #name, path, problem);
     const char *path = crypto;
     OPENSSL_CRYPTO(OPENSSL_FIND)
     path = ssl;
-    library = opened(ssl, problem);
+    library = open_library(ssl, problem);
     if (library == NULL)
         return false;
     OPENSSL_SSL(OPENSSL_FIND)
@@ -58,7 +58,7 @@ bool tls_load(const char *crypto, const char *ssl, Problem *problem)
 
 bool tls_failed(Problem *problem, const char *what)
 {
-    char text[256] = "it does not say why";
+    char text[256] = "no reason was given";
     unsigned long error = openssl.ERR_get_error();
     if (error)
         openssl.ERR_error_string_n(error, text, sizeof text);
@@ -116,7 +116,7 @@ static bool set_clients(SslContext *context, const TlsFiles *files, Problem *pro
     }
     openssl.SSL_CTX_set_verify(context, SSL_VERIFY_CLIENT, NULL);
     if (openssl.SSL_CTX_set_session_id_context(context, id, sizeof id) != 1)
-        return tls_failed(problem, "sessions cannot be told apart");
+        return tls_failed(problem, "the session id cannot be set");
     return true;
 }
 
@@ -133,7 +133,7 @@ static bool configure(Tls *tls, const TlsFiles *files, Problem *problem)
     openssl.SSL_CTX_set_options(
         context, SSL_IGNORE_UNEXPECTED_END | SSL_NO_COMPRESSION | SSL_SERVER_PREFERENCE | SSL_NO_RENEGOTIATION);
     if (openssl.SSL_CTX_set_cipher_list(context, CIPHERS) != 1)
-        return tls_failed(problem, "there are no ciphers");
+        return tls_failed(problem, "no cipher is available");
     openssl.SSL_CTX_set_default_passwd_cb(context, no_password);
     openssl.SSL_CTX_set_alpn_select_cb(context, choose, tls);
     if (openssl.SSL_CTX_use_certificate_chain_file(context, files->certificate) != 1)
@@ -141,7 +141,7 @@ static bool configure(Tls *tls, const TlsFiles *files, Problem *problem)
     if (openssl.SSL_CTX_use_PrivateKey_file(context, files->key, SSL_FILE_PEM) != 1)
         return fail_with(problem, "the key cannot be read from", files->key);
     if (openssl.SSL_CTX_check_private_key(context) != 1)
-        return fail_with(problem, "the key does not fit the certificate in", files->certificate);
+        return fail_with(problem, "the key does not match the certificate in", files->certificate);
     return !files->mutual || set_clients(context, files, problem);
 }
 
@@ -159,7 +159,7 @@ Tls *tls_new(const TlsFiles *files, const char *protocol, Problem *problem)
     openssl.ERR_clear_error();
     tls->context = openssl.SSL_CTX_new(openssl.TLS_server_method());
     if (tls->context == NULL)
-        tls_failed(problem, "there is no context");
+        tls_failed(problem, "no context can be created");
     if (tls->context && configure(tls, files, problem))
         return tls;
     tls_free(tls);

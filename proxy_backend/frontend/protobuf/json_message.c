@@ -11,7 +11,7 @@ Json json_of_core(Slice text)
     return json_read(text, &LIMITS);
 }
 
-static bool wrong(const ProtoField *field, Json *json, Problem *problem)
+static bool set_invalid(const ProtoField *field, Json *json, Problem *problem)
 {
     return problem_set(problem, PROBLEM_INTERNAL, "tritonserver's '%s' is %s, which the protocol does not expect",
         field->name, json_kind_name(json_kind(json)));
@@ -31,7 +31,7 @@ static bool put_enum(Json *json, const ProtoField *field, Buffer *to, Problem *p
             }
     buffer_free(&scratch);
     if (!found)
-        return wrong(field, json, problem);
+        return set_invalid(field, json, problem);
     if (number || field->form != PROTO_SINGULAR)
         proto_put_number(to, field->number, (uint64_t)number);
     return true;
@@ -62,7 +62,7 @@ static bool put_number(Json *json, const ProtoField *field, Buffer *to, Problem 
     case PROTO_DOUBLE:
     case PROTO_FLOAT:
         if (!json_double(json, &number))
-            return wrong(field, json, problem);
+            return set_invalid(field, json, problem);
         if (field->type == PROTO_DOUBLE)
             proto_put_double(to, field->number, number);
         else
@@ -70,12 +70,12 @@ static bool put_number(Json *json, const ProtoField *field, Buffer *to, Problem 
         return true;
     case PROTO_BOOL:
         if (!json_bool(json, &flag))
-            return wrong(field, json, problem);
+            return set_invalid(field, json, problem);
         value = flag;
         break;
     default:
         if (!read_integer(json, field, &value))
-            return wrong(field, json, problem);
+            return set_invalid(field, json, problem);
     }
     if (value || field->form != PROTO_SINGULAR)
         proto_put_number(to, field->number, value);
@@ -90,7 +90,7 @@ static bool put_string(Json *json, const ProtoField *field, Buffer *to, Problem 
     if (found && (value.size || field->form != PROTO_SINGULAR))
         proto_put_bytes(to, field->number, value);
     buffer_free(&scratch);
-    return found || wrong(field, json, problem);
+    return found || set_invalid(field, json, problem);
 }
 
 static bool put_value(Json *json, const ProtoField *field, Buffer *to, Problem *problem, int depth)
@@ -135,10 +135,10 @@ static bool put_map(Json *json, const ProtoField *field, Buffer *to, Problem *pr
 {
     Buffer scratch = {0};
     Slice key;
-    bool fine = json_object(json) || wrong(field, json, problem);
+    bool fine = json_object(json) || set_invalid(field, json, problem);
     while (fine && json_member(json, &scratch, &key)) {
         size_t begun = proto_begin(to, field->number);
-        fine = put_key(key, proto_field(field->message, 1), to) || wrong(field, json, problem);
+        fine = put_key(key, proto_field(field->message, 1), to) || set_invalid(field, json, problem);
         fine = fine && put_value(json, proto_field(field->message, 2), to, problem, depth);
         proto_end(to, begun);
     }
@@ -155,7 +155,7 @@ static bool put_field(Json *json, const ProtoField *field, Buffer *to, Problem *
     if (field->form != PROTO_REPEATED)
         return put_value(json, field, to, problem, depth);
     if (!json_array(json))
-        return wrong(field, json, problem);
+        return set_invalid(field, json, problem);
     while (json_element(json))
         if (!put_value(json, field, to, problem, depth))
             return false;

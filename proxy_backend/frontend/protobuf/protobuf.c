@@ -159,7 +159,7 @@ static bool take_number(ProtoType type, const char **at, const char *end, uint64
     return true;
 }
 
-static ProtoNext broken(const ProtoReader *reader, const ProtoField *field, const char *what, Problem *problem)
+static ProtoNext set_broken(const ProtoReader *reader, const ProtoField *field, const char *what, Problem *problem)
 {
     problem_set(problem, PROBLEM_INVALID, "the request is not a valid %s: %s %s", reader->message->name,
         field ? field->name : "a field", what);
@@ -172,28 +172,28 @@ ProtoNext proto_next(ProtoReader *reader, ProtoValue *value, Problem *problem)
         uint32_t number;
         unsigned wire;
         if (!take_tag(&reader->at, reader->end, &number, &wire))
-            return broken(reader, NULL, "has no valid number", problem);
+            return set_broken(reader, NULL, "has no valid number", problem);
         const ProtoField *field = proto_field(reader->message, number);
         bool several = field && (field->form == PROTO_REPEATED || field->form == PROTO_MAP);
         *value = (ProtoValue){.field = field};
         if (field && wire == wire_of(field->type) && wire != WIRE_BYTES) {
             if (!take_number(field->type, &reader->at, reader->end, &value->number))
-                return broken(reader, field, "is cut off", problem);
+                return set_broken(reader, field, "is cut off", problem);
             return PROTO_FOUND;
         }
         if (field && wire == WIRE_BYTES && (wire_of(field->type) == WIRE_BYTES || several)) {
             if (!take_bytes(&reader->at, reader->end, &value->bytes))
-                return broken(reader, field, "is cut off", problem);
+                return set_broken(reader, field, "is cut off", problem);
             value->packed = wire_of(field->type) != WIRE_BYTES;
             if (field->type == PROTO_STRING && !utf8_is_valid(value->bytes))
-                return broken(reader, field, "is not valid UTF-8", problem);
+                return set_broken(reader, field, "is not valid UTF-8", problem);
             return PROTO_FOUND;
         }
         /* The field is unknown, or has another type than declared. Skip it, as all parsers do. */
         bool skipped = wire == WIRE_GROUP ? skip_group(&reader->at, reader->end, number)
                                           : skip_plain(&reader->at, reader->end, wire);
         if (!skipped)
-            return broken(reader, NULL, "cannot be passed over", problem);
+            return set_broken(reader, NULL, "cannot be skipped", problem);
     }
     return PROTO_END;
 }

@@ -11,7 +11,7 @@ static bool restrict_group(GrpcService *service, const RestrictionSetting *setti
 {
     GrpcGroup group;
     if (!grpc_group_named(slice_of(setting->api), &group))
-        return problem_set(problem, PROBLEM_INVALID, "gRPC has no calls that are named '%s'", setting->api);
+        return problem_set(problem, PROBLEM_INVALID, "there is no group of gRPC methods named '%s'", setting->api);
     GrpcRestriction *restriction = &service->restrictions[group];
     free(restriction->header);
     free(restriction->value);

@@ -181,7 +181,7 @@ static bool make_endpoint(
         endpoint->protocol = &handover_protocol;
         endpoint->service = &services->handover;
         return is_unix(listen->fd) ||
-            problem_set(problem, PROBLEM_INVALID, "connections are handed over on a unix socket only");
+            problem_set(problem, PROBLEM_INVALID, "connections can only be handed over on a unix socket");
     }
     endpoint->is_admin = kind->paths == HTTP_ADMIN;
     endpoint->protocol = kind->is_grpc ? &GRPC_PROTOCOL : &http_protocol;
@@ -316,7 +316,7 @@ void services_stop(Services *services)
     thread_pool_stop(services->readers); /* Stop these first, because they submit jobs. */
     thread_pool_stop(services->jobs);
     if (!server_stop(services->server, &problem))
-        log_warning("Triton's core did not stop in order: %s", problem_text(&problem));
+        log_warning("Triton's core did not stop cleanly: %s", problem_text(&problem));
     problem_clear(&problem);
 }
 

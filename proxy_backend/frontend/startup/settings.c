@@ -75,7 +75,7 @@ static bool read_bool(Source *source, void *to)
 }
 
 /* Append a zeroed element to an array. Returns the element, or NULL without memory. */
-static void *grow(void *array, size_t *count, size_t size)
+static void *append_zeroed(void *array, size_t *count, size_t size)
 {
     char **all = array;
     char *grown = reallocarray(*all, *count + 1, size);
@@ -105,7 +105,7 @@ static bool read_options(Source *source, void *to)
     if (!json_array(&source->json))
         return false;
     while (json_element(&source->json)) {
-        Option *option = grow(&settings->options, &settings->option_count, sizeof *option);
+        Option *option = append_zeroed(&settings->options, &settings->option_count, sizeof *option);
         if (option == NULL || !json_array(&source->json))
             return false;
         if (!json_element(&source->json) || !read_string(source, &option->name) || !json_element(&source->json) ||
@@ -141,7 +141,7 @@ static bool read_listen(Source *source, void *to)
     if (!json_array(&source->json))
         return false;
     while (json_element(&source->json)) {
-        ListenSetting *listen = grow(&settings->listen, &settings->listen_count, sizeof *listen);
+        ListenSetting *listen = append_zeroed(&settings->listen, &settings->listen_count, sizeof *listen);
         if (listen == NULL)
             return false;
         listen->fd = -1;
@@ -173,7 +173,7 @@ static bool read_restriction(Source *source, RestrictionSettings *all)
     if (!json_array(&source->json) || !json_element(&source->json) || !json_array(&source->json))
         return false;
     while (json_element(&source->json)) {
-        RestrictionSetting *one = grow(&all->all, &all->count, sizeof *one);
+        RestrictionSetting *one = append_zeroed(&all->all, &all->count, sizeof *one);
         if (one == NULL || !read_string(source, &one->api))
             return false;
     }
@@ -242,7 +242,7 @@ static bool read_names(Source *source, void *to)
     if (!json_array(&source->json))
         return false;
     while (json_element(&source->json)) {
-        char **name = grow(&names->all, &names->count, sizeof *name);
+        char **name = append_zeroed(&names->all, &names->count, sizeof *name);
         if (name == NULL || !read_string(source, name))
             return false;
     }
@@ -293,7 +293,7 @@ bool settings_parse(Slice text, Settings *settings, Problem *problem)
     if (problem->kind != PROBLEM_NONE)
         return false;
     if (!good)
-        return problem_set(problem, PROBLEM_INVALID, "the settings: something is wrong at or after \"%s\"", source.at);
+        return problem_set(problem, PROBLEM_INVALID, "the settings are invalid at or after \"%s\"", source.at);
     if (settings->core == NULL)
         return problem_set(problem, PROBLEM_INVALID, "the settings lack \"core\"");
     if (settings->loops < 1 || settings->loops > MAX_LOOPS)
@@ -316,8 +316,7 @@ bool settings_read(int fd, Settings *settings, Problem *problem)
             text.size += (size_t)count;
     } while (count > 0 || (count < 0 && errno == EINTR));
     if (count < 0)
-        problem_set(
-            problem, PROBLEM_INVALID, "the settings cannot be read from descriptor %d: %s", fd, strerror(errno));
+        problem_set(problem, PROBLEM_INVALID, "cannot read the settings from descriptor %d: %s", fd, strerror(errno));
     close(fd);
     bool good = count == 0 && settings_parse(buffer_slice(&text), settings, problem);
     if (text.data)

@@ -99,7 +99,8 @@ bool thread_pool_submit(ThreadPool *jobs, Job *job, Problem *problem)
     if (dropped)
         return thread_pool_refuse(problem);
     if (full)
-        return problem_set(problem, PROBLEM_TOO_MANY, "%u requests like this one wait already", jobs->max_waiting);
+        return problem_set(
+            problem, PROBLEM_TOO_MANY, "%u requests of this kind are already waiting", jobs->max_waiting);
     return given ? true : problem_no_memory(problem);
 }
 

@@ -101,7 +101,7 @@ static void send_records(Otlp *otlp, const TraceRecord *records)
     if (fd >= 0 && send_all(fd, buffer_slice(&head)) && send_all(fd, buffer_slice(&json)))
         status = read_status(fd);
     if (status < 200 || status > 299)
-        log_error("traces could not be sent to http://%s%s: %s %d", otlp->authority, otlp->path,
+        log_error("cannot send traces to http://%s%s: %s %d", otlp->authority, otlp->path,
             status ? "the status is" : strerror(errno), status);
     if (fd >= 0)
         close(fd);
@@ -120,7 +120,7 @@ static void free_records(TraceRecord *records)
 }
 
 /* Remove and return the oldest records of the queue, at most a batch. The caller holds the lock. */
-static TraceRecord *take(Otlp *otlp)
+static TraceRecord *take_batch(Otlp *otlp)
 {
     TraceRecord *first = otlp->first, **end = &otlp->first;
     for (size_t i = 0; i < otlp->batch && *end; i++) {
@@ -151,12 +151,12 @@ static void *work(void *argument)
         while (!otlp->ends && otlp->waiting < otlp->batch &&
             pthread_cond_timedwait(&otlp->changed, &otlp->lock, &until) != ETIMEDOUT)
             ;
-        TraceRecord *records = take(otlp);
+        TraceRecord *records = take_batch(otlp);
         uint64_t lost = otlp->lost;
         otlp->lost = 0;
         pthread_mutex_unlock(&otlp->lock);
         if (lost)
-            log_warning("%llu traces were lost: the collector takes them too slowly", (unsigned long long)lost);
+            log_warning("%llu traces were lost: the collector accepts them too slowly", (unsigned long long)lost);
         if (records)
             send_records(otlp, records);
         free_records(records);
@@ -192,7 +192,7 @@ static bool parse_url(Otlp *otlp, const char *url, Problem *problem)
     Slice rest = slice_of(url), authority;
     if (!slice_starts(rest, "http://"))
         return problem_set(
-            problem, PROBLEM_INVALID, "trace-config opentelemetry,url is '%s', but it has to begin with http://", url);
+            problem, PROBLEM_INVALID, "trace-config opentelemetry,url is '%s', but must begin with http://", url);
     rest = slice_after(rest, strlen("http://"));
     const char *slash = memchr(rest.start, '/', rest.size);
     authority = (Slice){rest.start, slash ? (size_t)(slash - rest.start) : rest.size};
@@ -209,7 +209,7 @@ static bool parse_url(Otlp *otlp, const char *url, Problem *problem)
     otlp->path = slice_copy(slash ? slice_of(slash) : SLICE("/"));
     for (const char *at = url; *at; at++)
         if ((unsigned char)*at <= ' ')
-            return problem_set(problem, PROBLEM_INVALID, "trace-config opentelemetry,url has a space in it");
+            return problem_set(problem, PROBLEM_INVALID, "trace-config opentelemetry,url contains a space");
     return otlp->authority && otlp->host && otlp->port && otlp->path ? true : problem_no_memory(problem);
 }
 

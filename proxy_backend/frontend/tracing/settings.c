@@ -28,7 +28,7 @@ static bool read_level(Slice value, int64_t *level, Problem *problem)
             *level |= levels[i].bit;
             return true;
         }
-    return problem_set(problem, PROBLEM_INVALID, "there is no trace level '%.*s': they are OFF, TIMESTAMPS, TENSORS",
+    return problem_set(problem, PROBLEM_INVALID, "there is no trace level '%.*s', only OFF, TIMESTAMPS and TENSORS",
         value.size < 100 ? (int)value.size : 100, value.start);
 }
 
@@ -89,11 +89,11 @@ static bool parse_amount(Slice name, Slice value, int64_t *amount, Problem *prob
 {
     if (slice_signed(value, amount) && *amount > 0 && *amount <= INT32_MAX)
         return true;
-    return problem_set(problem, PROBLEM_INVALID, "trace-config %.*s is '%.*s', but it has to be a number",
-        SLICE_ARGS(name), SLICE_ARGS(value));
+    return problem_set(problem, PROBLEM_INVALID, "trace-config %.*s is '%.*s', but must be a number", SLICE_ARGS(name),
+        SLICE_ARGS(value));
 }
 
-static bool unknown(Slice mode, Slice name, Problem *problem)
+static bool set_unknown(Slice mode, Slice name, Problem *problem)
 {
     return problem_set(problem, PROBLEM_INVALID, "trace-config: there is no setting '%.*s'%s%.*s", SLICE_ARGS(name),
         mode.size ? " of mode " : "", SLICE_ARGS(mode));
@@ -114,7 +114,7 @@ static bool parse_opentelemetry(TraceSettings *settings, Slice name, Slice value
         return parse_amount(name, value, &settings->delay_ms, problem);
     if (slice_is(name, "bsp_max_queue_size"))
         return parse_amount(name, value, &settings->queue, problem);
-    return unknown(SLICE("opentelemetry"), name, problem);
+    return set_unknown(SLICE("opentelemetry"), name, problem);
 }
 
 static bool parse_mode(TraceSettings *settings, Slice value, Problem *problem)
@@ -122,8 +122,8 @@ static bool parse_mode(TraceSettings *settings, Slice value, Problem *problem)
     settings->opentelemetry = slice_is(value, "opentelemetry");
     if (settings->opentelemetry || slice_is(value, "triton"))
         return true;
-    return problem_set(problem, PROBLEM_INVALID,
-        "trace-config mode is '%.*s', but it has to be triton or opentelemetry", SLICE_ARGS(value));
+    return problem_set(problem, PROBLEM_INVALID, "trace-config mode is '%.*s', but must be triton or opentelemetry",
+        SLICE_ARGS(value));
 }
 
 static bool parse_one(TraceSettings *settings, Slice mode, Slice name, Slice value, Problem *problem)
@@ -136,7 +136,7 @@ static bool parse_one(TraceSettings *settings, Slice mode, Slice name, Slice val
     if (slice_is(name, "log-frequency"))
         return read_number(FREQUENCY, value, &server->field[FREQUENCY], problem);
     if (mode.size)
-        return unknown(mode, name, problem);
+        return set_unknown(mode, name, problem);
     if (slice_is(name, "mode"))
         return parse_mode(settings, value, problem);
     if (slice_is(name, "level"))
@@ -146,7 +146,7 @@ static bool parse_one(TraceSettings *settings, Slice mode, Slice name, Slice val
         return read_number(RATE, value, &server->field[RATE], problem);
     if (slice_is(name, "count"))
         return read_number(COUNT, value, &server->field[COUNT], problem);
-    return unknown(mode, name, problem);
+    return set_unknown(mode, name, problem);
 }
 
 static bool has_file(const TraceSettings *settings, int64_t level, Problem *problem)
@@ -197,7 +197,7 @@ void trace_settings_free(TraceSettings *settings)
 /* ── use ────────────────────────────────────────────────────────────────────────────────────────── */
 
 /* Returns the setting that a field's value is inherited from: the model's, or the server's. */
-static const TraceSetting *owner(const TraceSettings *settings, const TraceSetting *model, int field)
+static const TraceSetting *setting_of(const TraceSettings *settings, const TraceSetting *model, int field)
 {
     return model && model->own[field] ? model : &settings->server;
 }
@@ -218,13 +218,13 @@ bool trace_settings_any(const TraceSettings *settings)
 unsigned trace_settings_sample(TraceSettings *settings, const char *model, bool forced, int64_t *frequency)
 {
     TraceSetting *own = name_table_get(&settings->models, slice_of(model));
-    int64_t level = owner(settings, own, LEVEL)->field[LEVEL];
+    int64_t level = setting_of(settings, own, LEVEL)->field[LEVEL];
     TraceSetting *counted = own ? own : &settings->server;
     int64_t *count = own && own->own[COUNT] ? &own->field[COUNT] : &settings->server.field[COUNT];
-    *frequency = owner(settings, own, FREQUENCY)->field[FREQUENCY];
+    *frequency = setting_of(settings, own, FREQUENCY)->field[FREQUENCY];
     if (level == 0 || *count == 0)
         return 0;
-    bool due = ++counted->seen % (uint64_t)owner(settings, own, RATE)->field[RATE] == 0;
+    bool due = ++counted->seen % (uint64_t)setting_of(settings, own, RATE)->field[RATE] == 0;
     if (!due && !forced)
         return 0;
     *count -= *count > 0;
@@ -234,7 +234,7 @@ unsigned trace_settings_sample(TraceSettings *settings, const char *model, bool 
 bool trace_settings_write(const TraceSettings *settings, Slice model, Buffer *json, Problem *problem)
 {
     const TraceSetting *own = model.size ? name_table_get(&settings->models, model) : NULL;
-    int64_t level = owner(settings, own, LEVEL)->field[LEVEL];
+    int64_t level = setting_of(settings, own, LEVEL)->field[LEVEL];
     buffer_put_string(json, level ? "{\"trace_level\":[" : "{\"trace_level\":[\"OFF\"");
     bool more = false;
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
@@ -244,7 +244,8 @@ bool trace_settings_write(const TraceSettings *settings, Slice model, Buffer *js
         }
     buffer_put_string(json, "]");
     for (int field = RATE; field < (settings->opentelemetry ? FREQUENCY : FIELDS); field++)
-        buffer_format(json, ",\"%s\":\"%" PRId64 "\"", field_names[field], owner(settings, own, field)->field[field]);
+        buffer_format(
+            json, ",\"%s\":\"%" PRId64 "\"", field_names[field], setting_of(settings, own, field)->field[field]);
     if (settings->opentelemetry) {
         buffer_put_string(json, ",\"trace_mode\":\"opentelemetry\",\"url\":");
         json_put_sanitized(json, slice_of(settings->url));

@@ -11,7 +11,7 @@
 static void fail(TraceFile *file)
 {
     if (!file->failed)
-        log_error("traces cannot be written to %s: %s", file->path, strerror(errno));
+        log_error("cannot write traces to %s: %s", file->path, strerror(errno));
     file->failed = true;
 }
 
@@ -47,7 +47,7 @@ static bool open_file(TraceFile *file, int64_t frequency)
 static void undo(const TraceFile *file, bool first, off_t end)
 {
     if (end >= 0 && ftruncate(file->fd, end) == 0 && !first && pwrite(file->fd, "]", 1, end - 1) != 1)
-        log_error("%s is not an array any more: %s", file->path, strerror(errno));
+        log_error("%s is no longer a valid JSON array: %s", file->path, strerror(errno));
 }
 
 void trace_file_put(TraceFile *file, Slice entries, int64_t frequency)

@@ -164,7 +164,7 @@ static void span_activity(
 /* The core's callback for activities, in any thread. It is also called for child traces, whose first activity is their
  * start.
  */
-static void activity(TRITONSERVER_InferenceTrace *trace, int what, uint64_t at_ns, void *userp)
+static void on_activity(TRITONSERVER_InferenceTrace *trace, int what, uint64_t at_ns, void *userp)
 {
     TraceRecord *record = userp;
     uint64_t id = 0;
@@ -222,7 +222,7 @@ static void put_values(Buffer *text, int datatype, const void *bytes, size_t siz
 }
 
 /* The core's callback for tensors. */
-static void tensor(TRITONSERVER_InferenceTrace *trace, int what, const char *name, int datatype, const void *bytes,
+static void on_tensor(TRITONSERVER_InferenceTrace *trace, int what, const char *name, int datatype, const void *bytes,
     size_t size, const int64_t *shape, uint64_t dims, int memory_type, int64_t memory_type_id, void *userp)
 {
     (void)memory_type_id;
@@ -250,7 +250,7 @@ static void tensor(TRITONSERVER_InferenceTrace *trace, int what, const char *nam
 }
 
 /* The core's callback when it has released a trace. */
-static void released(TRITONSERVER_InferenceTrace *trace, void *userp)
+static void on_released(TRITONSERVER_InferenceTrace *trace, void *userp)
 {
     TraceRecord *record = userp;
     TRITONSERVER_InferenceTrace *root = trace;
@@ -263,7 +263,7 @@ void trace_refused(TraceRecord *record)
 {
     TRITONSERVER_InferenceTrace *trace = __atomic_load_n(&record->core, __ATOMIC_ACQUIRE);
     if (trace)
-        released(trace, record);
+        on_released(trace, record);
 }
 
 void trace_event(TraceRecord *record, const char *name, uint64_t at_ns)
@@ -306,8 +306,9 @@ TraceRecord *trace_record_new(
     }
     Problem problem = {0};
     if (!api_succeeded(
-            triton.InferenceTraceTensorNew(trace, (int)level, 0, activity, tensor, released, record), &problem)) {
-        log_error("a request cannot be traced: %s", problem_text(&problem));
+            triton.InferenceTraceTensorNew(trace, (int)level, 0, on_activity, on_tensor, on_released, record),
+            &problem)) {
+        log_error("cannot trace a request: %s", problem_text(&problem));
         problem_clear(&problem);
         trace_record_free(record);
         return NULL;

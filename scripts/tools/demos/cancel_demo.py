@@ -160,7 +160,7 @@ def serve(system: str, options: argparse.Namespace) -> Tally:
                 client.kill()
                 client.join()
             said = [json.loads(line) for line in daemon.said().splitlines() if line[:1] == "{"]
-    hung += sum("has not taken an answer" in line["event"] for line in said)
+    hung += sum("has not accepted an answer" in line["event"] for line in said)
     ended = [line["reason"] for line in said if line["event"] == "tritonserver exited unexpectedly"]
     return Tally(seen, sum("SIGKILL" not in how for how in ended), hung)
 

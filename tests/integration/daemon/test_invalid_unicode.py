@@ -163,7 +163,7 @@ def test_a_string_that_is_longer_than_its_input_fails_its_request_alone(
     assert wrong.status == 400
     if FRONT == "triton":
         assert (
-            "model echo: input s does not hold as many length-prefixed strings as its shape requires"
+            "model echo: input s does not contain as many length-prefixed strings as its shape requires"
             in wrong.error
         )
 

@@ -198,7 +198,7 @@ class _SumsById:
 
 
 _STRINGS = ("p", "q")
-_REFUSED_STRING = "the sequence id is a string, and the model's control input for it takes a number"
+_REFUSED_STRING = "the sequence id is a string, but the model's control input for it is a number"
 
 
 @pytest.mark.parametrize("proxy", ["native", "python"])

@@ -207,9 +207,9 @@ def test_both_take_values_of_every_size(codec_program: Path) -> None:
         ("lane_messages", ["Nonsense", 1], "something else than a message"),
         ("lane_messages", {"type": "Room", "batches": 1}, "something else than a message"),
         ("call_messages", ["Call", 1], "Call.model is missing"),
-        ("control_messages", {"type": "Verdict", "action": "stop"}, "Verdict.action is none of the texts that"),
+        ("control_messages", {"type": "Verdict", "action": "stop"}, "Verdict.action is not one of the allowed texts"),
         ("control_messages", {"type": "Verdict"}, "Verdict.action is missing"),
-        ("control_messages", {"type": "Verdict", "action": "fail", "x": 1}, "Verdict has a field that is not declared"),
+        ("control_messages", {"type": "Verdict", "action": "fail", "x": 1}, "Verdict has an undeclared field"),
         ("control_messages", {"action": "fail"}, "something else than a message"),
     ],
 )  # fmt: skip

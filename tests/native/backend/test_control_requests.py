@@ -55,7 +55,7 @@ def test_one_that_takes_no_connections(ask_program: Path, listener: socket.socke
                 waiting.connect(listener.getsockname())
             except BlockingIOError:
                 break
-        assert "the dispatcher cannot be asked: " in reported(ask(ask_program, listener))
+        assert "cannot send a request to the dispatcher: " in reported(ask(ask_program, listener))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_one_that_stops_to_speak(ask_program: Path, listener: socket.socket, sai
     connection, _ = listener.accept()
     with closing(connection):
         connection.sendall(said)
-        assert "the dispatcher cannot be asked: Connection timed out" in reported(asking)
+        assert "cannot send a request to the dispatcher: Connection timed out" in reported(asking)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
@@ -118,7 +118,7 @@ def test_one_that_closes_every_connection_is_given_up(
         taken += 1
         if taken == 8:
             break
-    assert "the dispatcher cannot be asked: " in reported(asking)
+    assert "cannot send a request to the dispatcher: " in reported(asking)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_one_that_closes_every_connection_is_given_up(
         (messages.StuckCalls([], ""), "answered"),
         (messages.Failure("unavailable", "no worker is left"), "no worker is left"),
         ({"type": "StuckCalls", "models": []}, "malformed message: StuckCalls.text is missing"),
-        ({"type": "Hello"}, "not understood: it sent something else than a message"),
+        ({"type": "Hello"}, "sent an invalid answer: something else than a message"),
     ],
 )
 def test_one_that_answers(ask_program: Path, tmp_path: Path, answer: Any, expected: str) -> None:

@@ -190,9 +190,9 @@ def test_a_worker_makes_no_more_metrics_than_there_may_be(
     assert len(counted) == MAX_METRICS
     assert 'metric seen{user="0"} 2' in counted
     said = [line for line in lines if "custom metric" in line]
-    assert "a histogram's buckets have the label 'le'" in said[0]
+    assert "the label 'le' is reserved for a histogram's buckets" in said[0]
     assert "have more than 64 KiB" in said[1]
-    assert "this instance has as many metrics as there may be" in said[2]
+    assert "this instance has too many metrics" in said[2]
     assert len(said) == 64
 
 
@@ -241,6 +241,6 @@ def test_the_version_of_tritonservers_api_is_looked_at(
         assert " y 11 " in lines[1]
     else:
         assert lines == [
-            f"refused: tritonserver's API for backends is 1.{minor}, and the compiled proxy was made for 1.19: "
-            'set proxy="python", or use another tritonserver'
+            f"refused: tritonserver has version 1.{minor} of the backend API, but the compiled proxy needs 1.19: "
+            'set proxy="python", or use another version of tritonserver'
         ]

@@ -65,9 +65,9 @@ def answers(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("said", "complaint"),
     [
-        ([Announce(1)], "nothing came behind an announcement"),
-        ([Announce(-(2**63))], "nothing came behind an announcement"),
-        ([Announce(1), BatchDone(1, [])], "something else than a descriptor"),
+        ([Announce(1)], "the worker announced memory, but did not send its descriptor"),
+        ([Announce(-(2**63))], "the worker announced memory, but did not send its descriptor"),
+        ([Announce(1), BatchDone(1, [])], "announced memory, but sent something else"),
         ([Spilled(0, 2**62)], "malformed message about a message"),
         ([Spilled(-1, 1)], "memory segment 0, which it never announced"),
         ([Room(1)], "the worker answered batch 1 with Room"),
@@ -77,7 +77,10 @@ def answers(lines: list[str]) -> list[str]:
         ([BatchDone(1, [])], "0 responses to 1 requests"),
         ([["BatchLent", 1, [[]]]], "BatchLent.responses[0].outputs is missing"),
         ([["BatchFailed", 1, b"\xff"]], "BatchFailed.text is not a string"),
-        ([["Announce", 1, "later"]], "nothing came behind an announcement"),
+        (
+            [["Announce", 1, "later"]],
+            "the worker announced memory, but did not send its descriptor",
+        ),
         ([[]], "something else than a message"),
     ],
 )
@@ -107,29 +110,32 @@ def test_room_for_no_batch_is_an_error_of_the_batch_that_waits_for_it(
 ) -> None:
     """It waits for no third worker; the first lane may have ended before the batch came."""
     lines, _ = run(program, tmp_path, [roomy(batches)] * 2, decoupled=True)
-    complaint = "the worker has room for less than one batch: Room"
+    complaint = "the worker limits its batches to less than one: Room"
     assert answers(lines) == [f"error 4 model model: {complaint}"]
 
 
 @pytest.mark.parametrize(
     ("said", "complaint"),
     [
-        ([Announce(1)], "nothing came behind an announcement"),
-        ([BatchBegun(1), Announce(1)], "nothing came behind an announcement"),
+        ([Announce(1)], "the worker announced memory, but did not send its descriptor"),
+        (
+            [BatchBegun(1), Announce(1)],
+            "the worker announced memory, but did not send its descriptor",
+        ),
         ([BatchBegun(1), BatchBegun(1)], "not for a proxy: BatchBegun"),
         ([BatchPart(1, [None])], "not for a proxy: BatchPart"),
         ([BatchBegun(1), BatchPart(1, [])], "too few or too many responses"),
         ([BatchBegun(1), BatchPart(1, [None, None])], "too few or too many responses"),
-        ([BatchParts([PartRef(1, [None])])], "a batch that is not under way: BatchParts"),
+        ([BatchParts([PartRef(1, [None])])], "a batch that is not in flight: BatchParts"),
         (
             [BatchBegun(1), BatchParts([PartRef(1, [None]), PartRef(2, [None])])],
-            "a batch that is not under way: BatchParts",
+            "a batch that is not in flight: BatchParts",
         ),
         ([BatchBegun(1), BatchParts([PartRef(1, [])])], "too few or too many responses"),
         ([BatchBegun(1), ["BatchParts", [[1]]]], "BatchParts.parts[0].responses is missing"),
         ([BatchBegun(1), BatchReturned(1, [])], "not for a proxy: BatchReturned"),
-        ([BatchBegun(2)], "a batch that is not under way: BatchBegun"),
-        ([BatchBegun(1), Room(-1)], "room for less than one batch"),
+        ([BatchBegun(2)], "a batch that is not in flight: BatchBegun"),
+        ([BatchBegun(1), Room(-1)], "limits its batches to less than one"),
         ([["BatchBegun"]], "malformed message: BatchBegun.id is missing"),
         ([BatchBegun(1), ["BatchPart", 1]], "BatchPart.responses is missing"),
         ([BatchBegun(1), ["BatchFailed", 1]], "malformed message: BatchFailed"),

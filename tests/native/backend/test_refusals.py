@@ -27,7 +27,7 @@ from pytriton._protocol.lanes.lane_messages import (
 #: Compiling with sanitizers has been seen to take 75 s on a core that others use, too; then come many runs.
 pytestmark = pytest.mark.timeout(600)
 
-STRINGS = "input s does not hold as many length-prefixed strings as its shape requires"
+STRINGS = "input s does not contain as many length-prefixed strings as its shape requires"
 PARAMETER = "a request parameter, its key or its value, is not valid UTF-8"
 WRONGS = [
     ("parameter", PARAMETER),

@@ -194,4 +194,4 @@ def test_a_tritonserver_that_does_not_take_an_answer_is_ended(
     lines, _ = run(
         program, tmp_path, [streaming], decoupled=True, environment=hangs, ends=-signal.SIGKILL
     )
-    assert any("has not taken an answer of a stream" in line for line in lines)
+    assert any("has not accepted an answer of a stream" in line for line in lines)

@@ -129,7 +129,7 @@ def test_another_shape_cannot_take_the_place_of_one_that_was_begun(
         return _again(lane, batch, output(lane, "y", np.ones((1, 5), np.float32)))
 
     lines, _ = run(program, tmp_path, [second(leaves), serving(rest)], batches=2, requests=2)
-    assert "the next one answered with other shapes" in answers(lines)[3]
+    assert "the next worker answered with other shapes" in answers(lines)[3]
 
 
 def test_without_another_worker_what_was_begun_ends_with_the_error(
@@ -146,8 +146,8 @@ def test_without_another_worker_what_was_begun_ends_with_the_error(
         (lent(offset=NOWHERE), "the memory of the worker's output y cannot be read"),
         (lent(offset=-16), "the memory of the worker's output y cannot be read"),
         (lent(shape=[1, 5]), "different size than its shape"),
-        (lent(nbytes=0, shape=[0, 4]), "lies where it was not asked for"),
-        (lent(datatype="BYTES"), "lies where it was not asked for"),
+        (lent(nbytes=0, shape=[0, 4]), "is in memory that was not requested"),
+        (lent(datatype="BYTES"), "is in memory that was not requested"),
     ],
 )
 def test_an_unreadable_output_fails_only_its_batch(
@@ -176,7 +176,7 @@ def test_nobody_lends_unasked(program: Path, tmp_path: Path) -> None:
     lines, _ = run(program, tmp_path, [unasked, second(plainly)], batches=3)
     first, _, third = answers(lines)
     for one in (first, third):
-        assert "output y lies where it was not asked for" in one
+        assert "output y is in memory that was not requested" in one
 
 
 def _tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_json_validity_matches_python_s(driver: Driver, text: str) -> None:
         (b"[", "Invalid value. at 1"),
         (b"{", "Missing a name for object member. at 1"),
         (b"[1", "Missing a comma or ] after an array element. at 2"),
-        (b'{"a":', "The text ends in the middle. at 5"),
+        (b'{"a":', "The text is truncated. at 5"),
         (b"nul", "Invalid value"),
         (b"NaNa", "must not be followed"),
         (b"9" * 1101, "more than 1100 characters"),

@@ -98,7 +98,7 @@ DECISIONS = (
         "two values for one name are refused: which one is meant?",
         200,
         400,
-        "'id' is there twice",
+        "'id' occurs twice",
     ),
     Decision("number -0", "it is a number with a sign", 200, 200, "-0"),
     Decision(
@@ -121,7 +121,7 @@ DECISIONS = (
     Decision(
         "binary, header length '(-1|x||9+)'", _WHO, 400, 400, "Inference-Header-Content-Length"
     ),
-    Decision("binary strings, no UTF-8", "JSON is valid UTF-8", 200, 400, "not UTF-8"),
+    Decision("binary strings, no UTF-8", "JSON is valid UTF-8", 200, 400, "not valid UTF-8"),
     Decision("parameter sequence_id -5", "gRPC takes negative ones as well", 500, 200),
     Decision("encoded '(gzip|deflate)' b'non' 8", _WHO, 400, 400, "incorrect header check"),
     Decision("encoded 'gzip' b'.{1,20}' (83|93)", "a damaged body is refused", 200, 400, "gzip"),

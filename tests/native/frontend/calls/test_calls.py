@@ -64,15 +64,15 @@ def test_a_call_that_is_cancelled_before_it_starts_is_cancelled(calls: Run) -> N
     [
         (("model=refused", *ONE), "problem 503 the queue is full"),
         (("model=failing", *ONE), "  problem 500 not today"),
-        (("model=short", *ONE), "  problem 500 output 'OUTIN' of model 'short' has 8 bytes, fewer than its shape says"),
+        (("model=short", *ONE), "  problem 500 output 'OUTIN' of model 'short' has 8 bytes, fewer than its shape requires"),
         (
             ("model=huge", *ONE),
-            "  problem 503 output 'OUTIN' has 1099511627776 bytes; "
-            "all outputs of a request may have 1048576 (output_bytes)",
+            "  problem 503 output 'OUTIN' has 1099511627776 bytes, but "
+            "all outputs of a request may have only 1048576 (output_bytes)",
         ),
         (("model=nobody",), "problem 404 Request for unknown model"),
         (("model=echo/2",), "problem 404 Request for unknown model"),
-        (("model=echo\xff",), "problem 400 the model name is not valid UTF-8, or has a NUL in it"),
+        (("model=echo\xff",), "problem 400 the model name is not valid UTF-8, or contains a NUL"),
         (("model=" + "x" * 1025,), "problem 400 the model name has 1025 bytes, and at most 1024 are allowed"),
     ],
 )  # fmt: skip
@@ -148,7 +148,7 @@ BYTES = "[request id: <id_unknown>] "
         (("input=IN:INT8:9223372036854775807,2",), "the shape of input 'IN' has too many elements"),
         (("input=IN:INT8:4294967296,4294967296",), "the shape of input 'IN' has too many elements"),
         (("input=IN:INT8:" + ",".join("1" * 65),), "input 'IN' has 65 dimensions; at most 64 are allowed"),
-        (("input=IN\xc0:INT8:1",), "the name of an input is not valid UTF-8, or has a NUL in it"),
+        (("input=IN\xc0:INT8:1",), "the name of an input is not valid UTF-8, or contains a NUL"),
         (("input=IN:INT8:1", "data=00", "input=IN:INT8:1"), "input already exists in request"),
         (
             tuple(part for i in range(9) for part in (f"input=I{i}:INT8:1", "data=00")),
@@ -205,11 +205,11 @@ def test_inputs_that_are_right(calls: Run, arguments: tuple[str, ...], output: s
     [
         ("triton_x:i:1", "parameter keys starting with 'triton_' are reserved for Triton usage "
          "and should not be specified."),
-        ("sequence_start:i:1", "parameter 'sequence_start' is a whole number, but it has to be a boolean"),
-        ("sequence_id:b:true", "parameter 'sequence_id' is a boolean, but it has to be a whole number or a string"),
-        ("priority:s:1", "parameter 'priority' is a string, but it has to be a whole number that is not negative"),
-        ("timeout:i:-1", "parameter 'timeout' is a whole number, but it has to be a whole number that is not negative"),
-        ("timeout:d:1", "parameter 'timeout' is a double, but it has to be a whole number that is not negative"),
+        ("sequence_start:i:1", "parameter 'sequence_start' is a whole number, but must be a boolean"),
+        ("sequence_id:b:true", "parameter 'sequence_id' is a boolean, but must be a whole number or a string"),
+        ("priority:s:1", "parameter 'priority' is a string, but must be a whole number that is not negative"),
+        ("timeout:i:-1", "parameter 'timeout' is a whole number, but must be a whole number that is not negative"),
+        ("timeout:d:1", "parameter 'timeout' is a double, but must be a whole number that is not negative"),
     ],
 )  # fmt: skip
 def test_parameters_that_are_wrong(calls: Run, parameter: str, problem: str) -> None:
@@ -352,15 +352,15 @@ def test_a_request_whose_region_is_truncated_while_it_is_served_fails(
         (("register=r:/{key}.gone:0:8",), "Unable to open shared memory region"),
         (("register=r:../../etc/passwd:0:8",), "Unable to open shared memory region"),
         (("register=r:/..:0:8",), "Unable to open shared memory region"),
-        (("register=r::0:8",), "the key of a shared memory region has to be 1 to 255 bytes"),
-        (("register=:/{key}:0:8",), "the name of a shared memory region has to be 1 to 1024 bytes"),
+        (("register=r::0:8",), "the key of a shared memory region must be 1 to 255 bytes"),
+        (("register=:/{key}:0:8",), "the name of a shared memory region must be 1 to 1024 bytes"),
         (("register=r:/triton_python_backend_shm_region_1:0:8",), "problem 400 shared memory key '/triton_python"),
         (("register=r:pytriton-1-ab-x:0:8",), "problem 400 shared memory key 'pytriton-1-ab-x' is refused: names"),
         (("register=r:/{key}:0:8", "register=r:/{key}:0:8"), "problem 409 shared memory region 'r' already in manager"),
         (("register=r:/{key}:0:8", "register=s:/{key}:0:8", "register=t:/{key}:0:8"),
-         "problem 429 2 shared memory regions are registered, as many as there may be (regions)"),
+         "problem 429 2 shared memory regions are registered, which is the maximum (regions)"),
         (("register=r:/{key}:0:8", "register=s:/{key}:0:8", "cuda=t"),
-         "problem 429 2 shared memory regions are registered, as many as there may be (regions)"),
+         "problem 429 2 shared memory regions are registered, which is the maximum (regions)"),
         (("regions=r",), "problem 404 Unable to find system shared memory region: 'r'"),
         (("model=echo", "input=IN:INT8:1", "region=r:0:1"), "problem 404 Unable to find shared memory region: 'r'"),
         (("register=r:/{key}:0:8", "model=echo", "input=IN:INT8:1", "region=r:8:1"), "Invalid offset + byte size"),
@@ -384,15 +384,15 @@ def test_regions_that_are_wrong(
     ("option", "problem"),
     [
         ("--nope=1", 'there is no option "nope" of Triton\'s core'),
-        ("--log-info=maybe", 'option log-info is "maybe", but it has to be true or false'),
-        ("--exit-timeout-secs=-1", 'option exit-timeout-secs is "-1", but it has to be a whole number, '
-         "and not a huge one"),
-        ("--model-control-mode=x", 'option model-control-mode is "x", but it has to be "none", "poll" or "explicit"'),
-        ("--host-policy=a=b", 'option host-policy is "a=b", but it has to be NAME,SETTING=VALUE'),
-        ("--cuda-memory-pool-byte-size=5", 'option cuda-memory-pool-byte-size is "5", but it has to be DEVICE:BYTES'),
-        ("--rate-limit-resource=x", 'option rate-limit-resource is "x", but it has to be NAME:COUNT or '
+        ("--log-info=maybe", 'option log-info is "maybe", but must be true or false'),
+        ("--exit-timeout-secs=-1", 'option exit-timeout-secs is "-1", but must be a whole number in '
+         "the allowed range"),
+        ("--model-control-mode=x", 'option model-control-mode is "x", but must be "none", "poll" or "explicit"'),
+        ("--host-policy=a=b", 'option host-policy is "a=b", but must be NAME,SETTING=VALUE'),
+        ("--cuda-memory-pool-byte-size=5", 'option cuda-memory-pool-byte-size is "5", but must be DEVICE:BYTES'),
+        ("--rate-limit-resource=x", 'option rate-limit-resource is "x", but must be NAME:COUNT or '
          "NAME:COUNT:DEVICE"),
-        ("--trace-config=level=x", "there is no trace level 'x': they are OFF, TIMESTAMPS, TENSORS"),
+        ("--trace-config=level=x", "there is no trace level 'x', only OFF, TIMESTAMPS and TENSORS"),
         ("--trace-config=level=TIMESTAMPS", "Attempting to set invalid trace setting :trace file name is not given"),
         ("--trace-config=opentelemetry,nope=1", "trace-config: there is no setting 'nope' of mode opentelemetry"),
     ],

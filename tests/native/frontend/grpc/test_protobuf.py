@@ -186,7 +186,7 @@ def _judged_alike(copier: _Copier, kind: type[Message], data: bytes) -> None:
         (b"\x0a\x02\xc3\x28", "model_name is not valid UTF-8"),
         (b"\x0a" + b"\xff" * 9 + b"\x01", "model_name is cut off"),
         (b"\x00\x00", "has no valid number"),
-        (b"\xfb\x07", "cannot be passed over"),
+        (b"\xfb\x07", "cannot be skipped"),
     ],
 )
 def test_malformed_input_is_reported(copier: _Copier, data: bytes, wrong: str) -> None:

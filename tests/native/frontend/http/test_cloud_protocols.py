@@ -39,7 +39,7 @@ def test_sagemaker_loads_lists_and_unloads_models(made: Built, tmp_path: Path) -
         assert said("POST /models", one)[0] == 409
         assert said("POST /models", ensemble)[0] == 200
         assert said("POST /models", many)[0] == 400
-        assert b"a folder in" in said("POST /models", outside)[1]
+        assert b"a directory in" in said("POST /models", outside)[1]
         assert said("POST /models", b"{}")[0] == 400
         named = {"modelName": "echo", "modelUrl": f"{tmp_path}/echo/model"}
         assert json.loads(said("GET /models/echo")[1]) == named

@@ -108,9 +108,9 @@ def test_a_reader_that_is_slow_gets_all_of_it(frontend: OpenAIProcess) -> None:
         (post("refused", json_of()), 503, "the queue is full"),
         (post("failing", json_of()), 500, "not today"),
         (post("huge", json_of()), 503, "all outputs of a request may have"),
-        (post("short", json_of()), 500, "fewer than its shape says"),
+        (post("short", json_of()), 500, "fewer than its shape requires"),
         (post("echo", b"{"), 400, "failed to parse the request JSON buffer"),
-        (post("echo", b'{"inputs":[],"inputs":[]}'), 400, "'inputs' is there twice"),
+        (post("echo", b'{"inputs":[],"inputs":[]}'), 400, "'inputs' occurs twice"),
         (post("echo", b'{"inputs":[{"name":"\xff"}]}'), 400, "Invalid UTF-8"),
         (post("echo", b'{"inputs":' + b"[" * 150_000), 400, "an element is not an object"),
         (post("echo", b'{"x":' + b"[" * 150_000), 413, "deeper than the limit"),
@@ -121,7 +121,7 @@ def test_a_reader_that_is_slow_gets_all_of_it(frontend: OpenAIProcess) -> None:
         (post("echo", json_of(), "Inference-Header-Content-Length: x"), 400, "is not a number"),
         (post("echo", b"rubbish", "Content-Encoding: gzip"), 400, "not valid gzip"),
         (post("echo", b"rubbish", "Content-Encoding: br"), 415, "Unsupported Content-Encoding"),
-        (post("echo", gzip.compress(bytes(1 << 21), mtime=0), "Content-Encoding: gzip"), 413, "when it is expanded"),
+        (post("echo", gzip.compress(bytes(1 << 21), mtime=0), "Content-Encoding: gzip"), 413, "after decompression"),
         (head("GET /%zz"), 400, "an invalid escape"),
     ],
 )  # fmt: skip
@@ -292,7 +292,7 @@ def test_shared_memory_of_clients_can_be_switched_off(made: Built) -> None:
     with running(made, {"regions": 0}) as frontend:
         answer = ask(frontend, request)
     assert answer[0] == 501
-    assert b"takes no shared memory of clients (its setting allow_client_shm)" in answer[2]
+    assert b"does not accept clients' shared memory (setting allow_client_shm)" in answer[2]
 
 
 _REPORTS = {

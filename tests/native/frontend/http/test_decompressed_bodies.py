@@ -27,7 +27,7 @@ def _packed(model: str) -> bytes:
 def _is(frontend: OpenAIProcess, status: int) -> bool:
     answer = ask(frontend, _packed("echo"))
     assert answer[0] in (200, 429), answer
-    assert answer[0] == 200 or b"ask again later, or send it as it is" in answer[2]
+    assert answer[0] == 200 or b"try again later, or send the request uncompressed" in answer[2]
     return answer[0] == status
 
 

@@ -24,4 +24,4 @@ def test_records_that_do_not_fit_on_disk_are_dropped(
     path = tmp_path / "traces.json"
     done = subprocess.run([program, path, *how], check=True, capture_output=True, text=True)
     assert [entry["id"] for entry in json.loads(path.read_text())] == kept
-    assert done.stderr.count("traces cannot be written to") == 1
+    assert done.stderr.count("cannot write traces to") == 1

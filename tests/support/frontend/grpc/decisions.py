@@ -82,14 +82,18 @@ GRPC_DECISIONS = (
         _INVALID,
         "invalid value type",
     ),
-    GrpcDecision("contents of [A-Z0-9]*, 0", _WHO, _INVALID, _INVALID, "fewer than its shape has"),
+    GrpcDecision(
+        "contents of [A-Z0-9]*, 0", _WHO, _INVALID, _INVALID, "fewer values than its shape"
+    ),
     GrpcDecision(
         "contents of another type for .*", _WHO, _INVALID, _INVALID, "are in (fp32|int)_contents"
     ),
     GrpcDecision(
         "contents that U?INT8 cannot hold", "values are not cut", "OK", _INVALID, "out of the range"
     ),
-    GrpcDecision("contents of B?FP?16", _WHO, _INVALID, _INVALID, "raw_input_contents only"),
+    GrpcDecision(
+        "contents of B?FP?16", _WHO, _INVALID, _INVALID, "can only be sent in raw_input_contents"
+    ),
     GrpcDecision("contents, and raw ones", _WHO, _INVALID, _INVALID, "given twice"),
     GrpcDecision("contents of two types", _WHO, _INVALID, _INVALID, "are in int_contents"),
     GrpcDecision(
@@ -97,7 +101,7 @@ GRPC_DECISIONS = (
         _WHO,
         _INVALID,
         _INVALID,
-        "but it has to be",
+        "but must be",
     ),
     GrpcDecision(
         "parameter (sequence_id|timeout|huge) 18446744073709551615",
@@ -117,7 +121,7 @@ GRPC_DECISIONS = (
     ),
     GrpcDecision("trace: count -2", "the text is that of HTTP", _INVALID, _INVALID, "trace_count"),
     GrpcDecision(
-        "log: (info as text|wrong format|verbose as bool)", _WHO, _INVALID, _INVALID, "has to be"
+        "log: (info as text|wrong format|verbose as bool)", _WHO, _INVALID, _INVALID, "must be"
     ),
     GrpcDecision("register what is not there", _WHO, "INTERNAL", "INTERNAL", "No such file"),
     GrpcDecision(
