@@ -13,6 +13,9 @@ TOUR = (ROOT / "docs" / "contributing" / "tour.md").read_text(encoding="utf-8")
 MAX_FILES = 12
 _HEADING = re.compile(r"^### (\d+)\. `([^`]+)`$", re.M)
 _CODE_SPAN = re.compile(r"`([^`\n]+)`")
+_PATH = re.compile(r"[\w/]+/\w+\.(?:py|c|h)")
+#: A method and the file that has it: `TritonServer.replace` (`dispatcher/server/tritonserver.py`).
+_PLACED = re.compile(r"`(\w+\.\w+)` \(`([^`]+)`\)")
 
 
 def stops() -> dict[str, str]:
@@ -40,8 +43,8 @@ def defined_names(source: str) -> set[str]:
 
 
 def missing_names(source: str, section: str) -> list[str]:
-    """Return the names in a section of the tour that its file lacks."""
-    spans = set(_CODE_SPAN.findall(section))
+    """Return the names in a section of the tour that its file lacks. Paths of other files are not names."""
+    spans = {span for span in _CODE_SPAN.findall(section) if not _PATH.fullmatch(span)}
     dotted = {span for span in spans if re.fullmatch(r"[A-Za-z]\w*\.\w+", span)}
     words = {span.lstrip("@") for span in spans - dotted}
     present = set(re.findall(r"\w+", source))
@@ -61,6 +64,17 @@ def test_the_tour_is_short() -> None:
 def test_a_file_of_the_tour_has_the_names_it_mentions(path: str) -> None:
     source = (ROOT / path).read_text(encoding="utf-8")
     assert missing_names(source, STOPS[path]) == [], f"docs/contributing/tour.md, {path}"
+
+
+def test_every_file_that_the_tour_mentions_exists() -> None:
+    paths = {span for span in _CODE_SPAN.findall(TOUR) if _PATH.fullmatch(span)}
+    assert len(paths) > MAX_FILES
+    assert [path for path in sorted(paths) if not (ROOT / path).is_file()] == []
+
+
+@pytest.mark.parametrize(("method", "path"), _PLACED.findall(TOUR))
+def test_a_file_has_the_method_that_the_tour_places_in_it(method: str, path: str) -> None:
+    assert method in defined_names((ROOT / path).read_text(encoding="utf-8"))
 
 
 def test_a_renamed_function_or_method_is_found() -> None:
