@@ -1,7 +1,8 @@
-"""The tables of features in docs/ say of every row where it stands, and name only tests that exist."""
+"""The tables of features in docs/audits give the state of every feature and name only tests that exist."""
 
 from __future__ import annotations
 
+import csv
 import re
 from functools import cache
 from pathlib import Path
@@ -10,30 +11,30 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STATES = ("done", "partly", "not yet", "in work", "not")
-#: Table -> the letter of its rows and their number.
+STATES = ("done", "partly", "not yet", "not")
+#: Table -> the number of its rows.
 TABLES = {
-    "pytriton-features.md": ("A", 203),
-    "python-backend-features.md": ("B", 59),
-    "runner-features.md": ("C", 30),
+    "pytriton-features.csv": 203,
+    "python-backend-features.csv": 59,
+    "runner-features.csv": 30,
 }
 
 
 class Row(NamedTuple):
-    """One row of the table."""
+    """One row of a table."""
 
-    id: str
+    row: str
+    area: str
     feature: str
+    mark: str
     state: str
     note: str
     tests: str
 
 
 def rows(table: str) -> list[Row]:
-    text = (ROOT / "docs" / "audits" / table).read_text(encoding="utf-8")
-    letter, _ = TABLES[table]
-    lines = [line for line in text.splitlines() if re.match(rf"\| {letter}\d", line)]
-    return [Row(*(cell.strip() for cell in line.strip("|").split("|"))) for line in lines]
+    with (ROOT / "docs" / "audits" / table).open(encoding="utf-8", newline="") as file:
+        return [Row(**row) for row in csv.DictReader(file)]
 
 
 ROWS = [row for table in TABLES for row in rows(table)]
@@ -47,15 +48,15 @@ def functions_in(path: Path) -> frozenset[str]:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_row_is_there_once(table: str) -> None:
-    numbers = [row.id.split()[0] for row in rows(table)]
-    assert len(numbers) == TABLES[table][1]
+    numbers = [row.row for row in rows(table)]
+    assert len(numbers) == TABLES[table]
     assert numbers == sorted(set(numbers))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.id.split()[0]))
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.row))
 def test_a_row_says_where_it_stands_and_its_tests_exist(row: Row) -> None:
     assert row.state in STATES
-    named = [cell.strip(" `") for cell in row.tests.split(",") if cell.strip()]
+    named = row.tests.split()
     assert named or row.state != "done"
     assert row.note or row.state not in ("partly", "not yet", "not")
     for one in named:
