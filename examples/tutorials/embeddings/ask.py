@@ -1,4 +1,4 @@
-"""Embed 200 texts by 200 requests at once, and find the text that is nearest to a question."""
+"""Embed 200 texts with 200 concurrent requests, and find the text nearest to a question."""
 
 import numpy as np
 from serve import TEXTS

@@ -1,4 +1,4 @@
-"""The service as BentoML 1.1 had it: a runner that needs NVIDIA's container."""
+"""The service with BentoML 1.1: a runner that needs NVIDIA's container."""
 
 import bentoml
 import numpy as np

@@ -1,4 +1,4 @@
-"""The web service: the same address and the same answers, but the model is elsewhere."""
+"""The web service, with the same address and answers as before. The model runs in the daemon."""
 
 from contextlib import asynccontextmanager
 

@@ -1,4 +1,4 @@
-"""The service as it was: the model runs in the web server's own process, one request after the other."""
+"""The service before: the model runs inside the web server, one request at a time."""
 
 import numpy as np
 from fastapi import FastAPI

@@ -1,4 +1,4 @@
-"""The model by itself. The daemon runs it in two workers and batches what waits."""
+"""The model. The daemon runs it in two workers and batches waiting requests."""
 
 import numpy as np
 

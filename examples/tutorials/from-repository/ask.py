@@ -1,4 +1,4 @@
-"""Ask both models with NVIDIA's client, as before."""
+"""Send requests to both models with NVIDIA's client."""
 
 import numpy as np
 import tritonclient.http as triton

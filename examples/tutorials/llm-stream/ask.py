@@ -1,4 +1,4 @@
-"""Ask with the `openai` package and print each piece as it comes."""
+"""Send a request with the `openai` package and print each piece as it arrives."""
 
 from openai import OpenAI
 

@@ -1,4 +1,4 @@
-"""A language model small enough to read: it continues a text by the words that followed in its training text."""
+"""A tiny language model: it continues a text with words that followed in its training text."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ by its name. A model answers a request and the proxy hands the answer to the cli
 
 
 class Continuing:
-    """The language model; each worker makes one and could load weights here."""
+    """The language model. Each worker creates one, and could load weights here."""
 
     def __init__(self):
         self.followers = {}
@@ -23,7 +23,7 @@ class Continuing:
             self.followers.setdefault(word, []).append(follower)
 
     async def __call__(self, request: ChatRequest):
-        """Yield the answer word by word. When the client goes, the daemon closes this generator."""
+        """Yield the answer word by word. When the client disconnects, the daemon closes this generator."""
         word = request.messages[-1].text.split()[-1]
         choice = random.Random(request.body.get("seed", 0))
         most, count = request.max_tokens or 20, 0
@@ -31,7 +31,7 @@ class Continuing:
             word = choice.choice(self.followers[word])
             count += 1
             yield word + " "
-            await asyncio.sleep(0.01)  # an engine computes here; other requests run meanwhile
+            await asyncio.sleep(0.01)  # a real engine computes here, while other requests run
         asked = len(request.messages[-1].text.split())
         yield Delta(
             finish_reason="length" if count == most else "stop",

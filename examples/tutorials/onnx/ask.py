@@ -1,4 +1,4 @@
-"""Ask for the digits in five images, and compare with ONNX Runtime in this process."""
+"""Classify five images, and compare with ONNX Runtime in this process."""
 
 import numpy as np
 import onnxruntime

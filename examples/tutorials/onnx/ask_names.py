@@ -1,4 +1,4 @@
-"""Ask for the words of five pictures."""
+"""Get the words for five pictures."""
 
 import numpy as np
 from sklearn.datasets import load_digits

@@ -1,4 +1,4 @@
-"""A model around the file: pictures of 8 by 8 pixels in, words out."""
+"""A model that calls the ONNX model: it takes pictures of 8 by 8 pixels and returns words."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Ask the model in the other environment."""
+"""Send a request to the model in the other environment."""
 
 import numpy as np
 

@@ -15,7 +15,7 @@ COUNT = Tensor(name="count", dtype=np.int32, shape=(1,))
 
 @batch
 def clean(text):
-    """Model 1: remove marks, make letters small."""
+    """Model 1: remove punctuation and convert to lower case."""
     texts = [re.sub(rb"[^a-z ]+", b"", one.lower()) for one in text[:, 0]]
     return {"clean": np.array(texts, dtype=object)[:, None]}
 
@@ -28,7 +28,7 @@ def count(clean):
 
 @batch
 def words(text):
-    """Model 3: call the others. Tensors stay in shared memory; there is no HTTP between."""
+    """Model 3: call the others. Tensors stay in shared memory, without HTTP."""
     cleaned = pytriton.infer("clean", text=text)["clean"]
     if any(not one.strip() for one in cleaned[:, 0]):
         raise ValueError("a text has no words")

@@ -1,4 +1,4 @@
-"""Ask for the digits in five images."""
+"""Classify five images."""
 
 import numpy as np
 from sklearn.datasets import load_digits

@@ -11,7 +11,7 @@ FILE = Path(__file__).parent.resolve() / "digits.joblib"
 
 
 def load():
-    """Run once in each worker; what this returns is served."""
+    """Run once in each worker, and return the callable to serve."""
     import joblib
 
     classifier = joblib.load(FILE)

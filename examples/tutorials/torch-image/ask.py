@@ -1,4 +1,4 @@
-"""Send image files and print what the network sees: python ask.py FILE..."""
+"""Send image files and print their digits: python ask.py FILE..."""
 
 import sys
 from pathlib import Path

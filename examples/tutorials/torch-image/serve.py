@@ -1,4 +1,4 @@
-"""Register the network. Requests hold PNG or JPEG files as they are."""
+"""Register the network. Requests contain PNG or JPEG files unchanged."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ FILE = Path(__file__).parent.resolve() / "digits.pt"
 
 
 def make():
-    """Run once in each worker, on the GPU that this worker has."""
+    """Run once in each worker, on the worker's GPU."""
     import io
 
     import torch

@@ -1,4 +1,4 @@
-"""Ask for all 569 tumours in one request."""
+"""Classify all 569 tumours in one request."""
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer

@@ -1,4 +1,4 @@
-"""Train trees that tell malignant from benign tumours and write them to tumours.ubj."""
+"""Train trees that distinguish malignant from benign tumours, and write them to tumours.ubj."""
 
 import xgboost
 from sklearn.datasets import load_breast_cancer

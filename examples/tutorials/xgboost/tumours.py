@@ -16,7 +16,7 @@ FILE = Path(__file__).parent.resolve() / "tumours.ubj"
     config=ModelConfig(max_batch_size=1024),
 )
 class Tumours:
-    """The trees; each worker makes one of these."""
+    """The trees. Each worker creates one instance."""
 
     def __init__(self):
         import xgboost
