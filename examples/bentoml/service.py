@@ -6,8 +6,8 @@ MODELS=models bentoml serve --working-dir examples/bentoml service:Digits
 
 curl localhost:3000/classify -H 'Content-Type: application/json' -d '{"model": "digits_mlp", "pixels": [0, 0, 5, ...]}'
 
-BentoML and the models need no packages in common: MODEL_PYTHON=/path/to/venv/bin/python names the interpreter of the
-models' workers, where that is another one.
+BentoML and the models can have different environments: MODEL_PYTHON=/path/to/venv/bin/python sets the interpreter of
+the models' workers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pytriton.exceptions import ModelNotFoundError
 from pytriton.runner import Runner, RunnerArgumentError
 
 
-# One worker of BentoML's: it only passes requests on. What computes are the workers of the models, as many as their
-# instance_group says. Several of BentoML's share one daemon: `pytriton-daemon start --model-repository models`, and
-# here Runner("digits", daemon=pytriton.connect()).
+# One BentoML worker is enough, because it only forwards requests; instance_group sets the number of the models' workers.
+# Several BentoML workers can share one daemon: run `pytriton-daemon start --model-repository models`, and write
+# Runner("digits", daemon=pytriton.connect()).
 @bentoml.service(workers=1, traffic={"timeout": 60})
 class Digits:
-    """The digit in an image, by any model of the repository."""
+    """Classify the digit in an image with any model of the repository."""
 
     def __init__(self) -> None:
         self.runner = Runner(
@@ -34,7 +34,7 @@ class Digits:
             model_repository=os.environ.get("MODELS", "models"),
             settings={"model_python": os.environ.get("MODEL_PYTHON")},
         )
-        self.runner.init_local()  # models are loaded before the service says that it is ready
+        self.runner.init_local()  # models are loaded before the service reports that it is ready
 
     @bentoml.api
     async def classify(self, model: str, pixels: list[float]) -> dict[str, int]:
@@ -56,5 +56,5 @@ class Digits:
 
     @bentoml.on_shutdown
     def close(self) -> None:
-        """End the models with the service."""
+        """Stop the models with the service."""
         self.runner.close()

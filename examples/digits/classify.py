@@ -1,9 +1,9 @@
-"""Classify the held-out digits through the daemon, over HTTP and gRPC, one after another and concurrently.
+"""Classify the held-out digits with the daemon, over HTTP and gRPC, one after another and concurrently.
 
     python examples/digits/classify.py
 
-Any client of Triton can do this; here it is NVIDIA's tritonclient. Ends with an error when an answer is
-wrong: HTTP and gRPC must agree on every image, and 95 % of the digits must be recognized.
+Any Triton client can do this; here it is NVIDIA's tritonclient. Exits with an error if an answer is wrong: HTTP
+and gRPC must agree on every image, and 95 % of the digits must be recognized.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MIN_ACCURACY = 0.95
 
 
 class Classifier:
-    """The model over one protocol; each thread has a connection of its own."""
+    """The model over one protocol. Each thread has its own connection."""
 
     def __init__(self, module: Any, address: str) -> None:
         self._module = module
@@ -48,7 +48,7 @@ class Classifier:
 
 
 def measure(name: str, classifier: Classifier, images: Array, labels: Array, threads: int) -> Array:
-    """Classify all images with so many threads, print a line, return the predicted labels."""
+    """Classify all images with a number of threads, print a summary, and return the predicted labels."""
     with ThreadPoolExecutor(threads) as pool:
         started = time.perf_counter()
         answers = list(pool.map(classifier.classify, images))
@@ -65,7 +65,7 @@ def measure(name: str, classifier: Classifier, images: Array, labels: Array, thr
 
 
 def main() -> int:
-    """Classify everything in every way; return 1 when an answer is wrong."""
+    """Classify all images over both protocols; return 1 if an answer is wrong."""
     _, images, _, labels = load()
     server = connect().status().server
     protocols = {

@@ -1,4 +1,4 @@
-"""Handwritten digits as scikit-learn ships them: 1,797 images of 8 x 8 pixels, split the same way each time."""
+"""The handwritten digits of scikit-learn: 1,797 images of 8 x 8 pixels, split the same way each time."""
 
 from __future__ import annotations
 

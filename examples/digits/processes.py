@@ -1,7 +1,7 @@
-"""Which processes a daemon is made of, and whether they have all ended: for scripts/demo.
+"""List the processes of a daemon, and check that all have exited, for scripts/demo.
 
 pytriton-daemon status --json | python processes.py list      prints their pids
-python processes.py check PID...                              ends with 1 when one of them still runs
+python processes.py check PID...                              exits with 1 if one of them still runs
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def family(status: dict[str, object]) -> list[int]:
 
 def _runs(pid: int) -> bool:
     try:
-        # A process that ended and that nobody has waited for yet is a zombie: it runs no more.
+        # A zombie, which has exited but was not waited for, does not count as running.
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
 def left_behind(pids: list[int]) -> list[str]:
-    """Return what still runs of these processes, and their shared memory."""
+    """Return which of these processes still run, and their shared memory."""
     running = [f"process {pid}" for pid in pids if _runs(pid)]
     memory = [f"/dev/shm/{e.name}" for e in os.scandir("/dev/shm") if f"-{pids[0]}-" in e.name]
     return running + memory

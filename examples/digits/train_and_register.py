@@ -2,8 +2,8 @@
 
     python examples/digits/train_and_register.py
 
-The daemon pickles the trained model into worker processes of its own: this script may end, the model
-goes on being served.
+The trained model is pickled and loaded by the daemon's worker processes, so it is still served after this script
+has exited.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytriton.model_config import ModelConfig, Tensor
 
 
 def main() -> None:
-    """Train, register, say what was done."""
+    """Train, register, and print a summary."""
     training, held_out, labels, held_out_labels = load()
     started = time.monotonic()
     network = MLPClassifier([64], solver="lbfgs", alpha=1.0, max_iter=400, random_state=0)

@@ -1,11 +1,11 @@
-"""Continuous batching: one step of the model for all requests under way; new ones join while others are in the middle.
+"""Continuous batching: each step of the model advances all requests in flight, and new requests join at any time.
 
     pytriton-daemon start --detach
     python examples/openai/continuous_batching.py
 
-The callable is an asynchronous generator: the worker has up to 256 of them under way, and each waits for its own queue.
-What they share, the engine, lives in the worker. The model here is a small network of numpy with random weights, so
-its answers are nonsense; `Model.step` is where a real one goes.
+The callable is an asynchronous generator. The worker runs up to 256 of them at a time, and each reads from its own
+queue. They share one engine in the worker. The model here is a small numpy network with random weights, so its answers
+are nonsense; put a real model into `Model.step`.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Model:
         self._random = random
 
     def begin(self, text: str) -> Any:
-        """Return the state that a prompt leads to."""
+        """Return the state after a prompt."""
         state = np.zeros(STATE, np.float32)
         for word in text.split():
             state = np.tanh(self._in[hash(word) % len(WORDS)] + state @ self._back)
         return state
 
     def step(self, states: Any) -> tuple[Any, Any]:
-        """Return the new states of all requests, and the next token of each: one product of matrices for all."""
+        """Return the new states of all requests and the next token of each, with one matrix product for all."""
         scores = states @ self._out
         tokens = (scores + self._random.gumbel(size=scores.shape)).argmax(axis=1)
         return np.tanh(self._in[tokens] + states @ self._back), tokens
@@ -77,7 +77,7 @@ class Sequence:
 
 
 class Engine:
-    """Takes steps as long as there are requests."""
+    """Runs steps as long as there are requests."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -99,7 +99,7 @@ class Engine:
                 if isinstance(token, Exception):
                     raise token
                 yield token
-        finally:  # also where the client has gone: its place is free at the next step
+        finally:  # also if the client has disconnected: its place is free at the next step
             sequence.gone = True
 
     async def _steps(self) -> None:
@@ -110,7 +110,7 @@ class Engine:
                 active += self._waiting[:free]
                 del self._waiting[:free]
                 states = np.stack([one.state for one in active])
-                # In a thread: other requests come in meanwhile.
+                # In a thread, so that new requests can arrive during the step.
                 states, tokens = await asyncio.to_thread(self._model.step, states)
                 self.batches.append(len(active))
                 for one, state, token in zip(active, states, tokens):
@@ -127,7 +127,7 @@ class Engine:
 
 
 class Chat:
-    """The callable; a worker makes one."""
+    """The callable. Each worker creates one."""
 
     def __init__(self) -> None:
         self.engine = Engine(Model())

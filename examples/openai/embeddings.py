@@ -1,6 +1,6 @@
-"""Embeddings: anything with sentence-transformers' `encode` behind /v1/embeddings, batched over all clients.
+"""Embeddings: serve any object with sentence-transformers' `encode` at /v1/embeddings, batched over all clients.
 
-python examples/openai/embeddings.py                                       # words by their hash: no weights
+python examples/openai/embeddings.py                                       # an encoder without weights
 MODEL=sentence-transformers/all-MiniLM-L6-v2 python examples/openai/embeddings.py   # needs sentence-transformers
 """
 
@@ -21,7 +21,7 @@ DIMENSIONS = 256
 
 
 class Hashing:
-    """An encoder without weights: each word has a direction, chosen by its hash."""
+    """An encoder without weights: the hash of a word determines its direction."""
 
     def encode(self, sentences: list[str], normalize_embeddings: bool = True) -> Any:
         """Return a row for each sentence."""
@@ -36,7 +36,7 @@ class Hashing:
 
 
 def make(name: str) -> Callable[[list[str]], Embeddings]:
-    """Return the callable, in the worker: big models are not pickled."""
+    """Return the callable. This runs in the worker, so that big models are not pickled."""
     encoder: Any = Hashing()
     if name:
         from sentence_transformers import SentenceTransformer

@@ -1,4 +1,4 @@
-"""A model of llama.cpp: its chunks are OpenAI's already.
+"""A llama.cpp model, whose chunks already have OpenAI's format.
 
 pip install llama-cpp-python
 MODEL=/path/to/model.gguf python examples/openai/llama_cpp_chat.py
@@ -23,7 +23,7 @@ FIELDS = (
 
 
 class Chat:
-    """The callable; a worker makes one."""
+    """The callable. Each worker creates one."""
 
     def __init__(self, path: str) -> None:
         from llama_cpp import Llama
@@ -31,7 +31,7 @@ class Chat:
         self._model: Any = Llama(model_path=path, n_ctx=CONTEXT, n_gpu_layers=-1, verbose=False)
 
     def __call__(self, request: ChatRequest) -> Iterator[Any]:
-        """Answer a chat; a client that goes ends the generator, and so the generation."""
+        """Answer a chat. If the client disconnects, the generator is closed, which stops the generation."""
         options = {
             name: request.body[name] for name in FIELDS if request.body.get(name) is not None
         }

@@ -1,9 +1,9 @@
-"""Structured output: each token is chosen among those that lead to JSON of the schema that the client sent.
+"""Structured output: each token is chosen from those that can lead to JSON of the client's schema.
 
     pip install outlines_core
     python examples/openai/structured.py
 
-The "model" chooses at random, which shows that the schema alone makes the answer right. In a real one the guide's
+The "model" chooses at random, which shows that the schema alone makes the answer valid. With a real model, the guide's
 tokens mask the scores of each step.
 """
 
@@ -26,7 +26,7 @@ LONG = 400
 
 
 class Structured:
-    """The callable; a worker makes one."""
+    """The callable. Each worker creates one."""
 
     def __init__(self) -> None:
         from outlines_core import Vocabulary
@@ -61,7 +61,7 @@ class Structured:
             yield CHARACTERS[token]
 
     def _index(self, schema: Any) -> Any:
-        """Return the index of a schema, which takes longer to make than an answer."""
+        """Return the index of a schema, which takes longer to build than an answer."""
         from outlines_core import Index
         from outlines_core.json_schema import build_regex_from_schema
 

@@ -1,9 +1,9 @@
-"""A model of transformers: a Llama of 100,000 random weights and a tokenizer, both made on the spot.
+"""A transformers model: a Llama with 100,000 random weights and a tokenizer, both created at the start.
 
     pip install transformers tokenizers torch
     python examples/openai/transformers_chat.py
 
-With `MODEL=/path/or/name` that model is served, with its own tokenizer and chat template.
+Set `MODEL=/path/or/name` to serve that model, with its own tokenizer and chat template.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tiny() -> tuple[Any, Any]:
 
 
 class Chat:
-    """The callable; a worker makes one."""
+    """The callable. Each worker creates one."""
 
     def __init__(self, name: str) -> None:
         if name:
@@ -58,7 +58,7 @@ class Chat:
             self._model, self._tokenizer = tiny()
 
     def __call__(self, request: ChatRequest) -> Iterator[Any]:
-        """Answer a chat: transformers generates in a thread, its streamer hands over the texts."""
+        """Answer a chat: transformers generates in a thread, and its streamer passes the texts on."""
         from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
 
         gone = threading.Event()
@@ -97,7 +97,7 @@ class Chat:
             for piece in streamer:
                 if piece:
                     yield piece
-        finally:  # the client may have gone
+        finally:  # the client may have disconnected
             gone.set()
             thread.join()
         if isinstance(outcome[0], Exception):

@@ -1,8 +1,8 @@
-"""Another OpenAI-compatible server behind this one: its keys stay here, quotas and metrics are this daemon's.
+"""Forward to another OpenAI-compatible server: its key stays here, and the daemon adds quotas and metrics.
 
     UPSTREAM_URL=http://127.0.0.1:11434/v1 UPSTREAM_MODEL=llama3.2 python examples/openai/upstream.py
 
-What the other server answers, chunks or errors, is passed on as it comes. Needs `pip install openai`.
+Chunks and errors of the other server are passed on as they arrive. Needs `pip install openai`.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from pytriton.openai import APIError, ChatRequest
 
 
 class Upstream:
-    """The callable; a worker makes one."""
+    """The callable. Each worker creates one."""
 
     def __init__(self, url: str, model: str, key: str) -> None:
         self._client = openai.AsyncOpenAI(base_url=url, api_key=key)
         self._model = model
 
     async def __call__(self, request: ChatRequest) -> AsyncIterator[Any]:
-        """Ask the other server for a stream, whatever our client wants: it is put together where need be."""
+        """Request a stream from the other server. For clients without streaming, the daemon joins the chunks."""
         body = {**request.body, "model": self._model, "stream": True}
         body["stream_options"] = {"include_usage": True}
         known = {name: body.pop(name) for name in ("model", "messages", "stream")}
         try:
             stream: Any = await self._client.chat.completions.create(**known, extra_body=body)  # type: ignore[call-overload]
-            async with stream:  # a client that goes ends the request there, too
+            async with stream:  # if the client disconnects, this also cancels the request there
                 async for chunk in stream:
                     yield chunk
         except openai.APIStatusError as error:
             raise APIError(error.message, error.status_code, code=error.code) from error
         except openai.APIConnectionError as error:
             raise APIError("The upstream server does not answer.", 503, retry_after_s=5) from error
-        except openai.APIError as error:  # in the middle of its stream
+        except openai.APIError as error:  # in the middle of the stream
             raise APIError(error.message, 502, code=error.code) from error
 
 
 def make() -> Upstream:
-    """Return the callable, in the worker: the key is in its environment alone."""
+    """Return the callable. This runs in the worker, so only the worker's environment contains the key."""
     key = os.environ.get("UPSTREAM_KEY", "none")
     return Upstream(os.environ["UPSTREAM_URL"], os.environ["UPSTREAM_MODEL"], key)
 

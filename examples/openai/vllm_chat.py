@@ -1,4 +1,4 @@
-"""vLLM's engine in a worker: it batches the requests of all clients by itself.
+"""vLLM's engine in a worker. The engine batches the requests of all clients.
 
 pip install vllm
 MODEL=Qwen/Qwen2.5-0.5B-Instruct python examples/openai/vllm_chat.py
@@ -16,7 +16,7 @@ from pytriton.openai import ChatRequest, Delta, Usage
 
 
 class Chat:
-    """The callable; a worker makes one."""
+    """The callable. Each worker creates one."""
 
     def __init__(self, name: str) -> None:
         from vllm import AsyncEngineArgs, AsyncLLMEngine
@@ -43,7 +43,7 @@ class Chat:
         given = {name: value for name, value in options.items() if value is not None}
         sampling = SamplingParams(**given, n=request.n, output_kind=RequestOutputKind.DELTA)
         asked = count = 0
-        # Where the client has gone, this generator is closed, and vLLM's with it: the request is aborted there.
+        # If the client disconnects, this generator and vLLM's are closed, which aborts the request.
         async for step in self._engine.generate(prompt, sampling, request.id):
             asked = len(step.prompt_token_ids or ())
             for one in step.outputs:

@@ -2,8 +2,8 @@
 
     python examples/runner/make_repository.py models
 
-`digits_mlp` is scikit-learn's, without a config.pbtxt: it tells its inputs and outputs itself. `digits_trees` is
-LightGBM's, with one; it is left out where lightgbm is not installed.
+`digits_mlp` is a scikit-learn model without a config.pbtxt: its file declares inputs and outputs. `digits_trees` is a
+LightGBM model with a config.pbtxt; it is skipped if lightgbm is not installed.
 """
 
 from __future__ import annotations

@@ -19,14 +19,14 @@ from fastapi import FastAPI, HTTPException
 from pytriton.exceptions import ModelNotFoundError
 from pytriton.runner import Runner, RunnerArgumentError
 
-# Several processes of uvicorn's can share one daemon: `pytriton-daemon start --model-repository models`, and here
+# Several uvicorn processes can share one daemon: run `pytriton-daemon start --model-repository models`, and write
 # Runner("digits", daemon=pytriton.connect()).
 runner = Runner("digits", model_repository=os.environ.get("MODELS", "models"))
 
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    """Start the models with the service, and end them with it."""
+    """Start the models with the service, and stop them with it."""
     await runner.is_server_ready()
     yield
     runner.close()
@@ -50,6 +50,6 @@ async def classify(model: str, pixels: list[float]) -> dict[str, int]:
 
 @app.post("/{model}/unload")
 async def unload(model: str) -> dict[str, str]:
-    """Take a model out of service; as in BentoML's guide."""
+    """Take a model out of service, as in BentoML's guide."""
     await runner.unload_model(model)
     return {"unloaded": model}

@@ -1,4 +1,4 @@
-"""The sum and the difference of two inputs."""
+"""Return the sum and the difference of two inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class TritonPythonModel:
     """Adds and subtracts."""
 
     def initialize(self, args):
-        """Learn which types the outputs have."""
+        """Read the types of the outputs."""
         config = json.loads(args["model_config"])
         self.types = [
             pb_utils.triton_string_to_numpy(

@@ -1,4 +1,4 @@
-"""Says its inputs, outputs and batching by itself: there is no config.pbtxt."""
+"""Declares its inputs, outputs and batching in auto_complete_config, without a config.pbtxt."""
 
 from __future__ import annotations
 

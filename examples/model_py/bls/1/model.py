@@ -1,4 +1,4 @@
-"""Calls the model whose name it is given, and passes its answer on."""
+"""Calls the model whose name is in the request, and returns its answer."""
 
 from __future__ import annotations
 

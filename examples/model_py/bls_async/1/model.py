@@ -1,4 +1,4 @@
-"""Calls the model add_sub twice at once; its sum is of one answer, its difference of the other."""
+"""Calls the model add_sub twice concurrently, and returns the sum of one call and the difference of the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Calls that do not wait for each other."""
+    """Makes calls that do not wait for each other."""
 
     async def execute(self, requests):
         """Make two calls for each request."""

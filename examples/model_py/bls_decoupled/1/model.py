@@ -7,7 +7,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """A call that has many answers."""
+    """Makes a call with many responses."""
 
     def execute(self, requests):
         """Add up the answers for each request."""

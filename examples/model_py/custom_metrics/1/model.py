@@ -1,4 +1,4 @@
-"""Counts what it is given, on tritonserver's own /metrics."""
+"""Counts its inputs in metrics of tritonserver's /metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class TritonPythonModel:
     """Has a counter, a gauge and a histogram, and a family without any metric."""
 
     def initialize(self, args):
-        """Make the metrics."""
+        """Create the metrics."""
         self.families = [
             pb_utils.MetricFamily(
                 name="example_things_total",

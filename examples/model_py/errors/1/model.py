@@ -1,4 +1,4 @@
-"""Does what the request's parameter "do" says: every way in which a model can answer, or fail to."""
+"""Answers, or fails, in the way that the parameter "do" of the request names."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """A collection of ways to answer."""
+    """A model with a method for each way to answer."""
 
     def execute(self, requests):
-        """Do what the first request says, for all of them."""
+        """Answer all requests in the way that the first one names."""
         what = json.loads(requests[0].parameters() or "{}").get("do", "")
         if what.startswith("code "):
             error = pb_utils.TritonError("as you wish", getattr(pb_utils.TritonError, what[5:]))
@@ -39,11 +39,11 @@ class TritonPythonModel:
         return []
 
     def no_responses(self, requests):
-        """Return something else."""
+        """Return an object that is not a response."""
         return [1 for _ in requests]
 
     def more_outputs(self, requests):
-        """Return an output that nobody declared."""
+        """Return an undeclared output."""
         x = requests[0].inputs()[0].as_numpy()
         tensors = [pb_utils.Tensor("y", x), pb_utils.Tensor("z", x)]
         return [pb_utils.InferenceResponse(tensors) for _ in requests]
@@ -53,7 +53,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([]) for _ in requests]
 
     def other_type(self, requests):
-        """Return another type than the declared one."""
+        """Return an output of an undeclared type."""
         x = requests[0].inputs()[0].as_numpy()
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x.astype(np.int64))])]
 
@@ -65,13 +65,13 @@ class TritonPythonModel:
             )
 
     def rescheduled(self, requests):
-        """Ask for the request to be queued again, and answer it at the same time."""
+        """Reschedule the request and answer it at the same time."""
         for request in requests:
             request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
         return self.echo(requests)
 
     def about_request(self, requests):
-        """Tell about the request, in the error's text."""
+        """Describe the request in the error's text."""
         one = requests[0]
         fields = [
             one.request_id(),

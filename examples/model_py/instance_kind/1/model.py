@@ -1,4 +1,4 @@
-"""Tells what it was told about itself: kind, device, version and name."""
+"""Returns the arguments of `initialize`: kind, device, version and name."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ NAMES = ("model_instance_kind", "model_instance_device_id", "model_version", "mo
 
 
 class TritonPythonModel:
-    """Chooses its device by these, usually."""
+    """A real model would choose its device by these arguments."""
 
     def initialize(self, args):
         """Keep the arguments."""
         self.values = np.array([args[name].encode() for name in NAMES], np.object_)
 
     def execute(self, requests):
-        """Tell them."""
+        """Return them."""
         return [
             pb_utils.InferenceResponse([pb_utils.Tensor("ARGS", self.values)]) for _ in requests
         ]

@@ -1,4 +1,4 @@
-"""Splits texts into words; a text that is no UTF-8 fails its own request, and no other of the batch."""
+"""Splits texts into words. A text that is not UTF-8 fails only its own request, not the rest of the batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """A preprocessing step, such as those in front of a language model."""
+    """A preprocessing step, as in front of a language model."""
 
     def initialize(self, args):
         """Read a parameter of the configuration."""

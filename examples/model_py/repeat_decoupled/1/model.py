@@ -1,4 +1,4 @@
-"""Answers with each element of IN, its index, after DELAY milliseconds; requests of any number run at once."""
+"""Sends each element of IN and its index after DELAY milliseconds. Any number of requests run concurrently."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Answers from a coroutine: the next request begins while one waits."""
+    """Answers from a coroutine, so the next request begins while one waits."""
 
     async def execute(self, requests):
-        """Answer all requests at once."""
+        """Answer all requests concurrently."""
         await asyncio.gather(*(self.answer(request) for request in requests))
 
     async def answer(self, request):

@@ -1,4 +1,4 @@
-"""Has Triton queue a request again until it has come IN times; then answers how often it came."""
+"""Reschedules a request until it has been executed IN times, then answers with that number."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Works on a request a little at a time."""
+    """Processes each request in several steps."""
 
     def initialize(self, args):
-        """Nobody is being served."""
+        """Start without requests in progress."""
         self.times = {}
 
     def execute(self, requests):
-        """Go on with each request."""
+        """Continue each request."""
         return [self.go_on(request) for request in requests]
 
     def go_on(self, request):
-        """Count; answer at the end."""
+        """Count, and answer at the end."""
         key = request.correlation_id()
         self.times[key] = self.times.get(key, 0) + 1
         wanted = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0])

@@ -1,4 +1,4 @@
-"""Answers once each time that a request comes, and has Triton queue it again until it has come IN times."""
+"""Sends one response per execution, and reschedules the request until it has been executed IN times."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Generates a little at a time, as a language model with continuous batching does."""
+    """Generates step by step, as a language model with continuous batching does."""
 
     def initialize(self, args):
-        """Nobody is being served."""
+        """Start without requests in progress."""
         self.left = {}
 
     def execute(self, requests):
-        """Go on with each request."""
+        """Continue each request."""
         for request in requests:
             self.go_on(request)
 
     def go_on(self, request):
-        """Answer once."""
+        """Send one response."""
         key = request.correlation_id()
         if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
             self.left[key] = int(request.inputs()[0].as_numpy()[0])

@@ -1,4 +1,4 @@
-"""Adds up the numbers of each sequence; knows sequences by the control tensors that Triton adds."""
+"""Adds up the numbers of each sequence, which it identifies by the control tensors that Triton adds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class TritonPythonModel:
     """Keeps a state for each sequence."""
 
     def initialize(self, args):
-        """There are no sequences."""
+        """Start without sequences."""
         self.sums = {}
 
     def execute(self, requests):
@@ -18,7 +18,7 @@ class TritonPythonModel:
         return [self.answer(request) for request in requests]
 
     def answer(self, request):
-        """Add; forget a sequence at its end."""
+        """Add the number, and forget the sequence at its end."""
         value, start, end, key = (
             pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0]
             for name in ("IN", "START", "END", "CORRID")

@@ -1,4 +1,4 @@
-"""Answers n with n responses, each holding n; from a thread of its own, when execute has returned."""
+"""Answers n with n responses, each containing n, from a separate thread after `execute` has returned."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class TritonPythonModel:
     """Answers from threads."""
 
     def initialize(self, args):
-        """Count the threads under way."""
+        """Count the running threads."""
         self.under_way = 0
         self.changed = threading.Condition()
 
     def execute(self, requests):
-        """Begin a thread for each request, and return at once."""
+        """Start a thread for each request, and return immediately."""
         for request in requests:
             number = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
             with self.changed:
@@ -27,7 +27,7 @@ class TritonPythonModel:
             ).start()
 
     def answer(self, sender, number):
-        """Answer one request: nothing at all for 0."""
+        """Answer one request; for 0, send no response."""
         for _ in range(number):
             output = pb_utils.Tensor("OUT", np.array([number], np.int32))
             sender.send(pb_utils.InferenceResponse(output_tensors=[output]))

@@ -1,4 +1,4 @@
-"""Colours of 0 to 255 as numbers from -1 to 1."""
+"""Convert colours from 0 to 255 into numbers from -1 to 1."""
 
 from __future__ import annotations
 
