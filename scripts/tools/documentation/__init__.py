@@ -1,1 +1,1 @@
-"""The documents: checks of links, names, commands and tutorials; pages of the site that are made from the code; see scripts/docs."""
+"""Checks of the documents (links, names, commands, tutorials), and pages of the site generated from code; see scripts/docs."""

@@ -1,7 +1,7 @@
-"""Looks at the built site as readers see it: pictures at desk and phone width, and what hinders some of them.
+"""Checks the built site for accessibility problems, and saves screenshots at desktop and phone width.
 
-Run by `scripts/docs --accessibility`. chromium is the system's own. Playwright drives it, and axe-playwright-python brings
-axe-core along, which finds the hindrances.
+Run by `scripts/docs --accessibility`. Playwright drives the system's chromium, and axe-core (of axe-playwright-python)
+finds the problems.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _WIDER = "document.documentElement.scrollWidth - document.documentElement.client
 
 
 class View(NamedTuple):
-    """A way to look at the site; each colour scheme is seen in one of them."""
+    """A window size and colour scheme."""
 
     name: str
     width: int
@@ -53,12 +53,12 @@ VIEWS = (View("desk", 1280, 900, "light"), View("phone", 390, 844, "dark"))
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing of requests."""
+        """Do not log requests."""
 
 
 @contextmanager
 def served(site: Path) -> Iterator[str]:
-    """Serve a folder on a free port of 127.0.0.1; yield its address."""
+    """Serve a folder on a free port of 127.0.0.1, and yield its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -71,7 +71,7 @@ def served(site: Path) -> Iterator[str]:
 
 
 def look(browser: Browser, address: str, pages: list[str], view: View, out: Path) -> Iterator[str]:
-    """Make the pictures of a view in `out`; yield what is wrong with pages, a line each."""
+    """Save the screenshots of a view in `out`, and yield one line per problem."""
     context = browser.new_context(
         viewport={"width": view.width, "height": view.height}, color_scheme=view.colours
     )
@@ -109,7 +109,7 @@ def _search(page: Page, address: str) -> None:
 
 
 def _faults(page: Page) -> Iterator[str]:
-    """Yield what axe-core finds serious, and a page that is wider than the window."""
+    """Yield the serious problems that axe-core finds, and whether the page is wider than the window."""
     for one in Axe().run(page).response["violations"]:
         if one["impact"] in _SERIOUS:
             places = ", ".join(str(node["target"][0]) for node in one["nodes"][:3])
@@ -120,11 +120,11 @@ def _faults(page: Page) -> Iterator[str]:
 
 
 def main() -> int:
-    """Make the pictures, print what is wrong; return 1 if anything is."""
+    """Save the screenshots and print the problems; return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="scripts/docs --accessibility", description=__doc__)
     parser.add_argument("--site", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("out", type=Path, nargs="?", help="folder of the pictures")
-    parser.add_argument("--all", action="store_true", help="look at every page; takes minutes")
+    parser.add_argument("--all", action="store_true", help="check every page, which takes minutes")
     arguments = parser.parse_args()
     site: Path = arguments.site
     out: Path = arguments.out or site.parent / "accessibility"

@@ -1,7 +1,6 @@
-"""Mentions of the code in the documents, between backticks and in commands: files, names, commands, flags.
+"""Finds mentions of files, names, commands and flags in the documents that the code no longer has.
 
-A page that tells of a file that has moved, a setting that was renamed or a flag that has gone contradicts the code. The
-check finds these. Whether a sentence about them is true, it cannot tell.
+It checks code between backticks and commands in code blocks. It cannot check whether a sentence about them is true.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Tree(NamedTuple):
 
 
 class Mention(NamedTuple):
-    """A mention of what is not there."""
+    """A mention of something that does not exist."""
 
     line: int
     text: str
@@ -72,7 +71,7 @@ class Mention(NamedTuple):
 
 @lru_cache(maxsize=2)
 def tree_of(root: Path) -> Tree:
-    """Return what a checkout has: files below its folders of sources, and the words in them."""
+    """Return the source files of a checkout and the words in them."""
     paths: set[str] = set()
     words: set[str] = set()
     files = [
@@ -97,11 +96,11 @@ def tree_of(root: Path) -> Tree:
 
 
 def gone(text: str, tree: Tree, commands: Any) -> Iterator[Mention]:
-    """Yield what a document mentions and the checkout does not have.
+    """Yield everything that a document mentions and the checkout lacks.
 
     Args:
         text: the document
-        tree: what there is
+        tree: the checkout
         commands: the parser of the command line (typer.main.get_command)
     """
     own = frozenset(re.findall(r"\w+", " ".join(block for _, block in _BLOCK.findall(text))))
@@ -118,14 +117,14 @@ def gone(text: str, tree: Tree, commands: Any) -> Iterator[Mention]:
 
 
 def _spans(text: str) -> Iterator[tuple[int, str]]:
-    """Yield code between backticks, outside of blocks, with its line."""
+    """Yield code between backticks, outside of code blocks, with its line."""
     plain = _BLOCK.sub(lambda match: "\n" * match[0].count("\n"), text)
     for match in _SPAN.finditer(plain):
         yield plain.count("\n", 0, match.start()) + 1, match[1]
 
 
 def _is_there(path: str, tree: Tree) -> bool:
-    """Return whether a path is one of the checkout, as far as it looks like one."""
+    """Return whether a path exists in the checkout, or does not look like one of its paths."""
     path = path.rstrip("/")
     if "*" in path or re.search(r"(^|/)[A-Z]+(/|$)", path):  # `VERSION/model.py`
         return True
@@ -136,7 +135,7 @@ def _is_there(path: str, tree: Tree) -> bool:
 
 
 def _commands(text: str) -> Iterator[tuple[int, str]]:
-    """Yield what follows `pytriton-daemon` in code: in blocks for a shell, and between backticks."""
+    """Yield the command lines that follow `pytriton-daemon` in shell blocks and between backticks."""
     for block in _BLOCK.finditer(text):
         if block[1] in ("console", "sh", "bash", ""):
             for match in _COMMAND.finditer(block[2]):
@@ -148,7 +147,7 @@ def _commands(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _problems(command: str, parser: Any) -> Iterator[str]:
-    """Yield the words of a command line that the parser does not know: commands and flags."""
+    """Yield the commands and flags of a command line that the parser does not know."""
     words = iter(_words(command))
     group = parser
     for word in words:
@@ -182,7 +181,7 @@ def _unknown_flag(word: str, command: Any) -> Iterator[str]:
 
 
 def _words(command: str) -> list[str]:
-    """Return the words of a command line up to a comment or to what a shell does with its output."""
+    """Return the words of a command line up to a comment, a pipe or a redirection."""
     text = re.split(r"\s#|[<>]", command, maxsplit=1)[0]
     try:
         return shlex.split(text)

@@ -1,4 +1,4 @@
-"""The page of commands, made from the parser: every command with its arguments, flags and defaults."""
+"""Generates the page of commands from the parser: every command with its arguments, flags and defaults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pages() -> dict[str, str]:
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield all commands that do something, by their whole name."""
+    """Yield all commands except groups, with their full names."""
     subs = getattr(command, "commands", None)
     if subs is None:
         yield name, command

@@ -1,4 +1,4 @@
-"""An extension of griffe: it reads docstrings as this project writes them. mkdocs.yml names it."""
+"""A griffe extension for the docstrings of this project, configured in mkdocs.yml."""
 
 from __future__ import annotations
 

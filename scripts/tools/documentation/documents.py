@@ -21,7 +21,7 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 class Finding(NamedTuple):
-    """A fault of a document."""
+    """A problem in a document."""
 
     path: Path
     line: int
@@ -39,14 +39,14 @@ def edited(root: Path) -> list[Path]:
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of a document's headings, as the usual hosts make them."""
+    """Return the anchors of a document's headings, as GitHub creates them."""
     headings = re.findall(r"^#+ +(.+?) *$", _without_code(text), re.M)
     plain = [re.sub(r"[^\w\- ]", "", one.lower()) for one in headings]
     return {one.replace(" ", "-") for one in plain}
 
 
 def dead_links(path: Path) -> Iterator[Finding]:
-    """Yield the links of a document that lead to no file, or to no heading of it. Other sites are not asked."""
+    """Yield the links of a document to files or headings that do not exist. External links are not checked."""
     text = _without_code(path.read_text(encoding="utf-8"))
     for match in _LINK.finditer(text):
         target, _, anchor = match[1].partition("#")
@@ -61,7 +61,7 @@ def dead_links(path: Path) -> Iterator[Finding]:
 
 
 def stale_mentions(root: Path, path: Path) -> Iterator[Finding]:
-    """Yield the files, names, commands and flags that a document mentions and the checkout does not have."""
+    """Yield the files, names, commands and flags that a document mentions and the checkout lacks."""
     text = path.read_text(encoding="utf-8")
     for line, said in code_references.gone(text, code_references.tree_of(root), command_line()):
         yield Finding(path, line, said)
@@ -69,12 +69,12 @@ def stale_mentions(root: Path, path: Path) -> Iterator[Finding]:
 
 @cache
 def command_line() -> Any:
-    """Return the parser of the command line, which takes typer a while to make."""
+    """Return the parser of the command line. Cached, because creating it is slow."""
     return typer.main.get_command(app)
 
 
 def orphans(root: Path) -> Iterator[Finding]:
-    """Yield the pages that the navigation of the site lacks, and those in it that are not there."""
+    """Yield the pages that are missing in the navigation of the site."""
     navigation = root / "mkdocs.yml"
     text = navigation.read_text(encoding="utf-8").partition("\nnav:\n")[2]
     named = set(re.findall(r"(?::|-) ([\w/-]+\.md)$", text, re.M))
@@ -84,7 +84,7 @@ def orphans(root: Path) -> Iterator[Finding]:
 
 
 def _without_code(text: str) -> str:
-    """Return a text with its blocks of code blanked, line for line."""
+    """Return a text with its code blocks replaced by empty lines."""
     return _CODE.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 

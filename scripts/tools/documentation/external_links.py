@@ -1,4 +1,4 @@
-"""The links of the documents to other sites: one list of them, and their form. Nothing is asked over a network."""
+"""Lists the external links of the documents, and checks their syntax. Nothing is requested over the network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Link(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """The faults of its form."""
+        """The problems with its syntax."""
         parts = urlsplit(self.url)
         if parts.scheme != "https":
             return "say https"
@@ -41,7 +41,7 @@ class Link(NamedTuple):
 
 
 def links(root: Path) -> Iterator[Link]:
-    """Yield the links of all documents, without those in code and those to hosts of examples."""
+    """Yield the external links of all documents, except those in code and those to example hosts."""
     for path in all_documents(root):
         text = path.read_text(encoding="utf-8")
         plain = _BLOCK.sub(lambda match: "\n" * match[0].count("\n"), text)
@@ -53,7 +53,7 @@ def links(root: Path) -> Iterator[Link]:
 
 
 def main() -> int:
-    """Print the list, sorted by address, and what is wrong with a form; return 1 if anything is."""
+    """Print the links, sorted by address, and their problems; return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="scripts/docs --links", description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help=argparse.SUPPRESS)
     wrong = 0

@@ -1,4 +1,4 @@
-"""The hook that mkdocs calls: it adds the pages that lie in no file. mkdocs.yml names it."""
+"""A mkdocs hook that adds the generated pages, configured in mkdocs.yml."""
 
 from __future__ import annotations
 

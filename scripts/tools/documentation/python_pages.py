@@ -1,4 +1,4 @@
-"""The pages of the Python API: mkdocstrings makes them from signatures and docstrings."""
+"""The pages of the Python API, which mkdocstrings generates from signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Page(NamedTuple):
-    """A page of the API: its title, what it is about, and the objects on it, in their order."""
+    """A page of the API: its title, its introduction, and its objects in order."""
 
     title: str
     about: str

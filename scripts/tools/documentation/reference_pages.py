@@ -1,4 +1,4 @@
-"""Pages of the reference that are made from declarations: options of a model, errors, events, messages."""
+"""Generates reference pages from declarations: options of a model, errors, events, messages."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _messages() -> str:
 
 
 def _classes(module: ModuleType, base_class: type) -> list[type]:
-    """Return the public classes that a module defines, in its order."""
+    """Return the public classes that a module defines, in order of definition."""
     return [
         one
         for name, one in vars(module).items()
@@ -143,7 +143,7 @@ def _first_sentence(documented: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
-    """Return an annotation as it is written, without the modules of names."""
+    """Return an annotation as text, without module names."""
     text = (
         annotation.__name__
         if isinstance(annotation, type) and not hasattr(annotation, "__args__")

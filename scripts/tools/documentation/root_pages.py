@@ -1,4 +1,4 @@
-"""Pages that lie in the root of the checkout, as pages of the site: their links are meant from another folder there."""
+"""Adds pages from the root of the checkout to the site, and adjusts their links."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _moved(text: str) -> str:
 
 
 def _link(match: re.Match[str]) -> str:
-    """Return a link as it is from a page of contributing/; a file that is no page becomes plain text."""
+    """Return a link relative to contributing/. Links to files that are not pages become plain text."""
     text, target = match.groups()
     path, mark, anchor = target.partition("#")
     if "://" in target or not path:

@@ -1,8 +1,8 @@
-"""The tutorials: pages with whole files and commands, beside folders with the same files in examples/tutorials.
+"""The tutorials: pages with complete files and commands. examples/tutorials has a folder with the same files for each.
 
-A block of code with a title shows a file of the folder: `scripts/docs --write` copies the files into the pages. A block
-of the language "console" has commands and what they print; "…" in it stands for any text. A comment before a block says
-why the test does not run it.
+A code block with a title shows a file of the folder: `scripts/docs --write` copies the files into the pages. A "console"
+block contains commands and their output; "…" matches any text. A comment before a block gives the reason why the test
+does not run it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _CONSOLE = re.compile(r"^(<!-- not run: [^>]+-->\n)?```console\n(.*?)^```$", re.
 
 
 class Command(NamedTuple):
-    """A command of a page, and what it prints there."""
+    """A command of a page, and its expected output."""
 
     text: str
     shown: str
 
     def prints(self, output: str) -> bool:
-        """Return whether this is what the page shows, by the letter but for "…" and the ends of lines."""
+        """Return whether the output matches the page, except for "…" and trailing spaces."""
         pattern = re.escape(_plain(self.shown)).replace("…", ".*")
         return re.fullmatch(pattern, _plain(output), re.S) is not None
 
@@ -48,7 +48,7 @@ def commands(text: str) -> Iterator[Command]:
 
 
 def _commands_of(block: str) -> Iterator[Command]:
-    """Yield the commands of a block; one goes on after a backslash or within quotes."""
+    """Yield the commands of a block. A command continues after a backslash or within quotes."""
     command, shown = "", ""
     for line in block.splitlines():
         if command and not _is_whole(command):
@@ -69,7 +69,7 @@ def shown_files(text: str) -> dict[str, str]:
 
 
 def with_files(text: str, folder: Path) -> str:
-    """Return the text of a page with the files as they are in its folder.
+    """Return the text of a page with the current files of its folder.
 
     Raises:
         FileNotFoundError: the page shows a file that is not there.
@@ -95,7 +95,7 @@ def write(root: Path) -> list[Path]:
 
 
 def _is_whole(command: str) -> bool:
-    """Return whether a shell would run this, rather than wait for its next line."""
+    """Return whether a shell would run this instead of waiting for more input."""
     if command.endswith("\\"):
         return False
     try:
