@@ -290,7 +290,7 @@ class Supervisor:
         streak = self._streak
         delay_s = 0.0 if blameless else self._policy.delay_s(streak.failures)
         self._change(InstanceState.FAILED if delay_s is None else InstanceState.BACKOFF)
-        streak.next_try_at = None if delay_s is None else time.time() + delay_s
+        streak.next_try_at = None if delay_s is None else self._loop.time() + delay_s
         why = self._last_exit or ""
         if delay_s is None:
             self._events.emit(
@@ -448,7 +448,7 @@ class Supervisor:
         if has_failed:
             then = "no other one is started (worker_restart_limit) until you scale or replace it"
         elif streak.next_try_at is not None:
-            then = f"the next one is started in {max(0.0, streak.next_try_at - time.time()):.1f} s"
+            then = f"the next one is started in {max(0.0, streak.next_try_at - self._loop.time()):.1f} s"
         elif self.lacks_worker:
             then = "the next one is being loaded"
         else:
@@ -472,7 +472,9 @@ class Supervisor:
                 shown = InstanceState.BACKOFF.value  # follows once its exit is recorded
             elif worker.not_ready_reason:
                 shown = "not_ready"
-        devices = self._spec.devices
+        devices, next_try_at = self._spec.devices, self._streak.next_try_at
+        if next_try_at is not None:
+            next_try_at += time.time() - self._loop.time()
         return messages.InstanceInfo(
             index=self.index,
             state=shown,
@@ -487,7 +489,7 @@ class Supervisor:
             exits=self._exits,
             version=self.version,
             consecutive_exits=0 if self._is_proven() else self._streak.exits,
-            next_try_at=self._streak.next_try_at,
+            next_try_at=next_try_at,
         )
 
     @property
@@ -542,7 +544,7 @@ class Streak:
     Attributes:
         exits: Consecutive workers that exited without having answered a batch, including those that a batch crashed.
         failures: The exits that are blamed on the instance. Each one increases the delay.
-        next_try_at: When the next worker starts, in seconds since the epoch; None outside a back-off delay.
+        next_try_at: When the next worker starts, in the event loop's time; None outside a back-off delay.
     """
 
     exits: int = 0
