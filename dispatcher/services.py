@@ -59,7 +59,7 @@ from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
 from pytriton.dispatcher.telemetry.requests.profiler import Profiler
 from pytriton.dispatcher.upgrade.takeover import Origin
 from pytriton.dispatcher.workers.call_deadlocks import PendingCalls
-from pytriton.dispatcher.workers.worker_factory import WorkerFactory
+from pytriton.dispatcher.workers.worker_process import WorkerFactory
 
 _log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from pytriton._host import gpus
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.workers import slots
+from pytriton.dispatcher.workers.worker import slot_count
 
 _log = structlog.get_logger("pytriton.dispatcher")
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -191,7 +191,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_instances(spec: messages.ModelSpec) -> None:
-    if slots.count(spec) > MAX_WORKERS:
+    if slot_count(spec) > MAX_WORKERS:
         raise RemoteFailure(
             ErrorKind.INVALID,
             f"{spec.instances} instances and {spec.standby_workers} standby workers: at most {MAX_WORKERS} in total, since each is a "

@@ -46,7 +46,7 @@ from pytriton.dispatcher.workers.pool import AdoptWorker, ReportProgress
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.supervisor import RestartPolicy
 from pytriton.dispatcher.workers.suspension import WakeBounds
-from pytriton.dispatcher.workers.worker_factory import WorkerStarter
+from pytriton.dispatcher.workers.worker_process import WorkerStarter
 
 _log = structlog.get_logger(__name__)
 

@@ -37,7 +37,7 @@ from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.pool import AdoptWorker, Pool, ReportProgress
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.supervisor import RestartPolicy
-from pytriton.dispatcher.workers.worker_factory import WorkerStarter
+from pytriton.dispatcher.workers.worker_process import WorkerStarter
 from pytriton.formats import complete
 
 #: Maximum number of attempts for a load during which tritonserver crashes; the load may be the cause.

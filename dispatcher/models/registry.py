@@ -51,7 +51,7 @@ from pytriton.dispatcher.upgrade.snapshot import (
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import MemoryAccounts
 from pytriton.dispatcher.workers.pool import AdoptWorker, ReportProgress, report_to_nobody
-from pytriton.dispatcher.workers.worker_factory import WorkerStarter
+from pytriton.dispatcher.workers.worker_process import WorkerStarter
 
 _log = structlog.get_logger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytriton._protocol import messages
-from pytriton.dispatcher.workers import slots
 from pytriton.dispatcher.workers.supervisor import Supervisor
 from pytriton.dispatcher.workers.suspension import Suspension
+from pytriton.dispatcher.workers.worker import own_versions
 
 
 class Instances:
@@ -59,7 +59,7 @@ class Instances:
     @property
     def own_versions(self) -> list[int]:
         """The versions that have their own workers; empty if each worker serves all versions."""
-        return slots.versions(self.spec)
+        return own_versions(self.spec)
 
     def ready(self, version: int | None = None) -> list[str]:
         """Return the names of the ready workers, optionally of one version."""

@@ -38,7 +38,7 @@ from pytriton.dispatcher.scaling.memory_policy import (
 )
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
-from pytriton.dispatcher.workers import slots
+from pytriton.dispatcher.workers.worker import instance_of, slot_count
 
 _T = TypeVar("_T")
 #: Maximum share of a budget that is estimated for all workers of a model of unknown size.
@@ -130,7 +130,7 @@ class Account:
     def _estimate(self, kind: str, payload: int = 0) -> int:
         """Estimate the size of one worker, limiting the sum of all workers to a share of the budget."""
         limit = self._accounts.limits.get(kind, 0)
-        most = round(limit * _MAX_ESTIMATED_SHARE) // max(1, slots.count(self.spec))
+        most = round(limit * _MAX_ESTIMATED_SHARE) // max(1, slot_count(self.spec))
         if self._uses_low_estimate:
             return min(most, max(MIN_ESTIMATE, 2 * payload))
         return min(most, estimate(self._accounts.other_sizes(self, kind), payload, limit))
@@ -184,7 +184,7 @@ class Account:
         devices = self.spec.devices
         if not devices:
             return []
-        device = devices[slots.instance_of(self.spec, slot) % len(devices)]
+        device = devices[instance_of(self.spec, slot) % len(devices)]
         names = [name.strip() for name in (device or "").split(",") if name.strip()]
         return [self._accounts.gpus.get(name, name) for name in names]
 
@@ -222,7 +222,7 @@ class Account:
         """
         self.known, self.shared = Size(size.memory, size.gpu), dict(size.shared)
         self._lived = size.lived
-        if self._exceeded(slots.count(self.spec)):
+        if self._exceeded(slot_count(self.spec)):
             self.known, self.shared, self._lived = None, {}, False
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────
@@ -263,7 +263,7 @@ class Account:
         Raises:
             RemoteFailure: The memory was not free in time, or can never be granted.
         """
-        count = slots.count(spec)
+        count = slot_count(spec)
         self.check(spec, count)
         if not self.bounded or count <= self.granted:
             self.granted = max(self.granted, count)

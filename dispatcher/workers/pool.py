@@ -20,7 +20,6 @@ from pytriton.dispatcher.scaling.memory_policy import Amounts
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.upgrade.snapshot import PoolState, WorkerState
-from pytriton.dispatcher.workers import slots
 from pytriton.dispatcher.workers.batch_retry import BatchRetry
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.instances import Instances
@@ -30,8 +29,8 @@ from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.routing import ProxyRouter, workers_text
 from pytriton.dispatcher.workers.supervisor import Adopted, RestartPolicy, Supervisor, WorkerStarts
 from pytriton.dispatcher.workers.suspension import FURTHER_WAIT_S, Suspension
-from pytriton.dispatcher.workers.worker import Worker
-from pytriton.dispatcher.workers.worker_factory import WorkerStarter
+from pytriton.dispatcher.workers.worker import Worker, slot_count
+from pytriton.dispatcher.workers.worker_process import WorkerStarter
 
 #: Adopts a worker from before an upgrade, given its state, model and slot. Returns None if the worker is gone.
 AdoptWorker = Callable[[WorkerState, messages.ModelSpec, int], Optional[Worker]]
@@ -108,7 +107,7 @@ class Pool:
         """
         spec = self._instances.spec
         if self.suspension.suspended:
-            self.account.check(spec, slots.count(spec))
+            self.account.check(spec, slot_count(spec))
         else:
             await self._wait_for_memory(spec, report)
             await self._grow(spec, report)
@@ -148,7 +147,7 @@ class Pool:
         Raises:
             RemoteFailure: A worker could not be loaded. The pool is unchanged.
         """
-        fewer = slots.count(spec) <= slots.count(self._instances.spec)
+        fewer = slot_count(spec) <= slot_count(self._instances.spec)
         if fewer and self.suspension.lacks_room and self.can_serve:
             return  # `shrink` notifies the pending wake-up
         await self._wait_for_memory(spec, report)
@@ -175,9 +174,9 @@ class Pool:
         """Stop the workers that exceed `spec`, and move their proxies to the remaining ones."""
         instances = self._instances
         instances.spec = spec
-        leaving = instances.supervisors[slots.count(spec) :]
-        self.account.reduce_claims(slots.count(spec))
-        room = self.account.begin_stop(slots.count(spec))
+        leaving = instances.supervisors[slot_count(spec) :]
+        self.account.reduce_claims(slot_count(spec))
+        room = self.account.begin_stop(slot_count(spec))
         await self._stop_supervisors(leaving, grace_s, "scale")
         self.account.finish_stop(room)
         instances.supervisors = [one for one in instances.supervisors if one not in leaving]
@@ -209,7 +208,7 @@ class Pool:
             return
         self.suspension.wake(why)
         spec = self._instances.spec
-        if self.account.granted_of(slots.count(spec)) == slots.count(spec):
+        if self.account.granted_of(slot_count(spec)) == slot_count(spec):
             self._fill_up()
         else:
             self.suspension.lacks_room = True
@@ -255,7 +254,7 @@ class Pool:
         Raises:
             RemoteFailure: The memory was not free in time, or the workers can never fit.
         """
-        if self.account.granted_of(slots.count(spec)) < slots.count(spec):
+        if self.account.granted_of(slot_count(spec)) < slot_count(spec):
             await report(messages.Progress("loading", "waiting for memory (memory_budget)"))
         await self.account.acquire(spec, self._policy.wake_bounds.seconds)
 
@@ -271,7 +270,7 @@ class Pool:
 
     def _fill_up(self) -> None:
         spec, supervisors = self._instances.spec, self._instances.supervisors
-        for slot in range(len(supervisors), self.account.granted_of(slots.count(spec))):
+        for slot in range(len(supervisors), self.account.granted_of(slot_count(spec))):
             supervisors.append(self._supervisor(slot, spec, retry_first=True))
 
     async def retry_now(self, report: ReportProgress) -> None:
@@ -315,7 +314,7 @@ class Pool:
 
     async def _grow(self, spec: messages.ModelSpec, report: ReportProgress) -> None:
         """Start the missing workers and wait until they are ready; raise the first failure."""
-        new_slots = range(len(self._instances.supervisors), slots.count(spec))
+        new_slots = range(len(self._instances.supervisors), slot_count(spec))
         new = [self._supervisor(slot, spec) for slot in new_slots]
         self._instances.supervisors.extend(new)
         total, firsts = len(new), [one.first for one in new]

@@ -32,15 +32,13 @@ from pytriton.dispatcher.runtime.tasks import run_in_background, uninterrupted
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.upgrade.snapshot import SupervisedState
-from pytriton.dispatcher.workers import slots
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.suspension import WakeBounds
-from pytriton.dispatcher.workers.worker import Worker
-from pytriton.dispatcher.workers.worker_factory import WorkerStarter
-from pytriton.dispatcher.workers.worker_process import WorkerProcess
+from pytriton.dispatcher.workers.worker import Worker, instance_of, own_versions, spec_of_slot
+from pytriton.dispatcher.workers.worker_process import WorkerProcess, WorkerStarter
 
 _log = structlog.get_logger(__name__)
 
@@ -94,7 +92,7 @@ class Supervisor:
         """Start supervising an instance.
 
         Args:
-            slot: Its place in the registration, see slots.py.
+            slot: Its place in the registration, see worker.py.
             spec: The model's declaration.
             start_worker: Starts the worker of a slot.
             policy: Time limits and delays.
@@ -104,8 +102,8 @@ class Supervisor:
             adopted: The state of the instance before an upgrade.
             account: The pool's memory account.
         """
-        self.index = slots.instance_of(spec, slot)
-        self.version = slots.worker_spec(spec, slot)[0].version if slots.versions(spec) else None
+        self.index = instance_of(spec, slot)
+        self.version = spec_of_slot(spec, slot).version if own_versions(spec) else None
         self.worker: Worker | None = None
         self._loop = asyncio.get_running_loop()
         self.first: asyncio.Future[None] = self._loop.create_future()

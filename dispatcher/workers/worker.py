@@ -1,6 +1,6 @@
-"""The dispatcher's view of a worker, from its start to its exit.
+"""The dispatcher's view of a worker, from its start to its exit, and the slots that the workers of a model occupy.
 
-There are two kinds: child processes of the dispatcher (worker_process.py) and threads of a registrant
+There are two kinds of workers: child processes of the dispatcher (worker_process.py) and threads of a registrant
 (hosted_worker.py).
 """
 
@@ -10,6 +10,8 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import msgspec
 
 from pytriton._protocol import messages
 from pytriton._protocol.calls.call_connection import socket_path
@@ -212,3 +214,35 @@ class Worker:
             self.ready.set_exception(
                 RemoteFailure(ErrorKind.LOAD_FAILED, text, self.last_lines() or None)
             )
+
+
+# ── Slots: which instance and which version of a model each worker serves ──
+#
+# Each version of a Triton Python model is a separate program, whose globals and helper modules may clash with those of
+# other versions. So each version has its own workers, and a crash of one version does not affect the others. Slots are
+# numbered instance by instance, with all versions of each, so that scaling adds and removes slots at the end. A worker
+# of any other model serves all versions.
+
+
+def own_versions(spec: messages.ModelSpec) -> list[int]:
+    """Return the versions that have their own workers; empty if each worker serves all versions."""
+    return spec.versions if spec.python_model is not None else []
+
+
+def slot_count(spec: messages.ModelSpec) -> int:
+    """Return the number of workers of a model, including standby workers."""
+    return (spec.instances + spec.standby_workers) * max(1, len(own_versions(spec)))
+
+
+def instance_of(spec: messages.ModelSpec, slot: int) -> int:
+    """Return the instance number of a slot. Numbers from `spec.instances` on are standby workers."""
+    return slot // max(1, len(own_versions(spec)))
+
+
+def spec_of_slot(spec: messages.ModelSpec, slot: int) -> messages.ModelSpec:
+    """Return the declaration for the worker in a slot. If versions have their own workers, it has only that version."""
+    versions = own_versions(spec)
+    if not versions:
+        return spec
+    version = versions[slot % len(versions)]
+    return msgspec.structs.replace(spec, version=version, versions=[])

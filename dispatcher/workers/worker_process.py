@@ -1,38 +1,48 @@
 """A worker that is a child process of the dispatcher: how it is started, stopped and killed, and how it exited.
 
-The environment of the process, including the number of compute threads, is at the end.
+Below it: the environment of the process, the factory that starts workers of both kinds, and the number of compute
+threads of a worker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
-from pytriton._host.settings.opentelemetry import exports_elsewhere
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.settings.opentelemetry import (
+    exports_elsewhere,
+    uses_opentelemetry,
+    worker_environment,
+)
 from pytriton._protocol import linux, messages
 from pytriton._protocol.calls.call_connection import socket_path
 from pytriton._protocol.env_variables import with_direct_loopback
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.exit_codes import WORKER_UNRECOVERABLE
+from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR
 from pytriton._protocol.lanes.stats_page import FAILURES, WorkerStatsPage
 from pytriton.dispatcher.control.control_socket import Peer
+from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import Child, OnLine, describe_exit, signal_name
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.worker_library import library_of
 from pytriton.dispatcher.server.server_process import process_state
 from pytriton.dispatcher.upgrade.snapshot import WorkerState
 from pytriton.dispatcher.workers.fork_servers import ForkServers, InterpreterSetup
-from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
+from pytriton.dispatcher.workers.worker import Worker, instance_of, spec_of_slot
 
 _log = structlog.get_logger(__name__)
 
@@ -386,6 +396,101 @@ def _device(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
     # Standby workers are numbered after the instances and use the same devices in turn.
     device = spec.devices[instance % len(spec.devices)] if spec.devices else None
     return {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+
+
+# ── Starting workers of both kinds ──
+
+
+class WorkerStarter(Protocol):
+    """Starts the worker of one slot of a model. The daemon uses `WorkerFactory.start`."""
+
+    def __call__(
+        self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
+    ) -> Awaitable[Worker]: ...
+
+
+class WorkerFactory:
+    """Starts workers, each with a name that is unique for the lifetime of the daemon, which has one factory."""
+
+    def __init__(
+        self, config: DaemonConfig, rundir: RuntimeDir, library: Path, kill_on_death: KillOnDeath
+    ) -> None:
+        self._rundir = rundir
+        tracing = uses_opentelemetry(config)
+        boot = functools.partial(boot_arguments, library, rundir.control_endpoint)
+        #: Fork servers, which start workers faster than a new interpreter.
+        self.forks = ForkServers(
+            config.max_fork_servers, boot, kill_on_death, config.worker_start_timeout_s
+        )
+        self._context = WorkerContext(
+            rundir.control_endpoint,
+            library,
+            kill_on_death,
+            worker_environment(config, os.environ) if tracing else None,
+            self.forks,
+            config.grace_period_s,
+        )
+        #: Number of the last worker.
+        self.serial = 0
+        #: Called with the model of a worker that exited because its callable raised PyTritonUnrecoverableError.
+        self.on_unrecoverable: Callable[[str], None] = lambda model: None
+
+    async def start(
+        self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
+    ) -> Worker:
+        """Start a worker and return it. The worker then says hello.
+
+        Args:
+            spec: The model.
+            slot: Which of the model's workers to start, see worker.py.
+            registrant: The process whose thread runs the worker; None to start a process.
+
+        Raises:
+            RemoteFailure: The worker cannot be started.
+        """
+        self.serial += 1
+        name = f"w{self.serial}"
+        lane_path = self._rundir.lane_socket(name)
+        if registrant is not None:
+            return HostedWorker.start(name, spec, slot, registrant=registrant, lane_path=lane_path)
+        instance, spec = instance_of(spec, slot), spec_of_slot(spec, slot)
+        worker = await WorkerProcess.start(
+            name,
+            spec,
+            instance,
+            context=self._context,
+            lane_path=lane_path,
+            on_line=_log_lines(name, spec.name, instance),
+        )
+        return self._with_exit_callback(worker, spec.name)
+
+    def adopt(self, state: WorkerState, spec: messages.ModelSpec, slot: int, peer: Peer) -> Worker:
+        """Adopt a worker that was started before an upgrade; raises what `WorkerProcess.adopt` raises."""
+        instance, spec = instance_of(spec, slot), spec_of_slot(spec, slot)
+        on_line = _log_lines(state.name, spec.name, instance)
+        worker = WorkerProcess.adopt(
+            state, spec, instance, context=self._context, on_line=on_line, peer=peer
+        )
+        return self._with_exit_callback(worker, spec.name)
+
+    def _with_exit_callback(self, worker: WorkerProcess, model: str) -> WorkerProcess:
+        """Report an unrecoverable worker when it exits: its own message could be lost during an upgrade."""
+
+        def ended(_: object) -> None:
+            if worker.is_unrecoverable:
+                self.on_unrecoverable(model)
+
+        worker.exited.add_done_callback(ended)
+        return worker
+
+
+def _log_lines(worker: str, model: str, instance: int) -> OnLine:
+    logger = logs.child_logger(source="worker", model=model, instance=instance, worker=worker)
+
+    def on_line(pid: int, line: bytes) -> None:
+        logs.log_child_line(logger.bind(pid=pid), line)
+
+    return on_line
 
 
 # ── The number of compute threads of a worker's libraries: its share of the cores, unless the user sets it ──

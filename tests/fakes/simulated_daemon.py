@@ -37,7 +37,7 @@ from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.server.frontend import ServerPlace
 
 _DAEMON = "pytriton.dispatcher.services"
-_WORKER = "pytriton.dispatcher.workers.worker_factory.WorkerProcess"
+_WORKER = "pytriton.dispatcher.workers.worker_process.WorkerProcess"
 #: What tells nothing on a virtual clock happens seldom: it would be half of what a daemon does that has nothing to do.
 _SELDOM = {
     "telemetry.metrics.daemon_metrics._POLL_INTERVAL_S": 10.0,

@@ -16,7 +16,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.messages import client
-from pytriton.dispatcher import worker_handlers
+from pytriton.dispatcher import handlers
 from pytriton.dispatcher.handlers import newest
 
 _OTHER = messages.PROTOCOL + 1
@@ -68,19 +68,13 @@ def test_two_models_of_the_openai_api_have_no_id_in_common(
     assert isinstance(register("b", "org/b"), messages.Registered)
 
 
-def test_client_messages_are_not_handled_as_worker_messages(sim: SimulatedDaemon) -> None:
-    """Both tables become one: the second entry of a message would take the place of the first."""
-    of_workers = worker_handlers.handlers_of(sim.services)
-    assert set(of_workers).isdisjoint(typing.get_args(client.FromClient))
-
-
 @pytest.mark.parametrize("former_is_served", [True, False])
 def test_messages_of_a_former_version_are_served_if_possible(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch, former_is_served: bool
 ) -> None:
     former = messages.PROTOCOL - 1
     served = (messages.PROTOCOL, former) if former_is_served else (messages.PROTOCOL,)
-    monkeypatch.setattr(worker_handlers, "PROTOCOLS", served)
+    monkeypatch.setattr(handlers, "PROTOCOLS", served)
     sim.served(sim.client.register("m"))
     asked = attach(sim, protocol=former)
     if former_is_served:

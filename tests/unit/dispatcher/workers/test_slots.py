@@ -7,7 +7,7 @@ import pytest
 from pytriton._protocol import messages
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.admission import MAX_WORKERS, check
-from pytriton.dispatcher.workers import slots
+from pytriton.dispatcher.workers.worker import instance_of, slot_count, spec_of_slot
 
 WORLD = messages.WorkerEnvironment("/usr/bin/python3")
 
@@ -29,15 +29,15 @@ def spec(
 
 
 def taken(model: messages.ModelSpec) -> list[tuple[int, int]]:
-    pairs = (slots.worker_spec(model, slot) for slot in range(slots.count(model)))
-    return [(own.version, instance) for own, instance in pairs]
+    slots = range(slot_count(model))
+    return [(spec_of_slot(model, slot).version, instance_of(model, slot)) for slot in slots]
 
 
 def test_every_version_of_a_python_model_has_all_instances() -> None:
     model = spec([2, 5])
     assert taken(model) == [(2, 0), (5, 0), (2, 1), (5, 1), (2, 2), (5, 2)]
-    assert [slots.instance_of(model, slot) for slot in range(6)] == [0, 0, 1, 1, 2, 2]
-    assert slots.worker_spec(model, 0)[0].versions == []
+    assert [instance_of(model, slot) for slot in range(6)] == [0, 0, 1, 1, 2, 2]
+    assert spec_of_slot(model, 0).versions == []
 
 
 def test_scaling_adds_slots_at_the_end() -> None:
@@ -49,7 +49,7 @@ def test_scaling_adds_slots_at_the_end() -> None:
 )
 def test_workers_of_other_models_serve_all_versions(model: messages.ModelSpec) -> None:
     assert taken(model) == [(model.version, instance) for instance in range(3)]
-    assert slots.worker_spec(model, 1)[0] is model
+    assert spec_of_slot(model, 1) is model
 
 
 def test_the_most_workers_are_counted_with_the_versions() -> None:

@@ -19,8 +19,7 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
-from pytriton.dispatcher.workers.worker_factory import WorkerFactory
-from pytriton.dispatcher.workers.worker_process import WorkerProcess
+from pytriton.dispatcher.workers.worker_process import WorkerFactory, WorkerProcess
 
 #: What stands in the library's place: says what it was told, and ends.
 _BOOT = """
