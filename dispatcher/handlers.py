@@ -81,32 +81,32 @@ class RegistrationHandlers:
         if message.spec.completed_by_workers:
             text = f"model {message.spec.name}: only a model repository's configurations are completed by workers"
             raise RemoteFailure(ErrorKind.INVALID, text)
-        with emit_on_register_failure(self.events, message, self.registry.names):
-            check_cache(
-                message.spec, self.settings.config, frontend_is_native=self.frontend_is_native
-            )
-            check_devices(message.spec)
-            check_aliases(message.spec, self.registry)
-        if message.spec.openai is not None:
-            self.openai.open()
         hosted = message.spec.isolation == "thread"
-        registrant = Registrant(peer, message.spec.name) if hosted else None
         pid = peer.sender.pid if message.ephemeral and not hosted else None
 
         def served(registration: Registration) -> None:
             if pid is not None:
                 self.client_bound_models.add(registration, pid)
 
-        try:
-            registration = await self.registry.register(
-                message, payloads, peer.reply, registrant, on_served=served
+        with emit_on_register_failure(self.events, message, self.registry.names):
+            check_cache(
+                message.spec, self.settings.config, frontend_is_native=self.frontend_is_native
             )
-        except BaseException:
-            if registrant is not None and self.registry.hosts(registrant):
-                registrant.give_up()  # too late to undo the registration itself: it has the name, and its threads end
-            elif registrant is not None:
-                await registrant.release("its registration failed")
-            raise
+            check_devices(message.spec)
+            check_aliases(message.spec, self.registry)
+            if message.spec.openai is not None:
+                self.openai.open()
+            registrant = Registrant(peer, message.spec.name) if hosted else None
+            try:
+                registration = await self.registry.register(
+                    message, payloads, peer.reply, registrant, on_served=served
+                )
+            except BaseException:
+                if registrant is not None and self.registry.hosts(registrant):
+                    registrant.give_up()  # too late to undo the registration itself: it has the name, and its threads end
+                elif registrant is not None:
+                    await registrant.release("its registration failed")
+                raise
         await self.readiness.until_vertex(
             message.spec.name, self.settings.config.server_wait_timeout_s
         )

@@ -18,7 +18,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.rundir import RuntimeDir
-from pytriton.dispatcher.models.admission import check, check_devices, check_free, check_lease
+from pytriton.dispatcher.models.admission import check_devices, check_free, check_lease
 from pytriton.dispatcher.models.background_changes import BackgroundChanges
 from pytriton.dispatcher.models.client_bound_models import HostedModels
 from pytriton.dispatcher.models.deployer import (
@@ -26,7 +26,6 @@ from pytriton.dispatcher.models.deployer import (
     OnServed,
     StillWanted,
     emit_on_failure,
-    emit_on_register_failure,
 )
 from pytriton.dispatcher.models.load_slots import LoadSlots
 from pytriton.dispatcher.models.persistence.registration_store import Persistence, RegistrationStore
@@ -136,27 +135,19 @@ class Registry(ServedModels):
         keep: bool = True,
         on_served: OnServed | None = None,
     ) -> Registration:
-        """Serve a model, or fail without side effects. `keep` persists it, unless it is persisted elsewhere.
+        """Serve a model, or fail without side effects. The caller has checked the request (`check` in admission.py).
 
-        A model that runs in threads of its `registrant` ends with that process. `on_served` is called as soon as it
-        serves.
+        Args:
+            request: the registration
+            payloads: its pickled callables and check
+            report: sends progress to the client
+            registrant: the process whose threads run the model, which ends with that process
+            keep: persist the model in the state directory; False if its repository persists it
+            on_served: called as soon as the model serves
 
         Raises:
             RemoteFailure: the registration failed and was undone; a model that it would have replaced keeps serving.
         """
-        check(request.spec, payloads)
-        with emit_on_register_failure(self._events, request, self.names):
-            return await self._register(request, payloads, report, registrant, keep, on_served)
-
-    async def _register(
-        self,
-        request: messages.Register,
-        payloads: Sequence[bytes],
-        report: ReportProgress,
-        registrant: Registrant | None,
-        keep: bool,
-        on_served: OnServed | None,
-    ) -> Registration:
         spec = request.spec
         self._refuse_taken(request)
         server_wait = self._deployer.server_wait(spec.name, "registered", report)

@@ -15,6 +15,8 @@ from pytriton._host.install.python_on_demand import PythonOnDemand
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.models.admission import check
+from pytriton.dispatcher.models.deployer import emit_on_register_failure
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repository import model_folders
 from pytriton.dispatcher.repository.folder_spec import WorkerSetup, specification
@@ -53,6 +55,7 @@ class ModelLoader:
         server: serves models that it has a backend for
         registry: serves the others with workers
         places: the repositories
+        events: receives registrations that fail
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class ModelLoader:
         server: TritonServer,
         registry: Registry,
         places: Repositories,
+        events: Events,
     ) -> None:
         self._python_backend_models = config.python_backend_model
         self._models = models
@@ -77,6 +81,7 @@ class ModelLoader:
         self._server = server
         self._registry = registry
         self._places = places
+        self._events = events
 
     async def load(
         self,
@@ -128,12 +133,12 @@ class ModelLoader:
         spec, payload = await specification(model, form, self._worker_setup, config)
         # It may have been registered in the meantime.
         self._refuse_registered(name, record)
-        record.registration = await self._registry.register(
-            messages.Register(spec, replace=record.served_by == WORKERS),
-            [payload],
-            report_to_nobody,
-            keep=False,
-        )
+        request = messages.Register(spec, replace=record.served_by == WORKERS)
+        check(spec, [payload])
+        with emit_on_register_failure(self._events, request, self._registry.names):
+            record.registration = await self._registry.register(
+                request, [payload], report_to_nobody, keep=False
+            )
         record.served_by, record.versions = WORKERS, spec.versions or [spec.version]
 
     async def reload(self, name: str, record: ModelRecord, *, maybe_python: bool) -> None:

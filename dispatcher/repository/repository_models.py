@@ -81,6 +81,7 @@ class RepositoryModels:
             server=server,
             registry=registry,
             places=self._places,
+            events=events,
         )
         self._uploads = UploadedModels(models.parent / "given", is_adopted=is_adopted)
         self._has_started = False
