@@ -99,7 +99,7 @@ class DaemonStatus:
 
     def model_infos(self) -> list[messages.ModelInfo]:
         """Return all models in the order of registration."""
-        served = [self.model_info(registration) for registration in self._registry]
+        served = [self.model_info(registration) for registration in self._registry.served]
         served += self._repository_models.records.infos(self._server.info().http_url)
         http_url = self._server.info().http_url
         return [*served, *self._registry.restoring.infos({info.name for info in served}, http_url)]

@@ -47,7 +47,7 @@ class Explainer:
         queues = (await self._metrics.queues()).get(name)
         info = self._info(name)
         if info is None and not events:
-            self._registry.by_name(name)
+            self._registry.served.by_name(name)
         daemon = self._status.status()
         situation = Situation(
             name,
@@ -84,7 +84,7 @@ class Explainer:
         events = await asyncio.to_thread(self._event_log.all)
         name = request.model
         if name and all(event.model != name for event in events) and self._info(name) is None:
-            self._registry.by_name(name)  # raises, and lists the served models
+            self._registry.served.by_name(name)  # raises, and lists the served models
         found = [
             event
             for event in events
@@ -99,7 +99,7 @@ class Explainer:
     def _info(self, name: str) -> messages.ModelInfo | None:
         """Return a model's description, even while it is starting; None if it is unknown."""
         infos = self._status.model_infos()
-        starting = self._registry.beginning(name)
+        starting = self._registry.served.beginning(name)
         if starting is not None:
             infos.append(self._status.model_info(starting))
         return next((one for one in infos if one.name == name), None)

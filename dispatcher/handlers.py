@@ -88,12 +88,12 @@ class RegistrationHandlers:
             if pid is not None:
                 self.client_bound_models.add(registration, pid)
 
-        with emit_on_register_failure(self.events, message, self.registry.names):
+        with emit_on_register_failure(self.events, message, self.registry.served.names):
             check_cache(
                 message.spec, self.settings.config, frontend_is_native=self.frontend_is_native
             )
             check_devices(message.spec)
-            check_aliases(message.spec, self.registry)
+            check_aliases(message.spec, self.registry.served)
             if message.spec.openai is not None:
                 self.openai.open()
             registrant = Registrant(peer, message.spec.name) if hosted else None
@@ -102,7 +102,7 @@ class RegistrationHandlers:
                     message, payloads, peer.reply, registrant, on_served=served
                 )
             except BaseException:
-                if registrant is not None and self.registry.hosts(registrant):
+                if registrant is not None and self.registry.served.hosts(registrant):
                     registrant.give_up()  # too late to undo the registration itself: it has the name, and its threads end
                 elif registrant is not None:
                     await registrant.release("its registration failed")
@@ -154,7 +154,7 @@ class RegistrationHandlers:
         self, peer: Peer, message: messages.GetRegistrations, payloads: Payloads
     ) -> messages.AnyMessage:
         """Return the registrations, so that another daemon can also serve them."""
-        registrations = self.registry.declared(message.names)
+        registrations = self.registry.served.declared(message.names)
         # In a thread: hashing a large payload takes a while the first time.
         return await asyncio.to_thread(
             describe_registrations,
@@ -238,7 +238,7 @@ class StatusHandlers:
     ) -> messages.AnyMessage:
         """Return the newest log lines of a model or of the daemon."""
         if message.model is not None and not self.registry.restoring.knows(message.model):
-            self.registry.by_name(message.model)
+            self.registry.served.by_name(message.model)
         count = max(0, min(message.lines, _MAX_LOG_LINES))
         return messages.LogLines(newest(tail(self.rundir.log_file(message.model), count)))
 
@@ -276,13 +276,13 @@ class StatusHandlers:
     ) -> messages.AnyMessage:
         """Sample a worker's stacks for a while, and return the profile."""
         await self.registry.restoring.restore_and_wait(message.model, _RESTORE_WAIT_S)
-        registration = self.registry.by_name(message.model)
+        registration = self.registry.served.by_name(message.model)
         if registration.registrant is not None:
             text = f"model {message.model} runs in threads of process {registration.registrant.pid}"
             raise RemoteFailure(
                 ErrorKind.INVALID, f"{text}: py-spy record --pid {registration.registrant.pid}"
             )
-        counters = self.registry.counter_registry.of(message.model)
+        counters = self.registry.served.counter_registry.of(message.model)
         workers = [one for of in counters.instances.values() for one in of.workers]
         worker = profiler.choose_worker(
             message, workers, suspended=registration.pool.suspension.suspended
@@ -349,7 +349,7 @@ class WorkerHandlers:
     ) -> None:
         """Send a new worker its model."""
         check_protocol(message.protocol, f"worker {message.worker}")
-        registration, worker = self.registry.worker(message.worker)
+        registration, worker = self.registry.served.worker(message.worker)
         worker.protocol = message.protocol
         await worker.hello(peer, registration.payloads)
 
@@ -357,7 +357,7 @@ class WorkerHandlers:
         self, peer: Peer, message: messages.WorkerReady, payloads: Payloads
     ) -> None:
         """Record that a worker is ready."""
-        registration, worker = self.registry.worker(message.worker)
+        registration, worker = self.registry.served.worker(message.worker)
         why = registration.complete_config(message.completion)
         if why is None:
             worker.loaded()
@@ -368,26 +368,26 @@ class WorkerHandlers:
         self, peer: Peer, message: messages.WorkerFailed, payloads: Payloads
     ) -> None:
         """Record that a worker could not load its callable."""
-        self.registry.worker(message.worker)[1].failed(message)
+        self.registry.served.worker(message.worker)[1].failed(message)
 
     async def worker_recycle_due(
         self, peer: Peer, message: messages.WorkerRecycleDue, payloads: Payloads
     ) -> None:
         """Record that a worker has passed a limit and should be recycled."""
-        self.registry.worker(message.worker)[1].request_recycle(message.text)
+        self.registry.served.worker(message.worker)[1].request_recycle(message.text)
 
     async def worker_unrecoverable(
         self, peer: Peer, message: messages.WorkerUnrecoverable, payloads: Payloads
     ) -> None:
         """Stop the daemon on a callable's request, so that its service manager restarts it."""
-        registration, _ = self.registry.worker(message.worker)
+        registration, _ = self.registry.served.worker(message.worker)
         self.shutdown.unrecoverable(registration.spec.name, message.text)
 
     async def worker_readiness(
         self, peer: Peer, message: messages.WorkerReadiness, payloads: Payloads
     ) -> None:
         """Record that the answer of a model's own `is_ready` has changed."""
-        registration, worker = self.registry.worker(message.worker)
+        registration, worker = self.registry.served.worker(message.worker)
         if worker.not_ready_reason != (
             None if message.ready else message.why
         ):  # otherwise it is a repetition
@@ -397,7 +397,7 @@ class WorkerHandlers:
         self, peer: Peer, message: messages.WorkerEnded, payloads: Payloads
     ) -> None:
         """Record that a hosted worker has exited."""
-        worker = self.registry.worker(message.worker)[1]
+        worker = self.registry.served.worker(message.worker)[1]
         if isinstance(worker, HostedWorker):  # the kernel reports the exit of a process
             worker.mark_ended(message.how)
 
@@ -428,7 +428,7 @@ class WorkerHandlers:
         self, peer: Peer, message: messages.MayCall, payloads: Payloads
     ) -> messages.AnyMessage:
         """Check that a call back to a model can be answered, and does not deadlock."""
-        pool = self.registry.by_name(message.model).pool
+        pool = self.registry.served.by_name(message.model).pool
         return pool.proxies.judge_call(message.chain, message.workers)
 
     async def calls_wait(
@@ -436,10 +436,10 @@ class WorkerHandlers:
     ) -> messages.AnyMessage:
         """Return which of the calls that have waited for a while are deadlocked."""
         self.pending_calls.record(message.worker, message.pid, message.models, message.proxy)
-        stuck = self.pending_calls.stuck(message.worker, self.registry.workers_of)
+        stuck = self.pending_calls.stuck(message.worker, self.registry.served.workers_of)
         text = ""
         if stuck:
-            own = self.registry.worker(message.worker)[0].spec.name
+            own = self.registry.served.worker(message.worker)[0].spec.name
             text = (
                 f"the calls wait for each other in a cycle and are deadlocked: a worker of {own} waits for "
                 f"{' and '.join(stuck)}, all workers of which wait for calls that wait for {own}. Break the cycle "
@@ -461,7 +461,7 @@ class ProxyHandlers:
     ) -> messages.AnyMessage:
         """Return the worker that serves a proxy."""
         check_protocol(message.protocol, "the proxy")
-        registration = self.registry.by_key(message.registration)
+        registration = self.registry.served.by_key(message.registration)
         server = self.server.check_proxy(message.pid)
         stub = None if server == message.pid else message.pid
         registration.proxies.seen(message.instance, stub, server)
@@ -475,19 +475,19 @@ class ProxyHandlers:
         self, peer: Peer, message: messages.LaneLost, payloads: Payloads
     ) -> messages.AnyMessage:
         """Decide what to do with a batch whose worker was lost."""
-        pool = self.registry.by_key(message.registration).pool
+        pool = self.registry.served.by_key(message.registration).pool
         return await pool.batch_retry.on_loss(message)
 
     async def batch_overdue(
         self, peer: Peer, message: messages.BatchOverdue, payloads: Payloads
     ) -> messages.AnyMessage:
         """Decide whether a proxy should keep waiting for its batch."""
-        pool = self.registry.by_key(message.registration).pool
+        pool = self.registry.served.by_key(message.registration).pool
         return pool.batch_retry.on_overdue(message)
 
     async def detach(self, peer: Peer, message: messages.Detach, payloads: Payloads) -> None:
         """Record that a proxy has detached."""
-        self.registry.by_key(message.registration).detach(message.instance)
+        self.registry.served.by_key(message.registration).detach(message.instance)
 
     def _check_start_not_delayed(self, registration: Registration) -> None:
         """Refuse a proxy that would wait for a worker before tritonserver has opened its ports.

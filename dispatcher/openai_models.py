@@ -7,7 +7,7 @@ from pytriton._host.settings.limits import openai_limits
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.openai.state import ApiModel, ApiSettings, ApiState, Upstream
 from pytriton.dispatcher.server.frontend import Frontend
 
@@ -17,7 +17,7 @@ _KEEPALIVE_S = 15.0
 __all__ = ["api_state", "check_aliases", "upstream"]
 
 
-def api_state(config: DaemonConfig, frontend: Frontend, registry: Registry) -> ApiState:
+def api_state(config: DaemonConfig, frontend: Frontend, served: ServedModels) -> ApiState:
     """Return the current state."""
     limits = openai_limits(config.openai_limit)
     return ApiState(
@@ -31,11 +31,11 @@ def api_state(config: DaemonConfig, frontend: Frontend, registry: Registry) -> A
             timeout_s=limits["response_s"],
         ),
         upstream(config, frontend),
-        [_served(one) for one in registry if one.spec.openai is not None],
+        [_served(one) for one in served if one.spec.openai is not None],
     )
 
 
-def check_aliases(spec: messages.ModelSpec, registry: Registry) -> None:
+def check_aliases(spec: messages.ModelSpec, served: ServedModels) -> None:
     """Refuse a model if another model already has one of its ids in the OpenAI API.
 
     Raises:
@@ -44,7 +44,7 @@ def check_aliases(spec: messages.ModelSpec, registry: Registry) -> None:
     if spec.openai is None:
         return
     ids = {spec.name, *spec.openai.aliases}
-    for other in registry:
+    for other in served:
         card = other.spec.openai
         others = [] if card is None else [other.spec.name, *card.aliases]
         taken = ids.intersection(others)

@@ -238,7 +238,7 @@ def build_services(
         config,
         library,
         kill_on_death,
-        describe=lambda: api_state(settings.config, frontend, registry),
+        describe=lambda: api_state(settings.config, frontend, registry.served),
         changes=(registry.changes, server.changes),
     )
 
@@ -332,11 +332,11 @@ def build_services(
         memory=memory,
         autoscaler=autoscaler,
         repository_models=repository_models,
-        model_control=ModelControl(registry, repository_models),
+        model_control=ModelControl(registry.served, repository_models),
         client_requests=ClientRequests(
-            rundir.models.parent / MODEL_CONTROL_SOCKET, server, registry, repository_models
+            rundir.models.parent / MODEL_CONTROL_SOCKET, server, registry.served, repository_models
         ),
-        index_watch=IndexWatch(server, registry, repository_models.records),
+        index_watch=IndexWatch(server, registry.served, repository_models.records),
         restorer=restorer,
         openai=openai,
         status=status,

@@ -102,7 +102,7 @@ class LeaseManager:
 
     def _find(self, name: str, lease: str) -> Registration | Entry:
         """Return the registration or restoring entry that belongs to a lease."""
-        found = self._registry.get(name) or self._registry.restoring.entry(name)
+        found = self._registry.served.get(name) or self._registry.restoring.entry(name)
         if found is None or found.spec.lease is None or found.spec.lease.id != lease:
             raise _not_found(name)
         return found
@@ -120,7 +120,7 @@ class LeaseManager:
 
     def _end_expired(self) -> None:
         now = asyncio.get_running_loop().time()
-        ones = [*self._registry, *self._registry.restoring.failures().values()]
+        ones = [*self._registry.served, *self._registry.restoring.failures().values()]
         provisional = {
             _key(one): (one, one.spec.lease) for one in ones if one.spec.lease is not None
         }

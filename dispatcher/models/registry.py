@@ -55,10 +55,11 @@ from pytriton.dispatcher.workers.worker_process import WorkerStarter
 _log = structlog.get_logger(__name__)
 
 
-class Registry(ServedModels):
-    """The daemon's registrations, and the operations on them.
+class Registry:
+    """The operations on the daemon's registrations.
 
     Attributes:
+        served: the registrations.
         restoring: the persisted models that are not served (yet).
         changes: notified when a model starts or stops being served.
         is_deploying: returns whether a registration of this name is being deployed or rolled back.
@@ -83,7 +84,8 @@ class Registry(ServedModels):
         self.accounts = accounts or MemoryAccounts()
         self.load_slots = LoadSlots(self.accounts.until_deferred)
         self.restoring = Restorer(store.read(), events, self.load_slots, on_unavailable)
-        super().__init__(rundir.models, self.restoring)
+        self._models = rundir.models
+        self.served = ServedModels(rundir.models, self.restoring)
         self._config = config
         self._server = server
         self._events = events
@@ -95,7 +97,7 @@ class Registry(ServedModels):
             start_worker,
             store=self._store,
             restoring=self.restoring,
-            served=self,
+            served=self.served,
             hosted=HostedModels(self._end_hosted),
             accounts=self.accounts,
             events=events,
@@ -107,18 +109,21 @@ class Registry(ServedModels):
         )
         self.refusal = ""  #: why models may no longer be changed, although all keep serving
         self.background_changes = BackgroundChanges(
-            self._deployer.reservations, self, server, lambda: self._config.grace_period_s
+            self._deployer.reservations, self.served, server, lambda: self._config.grace_period_s
         )
-        self.server_starts = ServerStarts(server, self, self._deployer, self.restoring)
+        self.server_starts = ServerStarts(server, self.served, self._deployer, self.restoring)
 
     def problems(self) -> list[str]:
         """Return the problems that an administrator should fix, a sentence each."""
-        return [*self.restoring.problems, *(text for one in self for text in one.pool.problems())]
+        return [
+            *self.restoring.problems,
+            *(text for one in self.served for text in one.pool.problems()),
+        ]
 
     @property
     def busy(self) -> bool:
         """Return whether any worker process has a batch in flight."""
-        return any(one.pool.busy for one in self.keys.values() if one.registrant is None)
+        return any(one.pool.busy for one in self.served.keys.values() if one.registrant is None)
 
     def use(self, config: DaemonConfig) -> None:
         """Apply changed settings. Worker settings apply to models registered from now on."""
@@ -164,7 +169,7 @@ class Registry(ServedModels):
         persistence = Persistence.PERSISTED if keep else Persistence.EXTERNAL
         if request.ephemeral or registrant is not None:
             persistence = Persistence.EPHEMERAL
-        former = self.names.get(spec.name)
+        former = self.served.names.get(spec.name)
         undoable = persistence is Persistence.PERSISTED and (former is None or former.kept)
         check_lease(spec, can_roll_back=undoable)
         before = {} if former is None else {"before": former.spec.instances}
@@ -226,7 +231,11 @@ class Registry(ServedModels):
 
     def _former(self, name: str) -> Registration | Entry:
         """Return the served or unrestored model of a name; raises RemoteFailure if there is none."""
-        return self.names.get(name) or self.restoring.failures().get(name) or self.by_name(name)
+        return (
+            self.served.names.get(name)
+            or self.restoring.failures().get(name)
+            or self.served.by_name(name)
+        )
 
     async def undo(self, name: str, still: StillWanted) -> None:
         """Roll back to what a persisted model has replaced; remove it if it was the first of its name.
@@ -244,7 +253,7 @@ class Registry(ServedModels):
 
         async def register(entry: Entry) -> None:
             check_devices(entry.spec)
-            if entry.spec.name in self:
+            if entry.spec.name in self.served:
                 text = f"another model named {entry.spec.name!r} is served"
                 raise RemoteFailure(ErrorKind.EXISTS, text)
             await self._deployer.deploy(
@@ -268,11 +277,11 @@ class Registry(ServedModels):
         await self.background_changes.preempt(name)
         if not self.restoring.knows(name):
             still()
-        if name in self.names:
+        if name in self.served.names:
             try:
                 await self._deployer.undeploy(name, "it was unregistered")
             except RemoteFailure:
-                if name not in self.names:  # whether or not Triton answers with an error
+                if name not in self.served.names:  # whether or not Triton answers with an error
                     await self._store.remove(name)
                 raise
             self.restoring.forget(name)
@@ -286,7 +295,7 @@ class Registry(ServedModels):
             await self.restoring.on_unavailable(name)
         else:
             self._deployer.reservations.check(name)
-            self.by_name(name)  # raises, and lists the known models
+            self.served.by_name(name)  # raises, and lists the known models
         self.accounts.sizes.pop(name, None)
         self._events.emit(kinds.UNREGISTERED, model=name)
 
@@ -297,7 +306,7 @@ class Registry(ServedModels):
         name = registration.spec.name
         await self._server.placed.wait()
         await self._deployer.reservations.until_free(name)
-        if self.names.get(name) is registration and not self.stopping:
+        if self.served.names.get(name) is registration and not self.stopping:
             await self._deployer.undeploy(name, why)
             self._events.emit(kinds.UNREGISTERED, model=name, reason=why)
 
@@ -317,7 +326,7 @@ class Registry(ServedModels):
                 instance without a worker could not be given one.
         """
         await self._until_served(name, "scaled", report)
-        registration = self.by_name(name)
+        registration = self.served.by_name(name)
         before = registration.spec.instances
         if autoscale is not None:
             instances = min(max(before, autoscale.least), autoscale.most)
@@ -362,7 +371,7 @@ class Registry(ServedModels):
         """
         await self.background_changes.preempt(name)
         still()
-        registration = self.by_name(name)
+        registration = self.served.by_name(name)
         with self._deployer.reservations.reserve(name):
             former = registration.spec
             registration.spec = msgspec.structs.replace(former, **changes)
@@ -380,7 +389,10 @@ class Registry(ServedModels):
         self.background_changes.stop()
         self.restoring.stop()
         await self._deployer.cancel_all()
-        ends = [self._deployer.undeploy(name, "the daemon stops", last=True) for name in self.names]
+        ends = [
+            self._deployer.undeploy(name, "the daemon stops", last=True)
+            for name in self.served.names
+        ]
         results = await asyncio.gather(*ends, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -389,12 +401,12 @@ class Registry(ServedModels):
     async def _end_hosted(self, registration: Registration) -> None:
         name = registration.spec.name
         await self._deployer.reservations.until_free(name)
-        if self.names.get(name) is registration and not self.stopping:
+        if self.served.names.get(name) is registration and not self.stopping:
             await self.unregister(name)
 
     def _refuse_taken(self, request: messages.Register) -> None:
         name = request.spec.name
-        current = self.names.get(name)
+        current = self.served.names.get(name)
         check_free(
             request, None if current is None else current.spec, self.restoring.is_expected(name)
         )
@@ -440,9 +452,9 @@ class Registry(ServedModels):
         under_way = self.restoring.unfinished
         if under_way is not None:
             return f"model {under_way} is being restored"
-        for key, registration in self.keys.items():
+        for key, registration in self.served.keys.items():
             name = registration.spec.name
-            if self.names.get(name) is not registration:
+            if self.served.names.get(name) is not registration:
                 return f"model {name} is being registered, replaced or unregistered"
             if not self._deployer.reservations.is_free(name) or not registration.is_quiescent:
                 return f"a worker of model {key.partition('#')[0]} is being started or stopped"
@@ -450,7 +462,7 @@ class Registry(ServedModels):
 
     def hand_over(self, owner_of: Callable[[Registration], int | None]) -> list[RegistrationState]:
         """Return the state of all models, in order; all must be quiescent. `owner_of` returns an owner's pid."""
-        return [one.hand_over(owner_of(one)) for one in self]
+        return [one.hand_over(owner_of(one)) for one in self.served]
 
     def adopt(self, state: HandOver, adopt_worker: AdoptWorker) -> list[Registration]:
         """Adopt the models that the previous version of this process served.
@@ -460,7 +472,7 @@ class Registry(ServedModels):
         """
         self._deployer.serial = state.serials[1]
         for counters in state.counters:
-            self.counter_registry.of(counters.name).adopt(counters)
+            self.served.counter_registry.of(counters.name).adopt(counters)
         payloads = {one.spec.name: one.payloads for one in self.restoring.entries()}
         adopted = []
         for one in state.registrations:

@@ -22,7 +22,7 @@ from pytriton._host.ports import listening_at
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registration import Registration
-from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
 from pytriton.dispatcher.server.tritonserver import TritonServer
 
@@ -53,8 +53,8 @@ _CODES = {
 class ModelControl:
     """Carries out the requests of models about other models."""
 
-    def __init__(self, registry: Registry, repository: RepositoryModels) -> None:
-        self._registry = registry
+    def __init__(self, served: ServedModels, repository: RepositoryModels) -> None:
+        self._served = served
         self._repository = repository
         self._unloading: set[asyncio.Task[None]] = set()
 
@@ -64,10 +64,10 @@ class ModelControl:
         Raises:
             RemoteFailure: the model does not exist, is a registered one that must not change, or cannot be served.
         """
-        asker = self._registry.worker(message.worker)[0].spec.name
+        asker = self._served.worker(message.worker)[0].spec.name
         config = _read_config(message.name, message.config or None)
         files = _files_of(message, payloads)
-        registered = _registered(message.name, self._registry, self._repository)
+        registered = _registered(message.name, self._served, self._repository)
         if registered is not None:
             self._refuse_changes(registered, changes=config is not None or bool(files))
             return
@@ -82,8 +82,8 @@ class ModelControl:
         Raises:
             RemoteFailure: it is a registered model.
         """
-        asker = self._registry.worker(message.worker)[0].spec.name
-        if _registered(message.name, self._registry, self._repository) is not None:
+        asker = self._served.worker(message.worker)[0].spec.name
+        if _registered(message.name, self._served, self._repository) is not None:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
                 f"model {message.name!r} is registered, so other models cannot unload it: "
@@ -114,7 +114,7 @@ class ModelControl:
         versions = self._repository.records.versions_in_tritonserver(name)
         if versions is not None:
             return wanted is None or not versions or wanted in versions
-        for registration in self._registry:
+        for registration in self._served:
             spec = registration.spec
             if spec.name == name:
                 versions = spec.versions or [spec.version]
@@ -186,16 +186,16 @@ class ClientRequests:
     Args:
         path: path of the socket
         server: the tritonserver whose processes may connect
-        registry: the models that clients have registered
+        served: the registrations
         repository: the models of repositories
     """
 
     def __init__(
-        self, path: Path, server: TritonServer, registry: Registry, repository: RepositoryModels
+        self, path: Path, server: TritonServer, served: ServedModels, repository: RepositoryModels
     ) -> None:
         self._path = path
         self._server = server
-        self._registry = registry
+        self._served = served
         self._repository = repository
         self._listening: asyncio.AbstractServer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -254,7 +254,7 @@ class ClientRequests:
         name = request.model
         if self._server.is_changing(name):  # the daemon's own request
             return False
-        if _registered(name, self._registry, self._repository) is not None:
+        if _registered(name, self._served, self._repository) is not None:
             return False
         if request.action == "unload":
             return await self._unload(name, dependents=request.dependents)
@@ -336,11 +336,13 @@ def _framed(strings: Sequence[bytes]) -> list[bytes]:
 # ── used by both ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _registered(name: str, registry: Registry, repository: RepositoryModels) -> Registration | None:
+def _registered(
+    name: str, served: ServedModels, repository: RepositoryModels
+) -> Registration | None:
     """Return the registration of this name, unless it belongs to a model of a repository."""
     if repository.records.serves(name):
         return None
-    return next((one for one in registry if one.spec.name == name), None)
+    return next((one for one in served if one.spec.name == name), None)
 
 
 def _read_config(model: str, text: str | None) -> Mapping[str, Any] | None:

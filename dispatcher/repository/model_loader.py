@@ -135,7 +135,7 @@ class ModelLoader:
         self._refuse_registered(name, record)
         request = messages.Register(spec, replace=record.served_by == WORKERS)
         check(spec, [payload])
-        with emit_on_register_failure(self._events, request, self._registry.names):
+        with emit_on_register_failure(self._events, request, self._registry.served.names):
             record.registration = await self._registry.register(
                 request, [payload], report_to_nobody, keep=False
             )
@@ -211,7 +211,7 @@ class ModelLoader:
 
     def _refuse_registered(self, name: str, record: ModelRecord) -> None:
         """Raise RemoteFailure if the name belongs to a registered model."""
-        present = {one.spec.name: one for one in self._registry}.get(name)
+        present = {one.spec.name: one for one in self._registry.served}.get(name)
         is_lazy = present is None and self._registry.restoring.is_lazy(name)
         if is_lazy or (present is not None and present is not record.registration):
             raise RemoteFailure(

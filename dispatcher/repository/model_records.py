@@ -128,7 +128,7 @@ class ModelRecords(dict[str, ModelRecord]):
 
     def adopt(self, states: Sequence[RepositoryModelState]) -> None:
         """Adopt the records of the previous version; the registrations must exist already."""
-        registered = {one.key: one for one in self._registry}
+        registered = {one.key: one for one in self._registry.served}
         for one in states:
             self[one.name] = ModelRecord(
                 state=one.state,
@@ -149,7 +149,9 @@ class ModelRecords(dict[str, ModelRecord]):
         record = self.get(name)
         if record is None or not record.served_by:
             return False
-        return record.served_by == TRITONSERVER or record.registration in list(self._registry)
+        return record.served_by == TRITONSERVER or record.registration in list(
+            self._registry.served
+        )
 
     def versions_in_tritonserver(self, name: str) -> list[int] | None:
         """Return the versions of a model that tritonserver itself serves, empty if unknown; None if it does not serve
@@ -183,7 +185,7 @@ class ModelRecords(dict[str, ModelRecord]):
 
     def infos(self, http_url: str) -> list[messages.ModelInfo]:
         """Return the status of models that tritonserver itself serves, and of those that are not served (yet)."""
-        registered = {one.spec.name for one in self._registry}
+        registered = {one.spec.name for one in self._registry.served}
         restoring = self._registry.restoring
         return [
             messages.ModelInfo(
@@ -240,5 +242,5 @@ class ModelRecords(dict[str, ModelRecord]):
 
     def _ready(self) -> set[str]:
         """Return the models that can be steps of an ensemble."""
-        ready = {one.spec.name for one in self._registry if one.ready}
+        ready = {one.spec.name for one in self._registry.served if one.ready}
         return ready | {name for name, one in self.items() if one.served_by == TRITONSERVER}

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import structlog
 
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.repository import model_folders
 from pytriton.dispatcher.repository.model_folders import FoundModel, Snapshot, UnservableModel
 from pytriton.dispatcher.server import own_repository
@@ -41,12 +41,16 @@ class Repositories:
     """The configured repositories, in order of precedence."""
 
     def __init__(
-        self, repositories: tuple[str, ...], models: Path, server: TritonServer, registry: Registry
+        self,
+        repositories: tuple[str, ...],
+        models: Path,
+        server: TritonServer,
+        served: ServedModels,
     ) -> None:
         self._repositories = repositories
         self._models = models
         self._server = server
-        self._registry = registry
+        self._served = served
         #: Repositories logged as unreadable, and why.
         self._reported: dict[str, str] = {}
 
@@ -83,7 +87,7 @@ class Repositories:
     async def _cloud_names(self) -> list[str]:
         if not own_repository.cloud_repositories(self._repositories) or not self._server.ready:
             return []
-        ours = {registration.spec.name for registration in self._registry}
+        ours = {registration.spec.name for registration in self._served}
         try:
             names = list(await self._server.repository_states())
         except RemoteFailure as failure:

@@ -70,7 +70,7 @@ class RepositoryModels:
         self._python = python
         self._server = server
         self._registry = registry
-        self._places = Repositories(config.model_repository, models, server, registry)
+        self._places = Repositories(config.model_repository, models, server, registry.served)
         self.records = ModelRecords(server, registry)
         self._loader = ModelLoader(
             config,
@@ -393,7 +393,7 @@ class RepositoryModels:
         for step in steps:
             self._registry.restoring.restore_now(step)
             await self._registry.restoring.until_attempted(step)
-        ours = {registration.spec.name for registration in self._registry}
+        ours = {registration.spec.name for registration in self._registry.served}
         available = await self.names()
         for step in dict.fromkeys(steps):
             if (

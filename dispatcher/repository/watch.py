@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from pytriton._protocol.errors import RemoteFailure
-from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.repository.model_folders import Snapshot
 from pytriton.dispatcher.repository.model_records import ModelRecords
 from pytriton.dispatcher.repository.repositories import ModelSnapshot, Repositories
@@ -109,9 +109,9 @@ _MAX_DELAY_S = 1.0
 class IndexWatch:
     """Compares the known state of all models with tritonserver's index."""
 
-    def __init__(self, server: TritonServer, registry: Registry, records: ModelRecords) -> None:
+    def __init__(self, server: TritonServer, served: ServedModels, records: ModelRecords) -> None:
         self._server = server
-        self._registry = registry
+        self._served = served
         self._records = records
 
     async def run(self) -> None:
@@ -131,7 +131,7 @@ class IndexWatch:
         # Ignore the answer if the daemon itself loads or unloads the model in the meantime.
         marks: list[tuple[Any, object, Callable[[bool], None], str]] = [
             (one.mark, one.mark(), one.seen, name)
-            for name, one in ((one.spec.name, one.in_triton) for one in self._registry)
+            for name, one in ((one.spec.name, one.in_triton) for one in self._served)
         ]
         marks += self._records.marks()
         try:

@@ -200,13 +200,13 @@ class Autoscaler:
 
     async def _queued(self) -> Mapping[str, int]:
         """Return the number of requests waiting in tritonserver, by model. Do not query it if all models are idle."""
-        resuming = any(one.pool.suspension.resuming for one in self._registry)
+        resuming = any(one.pool.suspension.resuming for one in self._registry.served)
         if self.queued is None or not (
             resuming or any(not one.is_idle for one in self._models.values())
         ):
             return {}
         queued = await self.queued()
-        for one in list(self._registry):  # a copy, as models may change during the loop
+        for one in list(self._registry.served):  # a copy, as models may change during the loop
             if one.pool.suspension.resuming:
                 one.pool.suspension.queued = queued.get(one.spec.name, 0)
                 await one.pool.wake()
@@ -232,7 +232,7 @@ class Autoscaler:
     def _update_models(self) -> None:
         """Keep the autoscaled models that are served now, and forget the others."""
         models: dict[str, _ScaledModel] = {}
-        for registration in self._registry:
+        for registration in self._registry.served:
             rules = registration.spec.autoscale
             if rules is None:
                 suspension = registration.pool.suspension
@@ -287,7 +287,7 @@ class Autoscaler:
             one.change_task = None
 
     def _counts(self, registration: Registration) -> Counts:
-        counters = self._registry.counter_registry.get(registration.spec.name)
+        counters = self._registry.served.counter_registry.get(registration.spec.name)
         return counters.done().total if counters is not None else NOTHING
 
 

@@ -208,7 +208,7 @@ class MemoryBudget:
             self._accounts.changes.notify()
 
     def _claims(self) -> list[Claim]:
-        keys = {one.pool.account: key for key, one in self._registry.keys.items()}
+        keys = {one.pool.account: key for key, one in self._registry.served.keys.items()}
         return [
             claim._replace(of=keys.get(one.account, ""))
             for claim, one in zip(self._accounts.claims(), self._accounts.waiting)
@@ -237,7 +237,7 @@ class MemoryBudget:
     def _may_change(self, waiting: PendingClaim) -> bool:
         """Whether other models may soon free memory without being suspended for this claim."""
         others = [one for one in self._accounts.open_accounts if one is not waiting.account]
-        ending = any(one.state == "stopping" for one in self._registry.keys.values())
+        ending = any(one.state == "stopping" for one in self._registry.served.keys.values())
         return ending or bool(self._suspending) or any(one.is_changing for one in others)
 
     # ── measurements ─────────────────────────────────────────────────────────────────────────────
@@ -282,7 +282,7 @@ class MemoryBudget:
     def _measure(self) -> None:
         accounts, entries = self._accounts, self._shared()
         accounts.mapped = {digest: entry.size for digest, entry in entries.items()}
-        for registration in self._registry.keys.values():
+        for registration in self._registry.served.keys.values():
             account = registration.pool.account
             if not account.bounded:
                 continue
@@ -312,7 +312,7 @@ class MemoryBudget:
                     f"{_PRESTARTED}{worker.name}", {MEMORY: size}, number - 1e9, True
                 )
         uses: dict[str, _ModelUse] = {}
-        for key, registration in self._registry.keys.items():
+        for key, registration in self._registry.served.keys.items():
             use = uses[key] = self._uses.get(key) or _ModelUse(now)
             is_idle = use.update(registration, now)
             if key in self._suspending or not registration.pool.account.granted:
@@ -343,7 +343,7 @@ class MemoryBudget:
         if key.startswith(_PRESTARTED):
             suspension = self._prestarted.drop_named(key[len(_PRESTARTED) :])
         else:
-            suspension = self._suspend(self._registry.keys[key], frees, why, now)
+            suspension = self._suspend(self._registry.served.keys[key], frees, why, now)
         task = asyncio.get_running_loop().create_task(suspension)
         self._tasks.add(task)
         task.add_done_callback(partial(self._finish_suspension, key))

@@ -99,7 +99,7 @@ class UpgradeCoordinator:
         if state.openai is not None:
             services.openai.adopt(state.openai)
         services.webhooks.adopt(state.unposted)
-        replacer = RollingReplacer(services.registry, services.settings.replace_server)
+        replacer = RollingReplacer(services.registry.served, services.settings.replace_server)
         self._replace_task = asyncio.create_task(replacer.run(state))
         takeover.done = True
         services.events.emit(
@@ -177,7 +177,7 @@ class UpgradeCoordinator:
         """Raise RemoteFailure if this daemon cannot be handed over in its current state."""
         services = self._services
         why = ""
-        hosted = [one.spec.name for one in services.registry if one.registrant is not None]
+        hosted = [one.spec.name for one in services.registry.served if one.registrant is not None]
         if services.status.phase != "ready":
             why = f"it is {services.status.phase}"
         elif not services.server.can_hand_over:
@@ -238,11 +238,11 @@ class UpgradeCoordinator:
         Raises:
             RemoteFailure: the next version cannot take over, or does not run
         """
-        served = [*self._services.registry]
+        served = [*self._services.registry.served]
         try:
             await self._check_compatibility(python)
         except RemoteFailure:
-            if served == [*self._services.registry]:
+            if served == [*self._services.registry.served]:
                 raise
             return False
         return True
@@ -362,7 +362,8 @@ class UpgradeCoordinator:
             server=services.server.hand_over(services.server_watch.restarts),
             registrations=registry.hand_over(services.client_bound_models.owner_of),
             counters=[
-                counters.hand_over(name) for name, counters in registry.counter_registry.items()
+                counters.hand_over(name)
+                for name, counters in registry.served.counter_registry.items()
             ],
             management=services.management.descriptors,
             beginnings=services.management.start_times,

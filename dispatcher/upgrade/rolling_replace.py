@@ -15,7 +15,7 @@ import structlog
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.upgrade.snapshot import HandOver
 
 _log = structlog.get_logger(__name__)
@@ -31,14 +31,14 @@ class RollingReplacer:
     """Replaces the workers and the tritonserver that the previous version of this process started.
 
     Args:
-        registry: the models
+        served: the registrations
         replace_server: replaces the running tritonserver, given the reason
     """
 
     def __init__(
-        self, registry: Registry, replace_server: Callable[[str], Awaitable[object]]
+        self, served: ServedModels, replace_server: Callable[[str], Awaitable[object]]
     ) -> None:
-        self._registry = registry
+        self._served = served
         self._replace_server = replace_server
 
     async def run(self, state: HandOver) -> None:
@@ -73,7 +73,7 @@ class RollingReplacer:
 
     async def _replace(self, name: str, protocol: int) -> None:
         try:
-            _, worker = self._registry.worker(name)
+            _, worker = self._served.worker(name)
         except RemoteFailure:  # it has exited, or its model is gone
             return
         if worker.alive:

@@ -276,7 +276,7 @@ class SimulatedDaemon:
 
     def is_served(self, model: str) -> bool:
         """Return whether tritonserver has a model, with attached proxies of the registration that counts."""
-        registration = self.services.registry.get(model)
+        registration = self.services.registry.served.get(model)
         loaded = self.server.models.get(model)
         if registration is None or loaded is None or loaded.registration != registration.key:
             return False
@@ -292,7 +292,7 @@ class SimulatedDaemon:
         registry: Registry = self.services.registry
         left = [
             *(f"{worker.name} of it runs" for worker in self.alive(model)),
-            *(key for key in registry.keys if key.startswith(f"{model}#")),
+            *(key for key in registry.served.keys if key.startswith(f"{model}#")),
             *(["tritonserver serves it"] if model in self.server.models else []),
             *(["its failure keeps tritonserver unready"] if model in self.server.failures else []),
             *(["its folder"] if (self.rundir.models / model).exists() else []),

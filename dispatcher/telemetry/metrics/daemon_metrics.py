@@ -516,7 +516,7 @@ class MetricsCollector:
 
     def _exemplars(self) -> dict[tuple[str, ...], list[Exemplar]]:
         found: dict[tuple[str, ...], list[Exemplar]] = {}
-        for name, counters in self._registry.counter_registry.items():
+        for name, counters in self._registry.served.counter_registry.items():
             for (version, number), instance in counters.instances.items():
                 for worker in instance.workers:
                     exemplars = worker.stats.exemplars.read() if worker.alive else []
@@ -526,7 +526,7 @@ class MetricsCollector:
 
     async def _read_users(self) -> MergedUserMetrics:
         """Collect the metrics that callables define; decode and merge them in a thread."""
-        counter_registry = self._registry.counter_registry
+        counter_registry = self._registry.served.counter_registry
         instances = [
             one
             for name, counters in counter_registry.items()
@@ -591,8 +591,8 @@ class MetricsCollector:
     def _model_metrics(
         self, info: messages.ModelInfo, queue: Sequence[QueueMetrics]
     ) -> ModelMetrics:
-        counters = self._registry.counter_registry.get(info.name) or ModelCounters()
-        registration = self._registry.get(info.name)
+        counters = self._registry.served.counter_registry.served.get(info.name) or ModelCounters()
+        registration = self._registry.served.get(info.name)
         done = counters.done()
         spec = registration.spec if registration is not None else None
         return ModelMetrics(

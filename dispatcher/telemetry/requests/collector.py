@@ -142,7 +142,7 @@ class RequestCollector:
     async def run(self) -> None:
         """Poll the workers' records periodically, while there are models, until cancelled."""
         begun = asyncio.Event()
-        counter_registry = self._registry.counter_registry
+        counter_registry = self._registry.served.counter_registry
         counter_registry.on_begun = begun.set
         while True:
             begun.clear()
@@ -157,15 +157,15 @@ class RequestCollector:
     def poll(self) -> None:
         """Collect the records of all workers, and set which requests they record."""
         now = time.monotonic()
-        counter_registry = self._registry.counter_registry
+        counter_registry = self._registry.served.counter_registry
         if not self._registry.stopping:  # access logs are kept when the daemon stops
             for name, known in list(self._models.items()):
-                if counter_registry.get(name) is not known.counters:
+                if counter_registry.served.get(name) is not known.counters:
                     log = self._models.pop(name).log
                     if log is not None:
                         self._put(_Deletion(log))
         for name, counters in counter_registry.items():
-            registration = self._registry.get(name)
+            registration = self._registry.served.get(name)
             model = self._models.get(name)
             if model is None:
                 model = self._models[name] = _Model(counters)
@@ -184,10 +184,13 @@ class RequestCollector:
 
     def requests(self, name: str) -> messages.Requests:
         """Return the samples of a model's requests. Raises RemoteFailure if no worker serves the model."""
-        registration = self._registry.by_name(name)
+        registration = self._registry.served.by_name(name)
         self.poll()
         now = time.monotonic()
-        model, counters = self._models.get(name), self._registry.counter_registry.get(name)
+        model, counters = (
+            self._models.get(name),
+            self._registry.served.counter_registry.served.get(name),
+        )
         with self._lock:
             return messages.Requests(
                 name,
@@ -225,7 +228,7 @@ class RequestCollector:
         size = job.size
         with self._lock:
             if self._pending_bytes + size > _MAX_PENDING_BYTES:
-                counters = self._registry.counter_registry.get(job.model)
+                counters = self._registry.served.counter_registry.served.get(job.model)
                 if counters is not None:
                     counters.records_left_out += len(job.messages)
                 return
@@ -278,7 +281,7 @@ class RequestCollector:
                     samples.add(one, now)
 
     def _count(self, job: _Job, count: int, *, written: bool) -> None:
-        counters = self._registry.counter_registry.get(job.model)
+        counters = self._registry.served.counter_registry.served.get(job.model)
         if counters is None or job.log is None:
             return
         if written:

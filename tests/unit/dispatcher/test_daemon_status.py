@@ -67,6 +67,7 @@ class _Registry:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self.served = self
         self.restoring = SimpleNamespace(
             infos=lambda served, url: [
                 one for one in parts.not_yet_restored if one.name not in served

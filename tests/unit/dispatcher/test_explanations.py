@@ -25,10 +25,8 @@ _LOG = [
 ]
 
 
-class Registry:
+class Served:
     """Knows `m`, `n` and `quiet`, of which nothing is told."""
-
-    restoring = SimpleNamespace(problems=["a kept file cannot be read"])
 
     def beginning(self, name: str) -> Any:
         return SimpleNamespace(name=name) if name == "begins" else None
@@ -40,7 +38,9 @@ class Registry:
 class Daemon:
     """A daemon that has told the events of _LOG."""
 
-    registry = Registry()
+    registry = SimpleNamespace(
+        served=Served(), restoring=SimpleNamespace(problems=["a kept file cannot be read"])
+    )
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()

@@ -82,7 +82,7 @@ def test_messages_of_a_former_version_are_served_if_possible(
     else:
         with pytest.raises(RemoteFailure, match=f"speaks protocol {former} and this daemon"):
             reported(sim, asked)
-    assert len(sim.services.registry.by_name("m").pool.proxies) == 1 + former_is_served
+    assert len(sim.services.registry.served.by_name("m").pool.proxies) == 1 + former_is_served
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_proxy_gets_a_worker_and_verdicts(sim: SimulatedDaemon) -> None:
     other = reported(sim, attach(sim, lost=worker.name))
     assert isinstance(other, messages.Attached)
     assert other.worker != worker.name
-    registration = sim.services.registry.by_key(key)
+    registration = sim.services.registry.served.by_key(key)
     proxies = len(registration.pool.proxies)
     reported(sim, messages.Detach(key, "m_new"))
     assert len(registration.pool.proxies) == proxies - 1

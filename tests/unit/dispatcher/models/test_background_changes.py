@@ -22,7 +22,7 @@ def test_two_clients_at_once_do_not_leave_a_change_half_undone(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sim.served(sim.client.register("m", autoscale=messages.Autoscale(1, 4)))
-    registration = sim.services.registry.by_name("m")
+    registration = sim.services.registry.served.by_name("m")
     monkeypatch.setattr("fakes.simulated_daemon.PlannedWorker", SlowToEnd)
     sim.plans = ["hangs", "hangs"]
     following = sim.loop.create_task(

@@ -80,11 +80,11 @@ def test_of_temporary_models_that_were_replaced_nothing_stays(sim: SimulatedDaem
     there = []
     for name in "nmm":
         sim.served(sim.client.register(name, replace=True, ephemeral=True))
-        there.append(weakref.ref(sim.services.registry.by_name(name)))
+        there.append(weakref.ref(sim.services.registry.served.by_name(name)))
     sim.answered(sim.client.ask(messages.Unregister("n")))
     sim.advance(60.0)
     gc.collect()
-    assert [one() for one in there] == [None, None, sim.services.registry.by_name("m")]
+    assert [one() for one in there] == [None, None, sim.services.registry.served.by_name("m")]
     sim.client.end_process()
     sim.advance(60.0)
     assert sim.is_clean("m")

@@ -197,7 +197,7 @@ def test_a_client_of_tritonserver_unloads_a_model(sim: SimulatedDaemon) -> None:
     sim.served(sim.client.ask(messages.Scale("m", 2)))
     config = (sim.rundir.models / "m" / "config.pbtxt").read_text()
     assert "count: 2" in config  # as a client that loads it by its name gets it
-    registration = sim.loop.ask(lambda: sim.services.registry.by_name("m"))
+    registration = sim.loop.ask(lambda: sim.services.registry.served.by_name("m"))
     sim.loop.run(sim.server.load("m", registration.in_triton.config))
     sim.advance(10.0)
     assert sim.state_of("m") == "ready"
@@ -293,7 +293,7 @@ def test_given_up_at_any_moment_the_state_directory_knows_what_serves(
         sim.advance(twentieths / 20)
         sim.client.give_up(request)
         sim.advance(5.0)
-        serving.append(sim.services.registry.by_name(name).payloads(0)[0])
+        serving.append(sim.services.registry.served.by_name(name).payloads(0)[0])
         kept = sim.persisted().get(name)
         if serving[-1] == b"new" and ephemeral:
             assert kept is None
@@ -324,7 +324,7 @@ def test_a_model_that_cannot_be_removed_from_the_store_keeps_serving(
         failed = sim.client.register("m", b"new", replace=True, ephemeral=True)
         sim.answered(failed)
     assert f"m.{suffix} cannot be removed: Permission denied" in failed.failure
-    assert sim.services.registry.by_name("m").payloads(0) == [b"old"]
+    assert sim.services.registry.served.by_name("m").payloads(0) == [b"old"]
     assert sim.persisted()["m"].payloads == [b"old"]
     sim.served(sim.client.ask(messages.Rollback("m")))
     assert sim.persisted()["m"].payloads == [b"first"]

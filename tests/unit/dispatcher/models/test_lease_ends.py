@@ -29,7 +29,7 @@ class Registry(list[Any]):
 
     def __init__(self) -> None:
         super().__init__([Registration()])
-        self.restoring = self
+        self.restoring = self.served = self
         self.fates: list[Exception] = []
         self.ends = 0
         self.is_placed = True

@@ -144,7 +144,7 @@ def test_the_confirmed_registration_is_the_requested_one(sim: SimulatedDaemon) -
     """Not what the load of the moment takes."""
     rules = messages.Autoscale(1, 4)
     sim.served(sim.client.register("m", b"new", lease=LEASE, autoscale=rules))
-    registration = sim.services.registry.by_name("m")
+    registration = sim.services.registry.served.by_name("m")
     sim.loop.run(sim.services.registry.background_changes.follow_load(registration, 3))
     assert end(sim, keep=True).answer == messages.Done()
     assert registration.spec.instances == 3

@@ -124,7 +124,7 @@ class RegistryHistories(RuleBasedStateMachine):
         return [
             name
             for name in ("a", "b")
-            if name in registry or name in busy or registry.restoring.knows(name)
+            if name in registry.served or name in busy or registry.restoring.knows(name)
         ]
 
     @precondition(lambda self: self.known())
@@ -240,7 +240,7 @@ class RegistryHistories(RuleBasedStateMachine):
         self.sim.advance(5.0)
         registry = self.sim.services.registry
         if plan == "serves":
-            assert {one.spec.name for one in registry} == set(before)
+            assert {one.spec.name for one in registry.served} == set(before)
         else:
             assert all(registry.restoring.knows(name) for name in before)
 
@@ -263,7 +263,7 @@ class RegistryHistories(RuleBasedStateMachine):
 
     @invariant()
     def there_are_never_more_workers_than_asked_for(self) -> None:
-        for registration in self.sim.services.registry.keys.values():
+        for registration in self.sim.services.registry.served.keys.values():
             pool = registration.pool
             alive = [one for one in pool._workers.values() if one.alive]
             count = registration.spec.instances
@@ -275,7 +275,7 @@ class RegistryHistories(RuleBasedStateMachine):
     def an_unregistered_model_leaves_nothing(self) -> None:
         registry = self.sim.services.registry
         for name in ("a", "b"):
-            gone = name not in registry and not registry.restoring.knows(name)
+            gone = name not in registry.served and not registry.restoring.knows(name)
             # Its folder stays until tritonserver has finished a load that nobody waits for any longer.
             loading = self.sim.server.late_load(name) is not None
             if gone and not loading and name not in self.sim.being_changed():
@@ -288,7 +288,7 @@ class RegistryHistories(RuleBasedStateMachine):
         for name in ("a", "b"):
             if name in self.sim.being_changed() or registry.restoring.knows(name):
                 continue
-            registration = registry.get(name)
+            registration = registry.served.get(name)
             if registration is None or not registration.kept:
                 assert name not in kept
             else:
@@ -299,7 +299,7 @@ class RegistryHistories(RuleBasedStateMachine):
         """By the registration that counts: the old one or the new one, never none."""
         if not self.sim.server.ready:
             return
-        for registration in self.sim.services.registry:
+        for registration in self.sim.services.registry.served:
             if registration.ready and registration.in_triton.mark() is not None:
                 assert self.sim.is_served(registration.spec.name)
                 proxies = self.sim.server.models[registration.spec.name].proxies
@@ -337,12 +337,12 @@ class RegistryHistories(RuleBasedStateMachine):
         sim.advance(100.0)
         registry = sim.services.registry
         assert sim.server.gate_open
-        for registration in registry:
+        for registration in registry.served:
             assert (registration.state, sim.is_served(registration.spec.name)) == ("ready", True)
             alive = [one for one in registration.pool._workers.values() if one.alive]
             assert len(alive) == registration.spec.instances
         client = sim.connect()
-        for name in [one.spec.name for one in registry]:
+        for name in [one.spec.name for one in registry.served]:
             assert sim.answered(client.ask(messages.Unregister(name))) == messages.Done()
         assert sim.is_clean("a")
         assert sim.is_clean("b")

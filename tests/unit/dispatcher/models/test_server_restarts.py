@@ -69,7 +69,7 @@ def test_one_that_is_unregistered_while_tritonserver_starts_again_is_gone(
     assert set(sim.server.models) == {"m", "other"}
     assert not sim.server.ready
     if proxies == "slow":  # to say that they are there
-        sim.loop.ask(lambda: sim.services.registry.by_name("m").in_triton.forget_proxies())
+        sim.loop.ask(lambda: sim.services.registry.served.by_name("m").in_triton.forget_proxies())
     request = sim.client.ask(messages.Unregister("m"))
     sim.advance(6.0)
     assert request.answer == messages.Done()
@@ -132,7 +132,7 @@ def test_nor_with_a_client_or_with_load(sim: SimulatedDaemon) -> None:
     sim.server.history.clear()
     sim.server.placed.clear()
     other.end_process()
-    registration = sim.services.registry.by_name("m")
+    registration = sim.services.registry.served.by_name("m")
     follow_load = sim.services.registry.background_changes.follow_load
     assert not sim.loop.run(follow_load(registration, 3))
     sim.advance(5.0)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.repository.model_control import (
     BadRequest,
     ClientRequest,
@@ -79,7 +79,7 @@ class Scene:
         self.requests = ClientRequests(
             self.path,
             cast(TritonServer, server),
-            cast(Registry, registered),
+            cast(ServedModels, registered),
             cast(RepositoryModels, self.repository),
         )
 

@@ -33,10 +33,11 @@ class _Python:
         pass
 
 
-class _Registry(list[Any]):
+class _Registry:
     """It has no models."""
 
     restoring = Restorer(Content([], []))
+    served = ()
 
 
 def test_reason_names_what_a_bucket_can_hold(tmp_path: Path) -> None:

@@ -24,6 +24,10 @@ class Registered(list[Any]):
 
     restoring = Restorer(Content([], []))
 
+    @property
+    def served(self) -> Registered:
+        return self
+
 
 class Known:
     """A model that tritonserver serves itself, an ensemble of it and of one that workers serve, and one that failed."""

@@ -32,7 +32,7 @@ def test_registered_names_take_precedence_over_repositories(start: Start) -> Non
     sim.served(sim.client.register("py", b"registered"))
     sim = start()
     assert states(sim)["py"].startswith("failed")
-    registration = sim.loop.ask(lambda: sim.services.registry.by_name("py"))
+    registration = sim.loop.ask(lambda: sim.services.registry.served.by_name("py"))
     assert registration.payloads(0) == [b"registered"]
 
 
@@ -57,7 +57,7 @@ def test_a_client_s_model_that_replaced_a_repository_s_belongs_to_the_client(
     assert list(sim.persisted()) == ["py"]
     sim.stop()
     sim = start(model_control_mode="explicit")
-    registration = sim.loop.ask(lambda: sim.services.registry.by_name("py"))
+    registration = sim.loop.ask(lambda: sim.services.registry.served.by_name("py"))
     assert registration.payloads(0) == [b"a client's"]
 
 
@@ -145,7 +145,7 @@ def test_a_load_waits_only_for_a_restore_of_the_same_name(start: Start) -> None:
         sim.advance(5.0)
         py = "failed" if can_be_restored else "ready workers"
         assert states(sim) == {**ALL, "py": py}
-        payloads = sim.services.registry.names["py"].payloads(0)
+        payloads = sim.services.registry.served.names["py"].payloads(0)
         assert (payloads == [b"registered"]) is can_be_restored
 
 

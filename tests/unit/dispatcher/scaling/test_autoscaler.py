@@ -245,7 +245,7 @@ def test_the_machine_is_measured(sim: SimulatedDaemon) -> None:
     assert room.memory is not None
     assert room.memory > 0
     sim.served(sim.client.register("m"))
-    registration = sim.loop.ask(lambda: sim.services.registry.by_name("m"))
+    registration = sim.loop.ask(lambda: sim.services.registry.served.by_name("m"))
     assert sim.loop.ask(lambda: resource_use_of(registration)).cpu_s >= 0
 
 
@@ -264,12 +264,12 @@ def test_resuming_models_report_what_waits_for_them() -> None:
     async def queued() -> dict[str, int]:
         return {"m0": 3, "m1": 4}
 
-    class Registry:
+    class Served:
         def __iter__(self) -> Iterator[Any]:
             return iter(models.values())
 
     models["m0"] = resuming(wake)
     models["m1"] = resuming(wake)
-    registry: Any = Registry()
+    registry: Any = SimpleNamespace(served=Served())
     assert asyncio.run(Autoscaler(registry, queued=queued)._queued()) == {"m0": 3, "m1": 4}
     assert [one.pool.suspension.queued for one in models.values()] == [3, 4, 0, 0]

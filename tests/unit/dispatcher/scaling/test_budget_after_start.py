@@ -33,7 +33,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def needs(daemon: Budgeted, name: str) -> int:
     """What the next worker of a model is taken to need, in MiB."""
-    registration = daemon.sim.services.registry.by_name(name)
+    registration = daemon.sim.services.registry.served.by_name(name)
     return daemon.sim.loop.ask(lambda: registration.pool.account.needs(1)["memory"]) // MIB
 
 
@@ -45,7 +45,7 @@ def test_sizes_outlive_a_restart(start: Start) -> None:
     daemon.served("a")
     daemon = start()
     assert needs(daemon, "a") == 400
-    assert daemon.sim.services.registry.by_name("a").pool.account.is_estimated is False
+    assert daemon.sim.services.registry.served.by_name("a").pool.account.is_estimated is False
 
 
 def test_sizes_are_persisted_while_the_daemon_runs(start: Start) -> None:
@@ -65,7 +65,7 @@ def test_sizes_are_measured_again_after_a_replacement(start: Start) -> None:
     daemon.sizes["a"] = 400
     daemon.register("a")
     daemon.served("a")
-    registration = daemon.sim.services.registry.by_name("a")
+    registration = daemon.sim.services.registry.served.by_name("a")
     answer = daemon.sim.client.ask(messages.Register(registration.spec, replace=True), [b"new"])
     daemon.sim.served(answer)
     daemon = start()

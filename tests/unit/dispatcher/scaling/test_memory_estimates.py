@@ -97,7 +97,7 @@ def with_a_standby(
     assert daemon.state("m") == "suspended"
     (standby,) = daemon.sim.alive("m")
     if bounds is not None:
-        registration = daemon.sim.services.registry.get("m")
+        registration = daemon.sim.services.registry.served.get("m")
         assert registration is not None
         pool = registration.pool
         pool._policy = dataclasses.replace(pool._policy, wake_bounds=bounds)

@@ -117,11 +117,12 @@ class Scene:
         assert before.isdisjoint(SIGNALS)
 
 
-class Registry(list[object]):
+class Registry:
     """The registered models: none."""
 
     background_changes: SimpleNamespace
     prestarted: PrestartedWorkers
+    served = ()
 
     def why_not_quiescent(self) -> str:
         return ""

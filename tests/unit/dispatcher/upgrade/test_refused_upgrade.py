@@ -67,6 +67,7 @@ class Models(list[Any]):
 
     def __init__(self, models: list[Any], busy: list[str]) -> None:
         super().__init__(models)
+        self.served = self
         self.busy = busy
         self.prestarted = PrestartedWorkers(3)
         self.background_changes = SimpleNamespace(hold=self._hold, release=self._release)

@@ -13,7 +13,7 @@ from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.upgrade.rolling_replace import RollingReplacer
 from pytriton.dispatcher.upgrade.snapshot import HandOver
 
@@ -42,8 +42,8 @@ class Renewed:
         supervised.append(SimpleNamespace(worker=None))  # a standby that just crashed
         pools = [SimpleNamespace(pool=SimpleNamespace(supervised=supervised))]
         state = SimpleNamespace(registrations=pools, server=SimpleNamespace(protocol=server))
-        registry = SimpleNamespace(worker=self._worker)
-        renewing = RollingReplacer(cast(Registry, registry), self._replace_server)
+        served = SimpleNamespace(worker=self._worker)
+        renewing = RollingReplacer(cast(ServedModels, served), self._replace_server)
         self.task = loop.create_task(renewing.run(cast(HandOver, state)))
         loop.settle()
 

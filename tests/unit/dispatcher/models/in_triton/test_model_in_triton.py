@@ -14,7 +14,7 @@ from pytriton.dispatcher.models.registration import Registration
 
 def registered(sim: SimulatedDaemon) -> Registration:
     sim.served(sim.client.register("m", instances=2))
-    return sim.loop.ask(lambda: sim.services.registry.by_name("m"))
+    return sim.loop.ask(lambda: sim.services.registry.served.by_name("m"))
 
 
 def loads(sim: SimulatedDaemon) -> int:

@@ -33,9 +33,9 @@ def test_registrations_are_served_after_a_restart(start: Start) -> None:
     sim.served(sim.client.register("c", b"new", replace=True))
     sim.answered(sim.client.ask(messages.Unregister("d")))
     sim = start()
-    assert [one.spec.name for one in sim.services.registry] == ["a", "b", "c"]
+    assert [one.spec.name for one in sim.services.registry.served] == ["a", "b", "c"]
     assert [len(sim.alive(name)) for name in ("a", "b", "c")] == [1, 3, 1]
-    assert sim.loop.ask(lambda: sim.services.registry.by_name("c")).payloads(0) == [b"new"]
+    assert sim.loop.ask(lambda: sim.services.registry.served.by_name("c")).payloads(0) == [b"new"]
     sim.served(sim.client.ask(messages.Rollback("c")))
     assert sim.persisted()["c"].payloads == [b"c"]
 
@@ -131,7 +131,7 @@ def test_models_are_restored_several_at_once_while_clients_ask(start: Start) -> 
     sim.alive("a")[0].loaded()
     sim.settle()
     # In the order of registration, whichever is the first to be restored.
-    assert [one.spec.name for one in sim.services.registry] == ["new", "a", "b"]
+    assert [one.spec.name for one in sim.services.registry.served] == ["new", "a", "b"]
     assert len(sim.alive("b")) == 2
     assert sorted(sim.persisted()) == ["a", "b", "new"]
 
@@ -320,7 +320,7 @@ def test_repository_models_are_not_persisted(start: Start) -> None:
     sim.server.end()
     sim.advance(10.0)
     sim.served(sim.client.ask(messages.Scale("m", 2)))
-    assert sim.services.registry.get("m") is served
+    assert sim.services.registry.served.get("m") is served
     assert len(sim.alive("m")) == 2
     assert sim.persisted()["m"].payloads == [b"old"]
     assert sim.persisted()["m"].spec.instances == 1

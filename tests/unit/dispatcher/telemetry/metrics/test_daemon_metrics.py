@@ -147,7 +147,7 @@ def test_a_busy_worker_is_reported_without_polling_it(sim: SimulatedDaemon) -> N
 
 def test_retries_and_poison_are_counted(sim: SimulatedDaemon) -> None:
     serve(sim)
-    registration = sim.services.registry.by_name("m")
+    registration = sim.services.registry.served.by_name("m")
 
     def lost(**facts: Any) -> None:
         worker = sim.alive("m")[0]

@@ -50,9 +50,11 @@ class Stage:
         self.counters.of(3, 1).workers.append(cast(Any, self.worker))
         self.opened: list[LogFile] = []
         self.registry = SimpleNamespace(
-            counter_registry=self.counter_registry,
-            get=self.registration,
-            by_name=self.registration,
+            served=SimpleNamespace(
+                counter_registry=self.counter_registry,
+                get=self.registration,
+                by_name=self.registration,
+            ),
             stopping=False,
         )
         self.collector = RequestCollector(cast(Registry, self.registry), self.path, self.open)
@@ -172,7 +174,7 @@ def test_activity_right_after_registration_is_known(stage: Stage) -> None:
     """It was being loaded when it was looked at before, and nobody had registered it."""
     loading = stage.counter_registry.of("n")
     there = {"m": stage.registration("m")}
-    stage.registry.get = there.get
+    stage.registry.served.get = there.get
     stage.collector.poll()
     loading.failed["lost"] += 1
     there["n"] = SimpleNamespace(spec=stage.spec)
