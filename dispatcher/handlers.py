@@ -374,7 +374,7 @@ class WorkerHandlers:
         self, peer: Peer, message: messages.WorkerRecycleDue, payloads: Payloads
     ) -> None:
         """Record that a worker has passed a limit and should be recycled."""
-        self.registry.served.worker(message.worker)[1].request_recycle(message.text)
+        self.registry.served.worker(message.worker)[1].request_recycle(message)
 
     async def worker_unrecoverable(
         self, peer: Peer, message: messages.WorkerUnrecoverable, payloads: Payloads

@@ -147,7 +147,7 @@ class Loop:
             return False
         except OSError as error:  # no descriptors left, probably because the callable leaks them
             self._unwatch(self._listener.fileno())
-            self._cannot_take_lanes(f"{messages.NO_LANE}: {error}")
+            self._cannot_take_lanes(f"it cannot take another lane: {error}")
             return False
         connection.setblocking(True)
         lane = Lane(connection, peer_trusted=True)
@@ -162,7 +162,7 @@ class Loop:
 
     def _cannot_take_lanes(self, why: str) -> None:
         if self._stats.read().answered:
-            self._control.send(messages.WorkerRecycleDue(self._worker, why))
+            self._report_recycle_due(messages.RecycleReason.NO_LANE, why)
         elif not self._is_finished():
             # A replacement would fail, too. Exiting as a failure delays its start.
             self.unable = why
@@ -236,7 +236,10 @@ class Loop:
     def _record_end(self, begun_ns: int, parts: Sequence[Part] = (), answers: Answers = ()) -> None:
         exceeded = self._allowance.exceeded(self._stats.end(begun_ns, parts, answers))
         if exceeded is not None:
-            self._control.send(messages.WorkerRecycleDue(self._worker, exceeded))
+            self._report_recycle_due(*exceeded)
+
+    def _report_recycle_due(self, reason: messages.RecycleReason, text: str) -> None:
+        self._control.send(messages.WorkerRecycleDue(self._worker, reason, text))
 
     def _report_unrecoverable(self, text: str) -> None:
         self.unrecoverable = True

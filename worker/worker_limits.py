@@ -79,7 +79,7 @@ class Allowance:
         self._unlimited = self._memory is None and self._max_batches is None
         self._again_at: float | None = None  #: when to report next; None before the first report
 
-    def exceeded(self, answered: int) -> str | None:
+    def exceeded(self, answered: int) -> tuple[messages.RecycleReason, str] | None:
         """Return why this worker should be recycled now. Return None if it should not, or if that was reported recently.
 
         A report is repeated, because it may be lost while the daemon is being upgraded.
@@ -92,13 +92,15 @@ class Allowance:
         self._again_at = None if why is None else time.monotonic() + _AGAIN_S
         return why
 
-    def _why(self, answered: int) -> str | None:
+    def _why(self, answered: int) -> tuple[messages.RecycleReason, str] | None:
         if self._max_batches is not None and answered >= self._max_batches:
-            return f"it has answered {answered} batches (max_batches={self._max_batches})"
+            text = f"it has answered {answered} batches (max_batches={self._max_batches})"
+            return messages.RecycleReason.MAX_BATCHES, text
         if self._memory is not None:
             used = own_memory()
             if used > self._memory:
-                return f"it uses {_mib(used)} of memory, more than {_mib(self._memory)} (limits)"
+                text = f"it uses {_mib(used)} of memory, more than {_mib(self._memory)} (limits)"
+                return messages.RecycleReason.MEMORY, text
         return None
 
 

@@ -77,7 +77,8 @@ class RollingReplacer:
         except RemoteFailure:  # it has exited, or its model is gone
             return
         if worker.alive:
-            worker.request_recycle(_why(protocol))
+            reason = messages.RecycleReason.PROTOCOL
+            worker.request_recycle(messages.WorkerRecycleDue(name, reason, _why(protocol)))
             await asyncio.wait([worker.exited], timeout=_MAX_DELAY_S)
 
 

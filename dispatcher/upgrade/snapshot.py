@@ -59,7 +59,7 @@ class WorkerState(msgspec.Struct, frozen=True):
     protocol: int
     not_ready_reason: Optional[str] = None
     #: Reason why it is due to be recycled.
-    recycle_due: Optional[str] = None
+    recycle_due: Optional[messages.WorkerRecycleDue] = None
 
 
 class SupervisedState(msgspec.Struct, frozen=True):

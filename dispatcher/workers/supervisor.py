@@ -31,6 +31,7 @@ from pytriton.dispatcher.runtime.states import WITHOUT_WORKER, InstanceState, St
 from pytriton.dispatcher.runtime.tasks import run_in_background, uninterrupted
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
+from pytriton.dispatcher.telemetry.events.explain import CRASH_LOOP, describe_exits, next_attempt
 from pytriton.dispatcher.upgrade.snapshot import SupervisedState
 from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
@@ -42,8 +43,6 @@ from pytriton.dispatcher.workers.worker_process import WorkerProcess, WorkerStar
 
 _log = structlog.get_logger(__name__)
 
-#: Number of consecutive failures that make a crash loop.
-CRASH_LOOP = 3
 #: A worker that served this long ends a crash loop.
 _STABLE_AFTER_S = 60.0
 #: How long a recycled worker's replacement waits for memory before the recycling is postponed.
@@ -307,15 +306,21 @@ class Supervisor:
         finally:  # even if stopped during the delay
             streak.next_try_at = None
 
-    async def _recycle(self, old: Worker, why: str) -> None:
+    async def _recycle(self, old: Worker, due: messages.WorkerRecycleDue) -> None:
         """Load a replacement for a worker that is due for recycling, then stop the old one.
 
         If the replacement cannot be loaded, the old worker keeps serving until the next attempt.
         """
         answered = old.stats.read().answered if old.alive else 0
         numbers = {"pid": old.pid, "batches": answered}
-        self._events.emit(kinds.RECYCLE_DUE, worker=old.name, reason=why, numbers=numbers)
-        pause_s = self._recycle_backoff.pause_s(why, soon=not self._has_served_long())
+        self._events.emit(
+            kinds.RECYCLE_DUE,
+            worker=old.name,
+            code=due.reason.value,
+            reason=due.text,
+            numbers=numbers,
+        )
+        pause_s = self._recycle_backoff.pause_s(due.reason, soon=not self._has_served_long())
         await asyncio.wait([old.exited], timeout=pause_s)
         if old.exited.done():
             return
@@ -442,18 +447,23 @@ class Supervisor:
         exits = streak.exits if self.lacks_worker else streak.exits - streak.failures
         if not has_failed and (exits < CRASH_LOOP or self._is_proven()):
             return None
-        how = "has reached its restart limit" if has_failed else "is in a crash loop"
         if has_failed:
-            then = "no other one is started (worker_restart_limit) until you scale or replace it"
+            then = (
+                "no worker is started until you scale or replace the model (worker_restart_limit)"
+            )
         elif streak.next_try_at is not None:
-            then = f"the next one is started in {max(0.0, streak.next_try_at - self._loop.time()):.1f} s"
+            then = next_attempt(max(0.0, streak.next_try_at - self._loop.time()))
         elif self.lacks_worker:
-            then = "the next one is being loaded"
+            then = next_attempt(0.0)
         else:
-            then = "the next one is ready"
-        times = "1 worker" if streak.exits == 1 else f"{streak.exits} workers in a row"
-        what = f"{times} ended without having answered a batch, the last: {self._last_exit}"
-        return f"instance {self.index} {how}: {what}; {then}"
+            then = "the next worker is ready"
+        return describe_exits(
+            f"instance {self.index}",
+            streak.exits,
+            self._last_exit or "",
+            then,
+            limit_reached=has_failed,
+        )
 
     def info(self, lanes: int, *, standby: bool) -> messages.InstanceInfo:
         """Return the instance as shown by `status`.
@@ -576,9 +586,9 @@ class RecycleBackoff:
     policy: RestartPolicy
     _in_row: int = 0
 
-    def pause_s(self, why: str, *, soon: bool) -> float:
+    def pause_s(self, reason: messages.RecycleReason, *, soon: bool) -> float:
         """Return how long, in seconds, to postpone the recycling; `soon`: the worker started only recently."""
-        lacks_lanes = why.startswith(messages.NO_LANE)
+        lacks_lanes = reason is messages.RecycleReason.NO_LANE
         self._in_row = 0 if not lacks_lanes else self._in_row + 1 if soon else 1
         delay_s = self.policy.delay_s(self._in_row)
         return self.policy.longest_delay_s if delay_s is None else delay_s

@@ -73,7 +73,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.ready: asyncio.Future[None] = loop.create_future()
-        self.recycle_due: asyncio.Future[str] = loop.create_future()
+        self.recycle_due: asyncio.Future[messages.WorkerRecycleDue] = loop.create_future()
         self._spec = spec
         #: The version that it serves; the newest one if it serves all versions of the model.
         self.version = spec.version
@@ -148,10 +148,10 @@ class Worker:
             failure = RemoteFailure(ErrorKind.LOAD_FAILED, text, message.traceback)
             self.ready.set_exception(failure)
 
-    def request_recycle(self, text: str) -> None:
-        """Record that the worker is due for recycling, for the reason in `text`."""
+    def request_recycle(self, reason: messages.WorkerRecycleDue) -> None:
+        """Record that the worker is due for recycling. The first reason is kept."""
         if not self.recycle_due.done():
-            self.recycle_due.set_result(text)
+            self.recycle_due.set_result(reason)
 
     def connection_failed(self) -> None:
         """Handle a failed connection of a proxy. A process needs nothing: its exit is detected anyway."""

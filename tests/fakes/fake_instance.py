@@ -83,9 +83,9 @@ class Instance:
         elif what == "crashes in a batch":
             worker.end(in_batch=True)
         elif what == "is due":
-            worker.request_recycle("max_batches")
+            worker.become_due()
         elif what == "takes no other lane":
-            worker.request_recycle(f"{messages.NO_LANE}: Too many open files")
+            worker.become_due(messages.RecycleReason.NO_LANE)
         else:
             raise ValueError(f"no worker ever {what}")
 

@@ -64,6 +64,12 @@ class FakeWorker(Worker):
         """Answer it."""
         self.stats_of_worker.end(self._begun_ns)
 
+    def become_due(
+        self, reason: messages.RecycleReason = messages.RecycleReason.MAX_BATCHES
+    ) -> None:
+        """Become due for recycling."""
+        self.request_recycle(messages.WorkerRecycleDue(self.name, reason, reason.value))
+
     def end(self, *, in_batch: bool = False) -> None:
         """End by itself, as in a crash."""
         if in_batch:

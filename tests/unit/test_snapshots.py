@@ -114,9 +114,10 @@ def metrics() -> Iterator[str]:
 
 
 def events() -> Iterator[str]:
-    """Every kind of event: name, level, numbers."""
+    """Every kind of event: name, level, numbers, codes."""
     for kind in KINDS.values():
-        yield f"{kind.name} {kind.level} {{{', '.join(kind.numbers)}}}"
+        codes = f" [{', '.join(kind.codes)}]" if kind.codes else ""
+        yield f"{kind.name} {kind.level} {{{', '.join(kind.numbers)}}}{codes}"
 
 
 def codes() -> Iterator[str]:

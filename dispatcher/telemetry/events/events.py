@@ -68,6 +68,7 @@ class Events:
         instance: int | None = None,
         worker: str = "",
         who: str = "",
+        code: str = "",
         reason: str = "",
         numbers: Mapping[str, float] | None = None,
     ) -> None:
@@ -80,6 +81,7 @@ class Events:
             instance: instance of the model, likewise
             worker: name of the worker that the event is about
             who: the actor; defaults to that of the current task, see `acting_for`
+            code: one of the codes that the kind declares, if it declares any
             reason: the reason, as text
             numbers: the numbers that the kind declares, by name
         """
@@ -94,6 +96,7 @@ class Events:
             who=_truncate(who or (current_actor() if kind.is_audit else ""), MAX_WHO_LENGTH),
             reason=_truncate(reason, MAX_REASON_LENGTH),
             numbers=dict(numbers or {}),
+            code=code,
         )
         _log_event(kind, event)
         for sink in self._sinks:
@@ -110,7 +113,7 @@ LOG_ONLY = Events()
 def _log_event(kind: EventKind, event: Event) -> None:
     fields: dict[str, object] = {
         name: value
-        for name in ("model", "instance", "worker", "who", "reason")
+        for name in ("model", "instance", "worker", "who", "code", "reason")
         if (value := getattr(event, name)) not in ("", None)
     }
     getattr(_log, kind.level)(kind.says, kind=kind.name, **fields, **event.numbers)

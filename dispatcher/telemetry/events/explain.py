@@ -15,6 +15,8 @@ from pytriton._protocol.messages.client import Event, Finding
 from pytriton._protocol.rates import duration
 from pytriton.dispatcher.telemetry.events import kinds
 
+#: Number of consecutive failures of an instance that make a crash loop.
+CRASH_LOOP = 3
 #: Age up to which events are considered, in seconds.
 RECENT_S = 3600.0
 #: Duration from which a batch, a stream or a load is reported, in seconds.
@@ -355,23 +357,21 @@ def _instance_findings(situation: Situation, instance: messages.InstanceInfo) ->
     log = f"See: pytriton-daemon logs {name}."
     remedy = hint(last)
     if instance.state == "failed":
-        text = f"{who}{on} was disabled after worker_restart_limit failed starts: {last}"
+        then = "no worker is started until you scale or replace the model (worker_restart_limit)"
+        text = describe_exits(
+            f"{who}{on}", instance.consecutive_exits, last, then, limit_reached=True
+        )
         then = f"Fix it, then run pytriton-daemon scale {name} N or register with replace=True."
         yield Finding(
             severity, "restart_limit_reached", text, _joined(remedy, then, log), instance=number
         )
     elif instance.consecutive_exits > 0 and instance.state != "ready":
         left_s = max(0.0, (instance.next_try_at or situation.now) - situation.now)
-        what = "is in a crash loop" if instance.consecutive_exits >= 3 else "has lost its worker"
-        then = (
-            f"the next attempt is in {left_s:.0f} s"
-            if left_s
-            else "the next attempt is in progress"
-        )
+        then = next_attempt(left_s)
         began = situation.last(kinds.LOADING, instance=number)
         if instance.state == "loading" and began is not None:
             then = f"the next worker has been loading for {situation.now - began.at:.0f} s (pid {instance.pid})"
-        text = f"{who}{on} {what}: {instance.consecutive_exits} exits in a row, the last: {last}; {then}"
+        text = describe_exits(f"{who}{on}", instance.consecutive_exits, last, then)
         advice = _joined(
             remedy, f"After fixing it, run pytriton-daemon scale {name} N to retry now.", log
         )
@@ -390,6 +390,31 @@ def _instance_findings(situation: Situation, instance: messages.InstanceInfo) ->
             "execution_timeout_s to abort batches that hang."
         )
         yield Finding("degraded", "hang", text, _joined(advice, log), instance=number)
+
+
+def describe_exits(
+    who: str, exits: int, last_exit: str, then: str, *, limit_reached: bool = False
+) -> str:
+    """Describe an instance whose workers keep exiting, in one sentence.
+
+    Args:
+        who: the instance
+        exits: number of consecutive workers that exited without having answered a batch
+        last_exit: how the last one ended, or why it was not loaded
+        then: what happens next
+        limit_reached: whether the restart limit was reached
+    """
+    if limit_reached:
+        what = "has reached its restart limit"
+    else:
+        what = "is in a crash loop" if exits >= CRASH_LOOP else "has lost its worker"
+    times = "1 exit" if exits == 1 else f"{exits} exits in a row"
+    return f"{who} {what}: {times}, the last: {last_exit}; {then}"
+
+
+def next_attempt(left_s: float) -> str:
+    """Say when the next worker starts: in `left_s` seconds, or now."""
+    return f"the next attempt is in {left_s:.0f} s" if left_s else "the next attempt is in progress"
 
 
 def _long_s(info: messages.ModelInfo | None) -> float:
@@ -445,7 +470,8 @@ def _recent_findings(situation: Situation) -> Iterator[Finding]:
             text = f"in the last hour, {what} {_times(len(seen))}; the last: {last.reason}"
             remedy = _joined(hint(last.reason), advice)
             yield Finding(severity, concern, text, remedy, last.at, last.instance)
-    recycled = [event for event in situation.recent(kinds.RECYCLE_DUE) if "memory" in event.reason]
+    due = situation.recent(kinds.RECYCLE_DUE)
+    recycled = [event for event in due if event.code == messages.RecycleReason.MEMORY.value]
     if len(recycled) >= _LEAKS:
         batches = recycled[-1].numbers.get("batches", 0)
         text = (

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from pytriton._protocol.messages import RecycleReason
+
 
 @dataclass(frozen=True)
 class EventKind:
@@ -20,6 +22,7 @@ class EventKind:
         says: text of these records
         meaning: what has happened, for the documentation
         numbers: the numbers of such events: name -> description with unit
+        codes: the codes that state the reason: code -> description
         is_audit: whether an actor requests what the event reports. Audit events record the actor, and are stored in a
             separate file, where a crash loop cannot displace them.
     """
@@ -30,6 +33,7 @@ class EventKind:
     meaning: str
     numbers: Mapping[str, str] = field(default_factory=dict)
     is_audit: bool = False
+    codes: Mapping[str, str] = field(default_factory=dict)
 
 
 _INSTANCES = {"instances": "current number of instances"}
@@ -358,8 +362,14 @@ RECYCLE_DUE = EventKind(
     "recycle_due",
     "info",
     "recycling worker",
-    "A worker reached max_batches or limits.recycle_above; a replacement loads, then the worker exits.",
+    "A worker is due for recycling; a replacement loads, then the worker exits.",
     {**_PID, "batches": "number of batches answered"},
+    codes={
+        RecycleReason.MAX_BATCHES.value: "it has answered max_batches batches",
+        RecycleReason.MEMORY.value: "it uses more memory than limits.recycle_above",
+        RecycleReason.NO_LANE.value: "it has no file descriptor left for another proxy",
+        RecycleReason.PROTOCOL.value: "it was started by a version with another protocol",
+    },
 )
 RECYCLE_FAILED = EventKind(
     "recycle_failed",

@@ -439,6 +439,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
         who: who caused it: a user and process, the name of a key, or a part of the daemon
         reason: the reason, in words
         numbers: values by name; the kind documents their meaning
+        code: the reason for programs; "" if the kind has no codes
     """
 
     serial: int
@@ -451,6 +452,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     who: str = ""
     reason: str = ""
     numbers: dict[str, Union[int, float]] = {}
+    code: str = ""
 
 
 # ── single requests, and profiles of workers ──────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any, Optional, Union
 
 import msgspec
@@ -70,14 +71,20 @@ class WorkerUnrecoverable(Message, frozen=True):
     text: str
 
 
-#: Start of `WorkerRecycleDue.text` if the worker has no free descriptor for another proxy.
-NO_LANE = "it cannot take another lane"
+class RecycleReason(enum.Enum):
+    """Why a worker is due for recycling; `code` of the event `recycle_due`."""
+
+    MAX_BATCHES = "max_batches"
+    MEMORY = "memory"
+    NO_LANE = "no_lane"
+    PROTOCOL = "protocol"
 
 
 class WorkerRecycleDue(Message, frozen=True):
-    """A worker's request to be replaced, because it has exceeded a limit of its model. It keeps serving until then."""
+    """A worker's request to be replaced. It keeps serving until then. `text` explains the reason to users."""
 
     worker: str
+    reason: RecycleReason
     text: str
 
 

@@ -28,7 +28,9 @@ def event_table() -> str:
     for kind in KINDS.values():
         numbers = "; ".join(f"`{name}`: {meaning}" for name, meaning in kind.numbers.items())
         actor = " Includes the actor." if kind.is_audit else ""
-        rows.append(f"| `{kind.name}` | {kind.meaning}{actor} | {numbers} |")
+        codes = "; ".join(f"`{code}`: {meaning}" for code, meaning in kind.codes.items())
+        reasons = f" Its code: {codes}." if codes else ""
+        rows.append(f"| `{kind.name}` | {kind.meaning}{reasons}{actor} | {numbers} |")
     return "\n".join(rows) + "\n"
 
 

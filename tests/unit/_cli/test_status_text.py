@@ -43,7 +43,7 @@ def test_control_sequences_of_a_callable_are_escaped(capsys: pytest.CaptureFixtu
     assert "\x1b" not in text
 
 
-_LOOPS = "instance 0 is in a crash loop: 3 workers in a row ended"
+_LOOPS = "instance 0 is in a crash loop: 3 exits in a row"
 
 
 def _degraded(name: str = "m", why: str = _LOOPS) -> messages.ModelInfo:

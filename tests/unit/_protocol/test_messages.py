@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import re
 import typing
@@ -52,6 +53,8 @@ def instances(annotation: Any) -> st.SearchStrategy[Any]:
     if origin is dict:
         keys, values = (instances(argument) for argument in arguments)
         return st.dictionaries(keys, values, max_size=2)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return st.sampled_from(annotation)
     fields = msgspec.structs.fields(annotation)
     return st.fixed_dictionaries(
         {field.name: instances(field.type) for field in fields if field.required},

@@ -98,7 +98,7 @@ def test_messages_of_a_former_version_are_served_if_possible(
         (messages.Detach("m#9", "p"), "registration m#9 is gone"),
         (messages.WorkerReady("w9"), "no worker w9 belongs to this daemon"),
         (messages.WorkerFailed("w9", "", ""), "no worker w9"),
-        (messages.WorkerRecycleDue("w9", ""), "no worker w9"),
+        (messages.WorkerRecycleDue("w9", messages.RecycleReason.MEMORY, ""), "no worker w9"),
         (messages.WorkerEnded("w9", ""), "no worker w9"),
         (messages.WorkerReadiness("w9", ready=True, why=""), "no worker w9"),
         (messages.WorkerUnrecoverable("w9", ""), "no worker w9"),
@@ -205,8 +205,8 @@ def test_a_worker_that_has_failed_is_reported_with_its_traceback(sim: SimulatedD
 def test_a_worker_that_is_spent_is_exchanged(sim: SimulatedDaemon) -> None:
     sim.served(sim.client.register("m"))
     (old,) = sim.alive("m")
-    reported(sim, messages.WorkerRecycleDue(old.name, "max_batches"))
-    reported(sim, messages.WorkerRecycleDue(old.name, "again"))
+    reported(sim, messages.WorkerRecycleDue(old.name, messages.RecycleReason.MAX_BATCHES, "first"))
+    reported(sim, messages.WorkerRecycleDue(old.name, messages.RecycleReason.MAX_BATCHES, "again"))
     sim.settle()
     (new,) = sim.alive("m")
     assert new is not old

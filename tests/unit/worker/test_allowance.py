@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from fakes.fake_worker import SPEC
 
+from pytriton._protocol import messages
 from pytriton.worker.worker_limits import Allowance
 
 
@@ -24,10 +25,16 @@ def test_it_is_said_again_after_a_while(clock: list[float]) -> None:
     allowance = Allowance(msgspec.structs.replace(SPEC, max_batches=3))
     assert [allowance.exceeded(count) for count in (1, 2)] == [None, None]
     first = allowance.exceeded(3)
-    assert first == "it has answered 3 batches (max_batches=3)"
+    assert first == (
+        messages.RecycleReason.MAX_BATCHES,
+        "it has answered 3 batches (max_batches=3)",
+    )
     assert [allowance.exceeded(count) for count in (4, 5)] == [None, None]
     clock[0] += 11.0
-    assert allowance.exceeded(6) == "it has answered 6 batches (max_batches=3)"
+    assert allowance.exceeded(6) == (
+        messages.RecycleReason.MAX_BATCHES,
+        "it has answered 6 batches (max_batches=3)",
+    )
     assert allowance.exceeded(7) is None
 
 

@@ -315,7 +315,9 @@ def test_a_worker_that_is_spent_says_so_once_and_serves_on(tmp_path: Path) -> No
         assert ask(lane, number) == BatchDone(number, _ANSWERED)
     said = running.dispatcher.heard.get(timeout=30)
     running.close()
-    assert said == messages.WorkerRecycleDue("m.0", "it has answered 2 batches (max_batches=2)")
+    assert said == messages.WorkerRecycleDue(
+        "m.0", messages.RecycleReason.MAX_BATCHES, "it has answered 2 batches (max_batches=2)"
+    )
     assert running.dispatcher.heard.empty()
 
 
@@ -339,6 +341,7 @@ def test_without_descriptors_a_worker_that_has_answered_is_replaced(running: Run
     running.proxy()
     said = running.dispatcher.heard.get(timeout=30)
     assert isinstance(said, messages.WorkerRecycleDue)
+    assert said.reason is messages.RecycleReason.NO_LANE
     assert "Too many open files" in said.text
     assert ask(lane, 2) == BatchDone(2, _ANSWERED)
     assert running.loop.unable is None

@@ -255,7 +255,7 @@ def test_a_worker_is_recycled_once_there_is_memory_for_its_replacement(daemon: B
         daemon.usual = 400
     daemon.served("a")
     due = daemon.served("b")
-    due.request_recycle("it has answered enough")
+    due.become_due()
     daemon.sim.advance(3.0)
     assert not due.alive
     assert len(daemon.sim.alive("b")) == 1

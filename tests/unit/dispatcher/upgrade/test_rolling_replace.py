@@ -47,7 +47,7 @@ class Renewed:
         self.task = loop.create_task(renewing.run(cast(HandOver, state)))
         loop.settle()
 
-    def _is_replaced(self, name: str, due: asyncio.Future[str]) -> None:
+    def _is_replaced(self, name: str, due: asyncio.Future[messages.WorkerRecycleDue]) -> None:
         self.history.append(name)
 
     def _worker(self, name: str) -> tuple[None, FakeWorker]:

@@ -124,7 +124,7 @@ def test_an_adopted_worker_that_is_due_is_recycled() -> None:
     async def test() -> None:
         scene = Scene(BOTH, {})
         assert scene.pool.is_quiescent
-        scene.adopted[1].request_recycle("max_batches")
+        scene.adopted[1].become_due()
         await scene.pool.until(lambda: "w100" in scene.pool.ready_workers(), 10)
         assert not scene.pool.is_quiescent  # the due one has not ended yet
         scene.adopted[1].end()

@@ -154,7 +154,7 @@ class PoolHistories(RuleBasedStateMachine):
     @precondition(has_ready)
     @rule(data=st.data())
     def request_recycle(self, data: Any) -> None:
-        self.pick(data, self.alive(lambda worker: worker.ready.done())).request_recycle("enough")
+        self.pick(data, self.alive(lambda worker: worker.ready.done())).become_due()
         self.loop.settle()
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 40.0, 100.0]))

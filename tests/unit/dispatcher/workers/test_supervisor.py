@@ -12,9 +12,9 @@ from fakes.fake_worker import SPEC, FakeWorker
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.telemetry.events.explain import CRASH_LOOP
 from pytriton.dispatcher.workers.pool import Pool
 from pytriton.dispatcher.workers.supervisor import (
-    CRASH_LOOP,
     ImmediateRetry,
     RestartPolicy,
     Supervisor,
@@ -77,7 +77,7 @@ def test_workers_that_a_batch_crashed_are_always_replaced_at_once() -> None:
         info = one.supervisor.info(0, standby=False)
         assert (info.state, info.restarts, info.consecutive_exits) == ("ready", 29, 29)
         assert not one.supervisor.is_crash_looping
-        assert "29 workers in a row ended" in (one.supervisor.problem() or "")
+        assert "29 exits in a row" in (one.supervisor.problem() or "")
         worker.begin()
         worker.answer()
         assert one.supervisor.problem() is None
@@ -189,14 +189,12 @@ def test_proxies_do_not_wait_out_a_crash_loop() -> None:
         waiting = asyncio.ensure_future(pool.proxies.route("proxy", None))
         with pytest.raises(RemoteFailure, match=r"instance 0 of model m has no worker.*no file"):
             await pool.retry_now(report)  # the third failure in a row
-        with pytest.raises(RemoteFailure, match=r"crash loop.*no file.*is started in") as caught:
+        with pytest.raises(RemoteFailure, match=r"crash loop.*no file.*the next attempt is in") as caught:
             await waiting
         assert caught.value.kind is ErrorKind.UNAVAILABLE
         assert len(started) == CRASH_LOOP
         (problem,) = pool.problems()
-        assert problem.startswith(
-            "model m: instance 0 is in a crash loop: 3 workers in a row ended"
-        )
+        assert problem.startswith("model m: instance 0 is in a crash loop: 3 exits in a row")
         loads = True
         await pool.retry_now(report)
         attached = await pool.proxies.route("proxy", None)

@@ -82,27 +82,27 @@ def test_the_requester_of_a_retry_learns_its_outcome(
         (
             None,
             ["w0 serves", "w0 crashes", "w1 crashes", "after 4 s", "w2 crashes", "after 3 s"],
-            "instance 0 is in a crash loop: 3 workers in a row ended without having answered a batch, the last: "
-            "model m: worker w2 exited before its callable was loaded; the next one is started in 5.0 s",
+            "instance 0 is in a crash loop: 3 exits in a row, the last: "
+            "model m: worker w2 exited before its callable was loaded; the next attempt is in 5 s",
         ),
         (
             None,
             ["w0 serves", "w0 crashes", "w1 crashes", "after 4 s", "w2 crashes", "after 8 s"],
-            "instance 0 is in a crash loop: 3 workers in a row ended without having answered a batch, the last: "
-            "model m: worker w2 exited before its callable was loaded; the next one is being loaded",
+            "instance 0 is in a crash loop: 3 exits in a row, the last: "
+            "model m: worker w2 exited before its callable was loaded; the next attempt is in progress",
         ),
         (
             0,
             ["w0 serves", "w0 crashes"],
-            "instance 0 has reached its restart limit: 1 worker ended without having answered a batch, the last: worker w0 exited; "
-            "no other one is started (worker_restart_limit) until you scale or replace it",
+            "instance 0 has reached its restart limit: 1 exit, the last: worker w0 exited; "
+            "no worker is started until you scale or replace the model (worker_restart_limit)",
         ),
         (
             0,
             [f"w{n} {what}" for n in range(3) for what in ("serves", "crashes in a batch")]
             + ["w3 serves"],
-            "instance 0 is in a crash loop: 3 workers in a row ended without having answered a batch, the last: "
-            "worker w2 exited; the next one is ready",
+            "instance 0 is in a crash loop: 3 exits in a row, the last: "
+            "worker w2 exited; the next worker is ready",
         ),
     ],
 )

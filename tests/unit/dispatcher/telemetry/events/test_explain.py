@@ -223,8 +223,12 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         "pytriton-daemon logs m",
     ),
     "given up": (
-        situation(info(instance(), instance(1, "failed", last_exit="it exited with 3"))),
-        "m serves with 1 of 2 instances: instance 1 was disabled after worker_restart_limit",
+        situation(
+            info(
+                instance(), instance(1, "failed", consecutive_exits=6, last_exit="it exited with 3")
+            )
+        ),
+        "m serves with 1 of 2 instances: instance 1 has reached its restart limit: 6 exits in a row, the last: it exited with 3",
         "restart_limit_reached",
         "scale m N",
     ),
@@ -243,8 +247,8 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
     "leak towards the limit": (
         situation(
             info(instance()),
-            event(kinds.RECYCLE_DUE, _LEAK, 900, numbers={"batches": 90}),
-            event(kinds.RECYCLE_DUE, _LEAK, 20, numbers={"batches": 88}),
+            event(kinds.RECYCLE_DUE, _LEAK, 900, code="memory", numbers={"batches": 90}),
+            event(kinds.RECYCLE_DUE, _LEAK, 20, code="memory", numbers={"batches": 88}),
         ),
         "workers reached limits.recycle_above 2 times, the last after 88 batches: it leaks",
         "leak",
@@ -287,7 +291,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
             ),
             event(kinds.LOADING, ago_s=45.0, instance=0),
         ),
-        "instance 0 has lost its worker: 1 exits in a row, the last: signal 9; the next worker has been loading for 45 s",
+        "instance 0 has lost its worker: 1 exit, the last: signal 9; the next worker has been loading for 45 s",
         "crash_loop",
         "logs m",
     ),
@@ -512,3 +516,10 @@ def test_the_first_matching_pattern_wins() -> None:
 
 def test_unknown_failures_get_no_advice() -> None:
     assert hint("the callable said something odd") == ""
+
+
+def test_a_worker_without_descriptors_is_no_leak() -> None:
+    text = "it cannot take another lane: [Errno 12] Cannot allocate memory"
+    due = [event(kinds.RECYCLE_DUE, text, ago_s, code="no_lane") for ago_s in (900, 20)]
+    verdict, findings = explain(situation(info(instance()), *due))
+    assert (verdict, findings) == ("m is ready: nothing is wrong", [])

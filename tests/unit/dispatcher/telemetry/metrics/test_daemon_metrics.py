@@ -120,7 +120,7 @@ def test_a_failed_load_is_an_exit_reason(sim: SimulatedDaemon) -> None:
 
 
 def test_a_recycled_worker_is_counted(sim: SimulatedDaemon) -> None:
-    serve(sim).request_recycle("max_batches")
+    serve(sim).become_due()
     sim.advance(1.0)
     assert instance(sim).exits == {"recycle": 1}
 
