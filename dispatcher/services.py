@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -39,6 +40,7 @@ from pytriton.dispatcher.server.frontend import (
     MODEL_CONTROL_SOCKET,
     SHM,
     Frontend,
+    PendingModels,
     ServerPlace,
     new_shm_prefix,
 )
@@ -165,20 +167,36 @@ def build_services(
         regions = takeover.state.regions
         kill_on_death = KillOnDeath.adopt(*takeover.state.helper)
     place = ServerPlace(runtime, rundir.models, backends, regions, kill_on_death, log_line)
-    frontend = choose_frontend(config, place)
+    frontend = choose_frontend(
+        config,
+        place,
+        pending_models=lambda: registry.restoring.awaitable_names(),
+        on_request=lambda name: registry.restoring.on_request(name),
+    )
     frontend_is_native = runtime.frontend is not None
     if frontend_is_native:  # until tritonserver reports its own
         logs.set_triton_log_settings(
             logs.TritonLogSettings.from_options(config.tritonserver_options)
         )
-    server = TritonServer(config, place, frontend)
+    server = TritonServer(
+        config,
+        place,
+        frontend,
+        on_retired=lambda pid: registry.server_starts.forget_retired(pid),
+    )
 
     def metrics_url() -> str:
         return server.info().metrics_url
 
     # Models registered by clients
     library = lay_out_library(rundir)
-    workers = WorkerFactory(config, rundir, library, kill_on_death)
+    workers = WorkerFactory(
+        config,
+        rundir,
+        library,
+        kill_on_death,
+        on_unrecoverable=lambda model: shutdown.on_unrecoverable_exit(model),
+    )
     sizes = SizeStore(config.state_path)
     registry = Registry(
         config,
@@ -190,8 +208,6 @@ def build_services(
         accounts_of(config, sizes),
         on_unavailable=frontend.forget_pending,
     )
-    server.on_retired = registry.server_starts.forget_retired
-    frontend.set_pending_models(registry.restoring.awaitable_names, registry.restoring.on_request)
     memory = MemoryBudget(
         registry,
         sizes,
@@ -303,7 +319,6 @@ def build_services(
         watch=server_watch,
     )
     shutdown = ShutdownController(status, events, rundir, server, registry)
-    workers.on_unrecoverable = shutdown.on_unrecoverable_exit
     drain = DrainController(
         status, readiness, registry, shutdown, events, settings.set_grace_period
     )
@@ -351,8 +366,21 @@ def build_services(
     )
 
 
-def choose_frontend(config: DaemonConfig, place: ServerPlace) -> Frontend:
-    """Return the frontend that serves clients."""
+def choose_frontend(
+    config: DaemonConfig,
+    place: ServerPlace,
+    *,
+    pending_models: Callable[[], PendingModels],
+    on_request: Callable[[str], None],
+) -> Frontend:
+    """Return the frontend that serves clients.
+
+    Args:
+        config: settings of the daemon
+        place: where tritonserver runs
+        pending_models: returns the models that requests may wait for; called when a process starts
+        on_request: called with the name of each model that a request waits for
+    """
     native = place.runtime.frontend
     if config.response_cache_size and native is None:
         _log.warning(
@@ -365,6 +393,8 @@ def choose_frontend(config: DaemonConfig, place: ServerPlace) -> Frontend:
             reason="its key lacks parameters, headers, shapes and requested outputs",
             fix="remove cache-config from tritonserver_options and set response_cache_size",
         )
-    return (
-        TritonFrontend(config, place) if native is None else NativeFrontend(config, place, native)
+    if native is None:
+        return TritonFrontend(config, place)
+    return NativeFrontend(
+        config, place, native, pending_models=pending_models, on_request=on_request
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -153,6 +153,8 @@ class ReadinessGate(Protocol):
 class PendingModels(NamedTuple):
     """Models that tritonserver has not loaded yet, but for which requests wait.
 
+    A waiting request resumes when its model is loaded, when `forget_pending` is called, or after `resume_timeout_s`.
+
     Attributes:
         lazy: models to load on the first request; readiness probes report them ready, as they do suspended models
         loading: models that are loaded without a request; readiness probes report them not ready
@@ -217,19 +219,7 @@ class Frontend(Protocol):
 
     @property
     def queues_requests(self) -> bool:
-        """Whether requests can wait for models that are not loaded yet; see `set_pending_models`."""
-
-    def set_pending_models(
-        self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
-    ) -> None:
-        """Let requests wait for models that are not loaded yet.
-
-        A request waits until the model is loaded, `forget_pending` is called, or `resume_timeout_s` has passed.
-
-        Args:
-            names: returns these models; called when a process starts
-            on_request: called with the name of a model that a request waits for
-        """
+        """Whether requests can wait for models that are not loaded yet; see `PendingModels`."""
 
     async def forget_pending(self, name: str) -> None:
         """Stop letting requests wait for a model."""

@@ -95,14 +95,26 @@ class _Load:
 class TritonServer:
     """The daemon's tritonserver: one process at a time, which the daemon restarts after an unexpected exit.
 
+    Args:
+        config: settings of the daemon
+        place: where its processes run
+        frontend: starts its processes
+        on_retired: called with the pid of a replaced process when it has exited
+
     Attributes:
         changes: signals state changes
         vertex_model: model that the endpoint for Vertex AI serves; None while that endpoint is not up
-        on_retired: called with the pid of a replaced process when it has exited
         placed: cleared while a replacement starts or is cancelled; no model may be loaded or unloaded then
     """
 
-    def __init__(self, config: DaemonConfig, place: ServerPlace, frontend: Frontend) -> None:
+    def __init__(
+        self,
+        config: DaemonConfig,
+        place: ServerPlace,
+        frontend: Frontend,
+        *,
+        on_retired: Callable[[int], None],
+    ) -> None:
         self._config = config
         self._place = place
         self._frontend = frontend
@@ -113,7 +125,7 @@ class TritonServer:
             None  #: during a replacement, the process that does not accept clients
         )
         self._retired: dict[int, _Retired] = {}
-        self.on_retired: Callable[[int], None] = lambda pid: None
+        self._on_retired = on_retired
         self._replacing = asyncio.Lock()
         self._loads: set[_Load] = set()
         #: Number of loads and unloads that the daemon itself has in progress, by model.
@@ -363,7 +375,7 @@ class TritonServer:
         finally:
             await process.stop()
             del self._retired[process.pid]
-            self.on_retired(process.pid)
+            self._on_retired(process.pid)
             self.changes.notify()
         _log.info("replaced tritonserver exited", server_pid=process.pid)
 

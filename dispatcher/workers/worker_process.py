@@ -413,9 +413,17 @@ class WorkerFactory:
     """Starts workers, each with a name that is unique for the lifetime of the daemon, which has one factory."""
 
     def __init__(
-        self, config: DaemonConfig, rundir: RuntimeDir, library: Path, kill_on_death: KillOnDeath
+        self,
+        config: DaemonConfig,
+        rundir: RuntimeDir,
+        library: Path,
+        kill_on_death: KillOnDeath,
+        *,
+        on_unrecoverable: Callable[[str], None],
     ) -> None:
+        """Create a factory; `on_unrecoverable` is called with the model of a worker that exited as unrecoverable."""
         self._rundir = rundir
+        self._on_unrecoverable = on_unrecoverable
         tracing = uses_opentelemetry(config)
         boot = functools.partial(boot_arguments, library, rundir.control_endpoint)
         #: Fork servers, which start workers faster than a new interpreter.
@@ -432,8 +440,6 @@ class WorkerFactory:
         )
         #: Number of the last worker.
         self.serial = 0
-        #: Called with the model of a worker that exited because its callable raised PyTritonUnrecoverableError.
-        self.on_unrecoverable: Callable[[str], None] = lambda model: None
 
     async def start(
         self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
@@ -478,7 +484,7 @@ class WorkerFactory:
 
         def ended(_: object) -> None:
             if worker.is_unrecoverable:
-                self.on_unrecoverable(model)
+                self._on_unrecoverable(model)
 
         worker.exited.add_done_callback(ended)
         return worker

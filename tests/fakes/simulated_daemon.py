@@ -34,7 +34,7 @@ from pytriton.dispatcher.daemon import Daemon
 from pytriton.dispatcher.models.deployer import ModelDeployer
 from pytriton.dispatcher.models.persistence.state_dir import Entry, Store, decode
 from pytriton.dispatcher.models.registry import Registry
-from pytriton.dispatcher.server.frontend import ServerPlace
+from pytriton.dispatcher.server.frontend import PendingModels, ServerPlace
 
 _DAEMON = "pytriton.dispatcher.services"
 _WORKER = "pytriton.dispatcher.workers.worker_process.WorkerProcess"
@@ -158,7 +158,7 @@ class SimulatedDaemon:
         for name, value in {
             "TritonServer": self._make_server,
             "ControlServer": self._make_control,
-            "choose_frontend": lambda config, place: self.frontend,
+            "choose_frontend": self._choose_frontend,
             "KillOnDeath": lambda regions: SimpleNamespace(close=lambda: None),
             "lay_out_backends": lambda runtime, path, is_taken_over: backends,
             "lay_out_library": lambda rundir: folder,
@@ -167,8 +167,18 @@ class SimulatedDaemon:
         self._patch.setattr(_WORKER, SimpleNamespace(start=self._start_worker))
         self._patch.setattr("pytriton._protocol.linux.pidfd_open", self.processes.pidfd_open)
 
+    def _choose_frontend(
+        self,
+        config: DaemonConfig,
+        place: ServerPlace,
+        pending_models: Callable[[], PendingModels],
+        on_request: Callable[[str], None],
+    ) -> FakeFrontend:
+        self.frontend.names, self.frontend.on_request = pending_models, on_request
+        return self.frontend
+
     def _make_server(
-        self, config: DaemonConfig, place: ServerPlace, frontend: object
+        self, config: DaemonConfig, place: ServerPlace, frontend: object, **callbacks: object
     ) -> FakeServer:
         self.server = FakeServer(
             place.models,

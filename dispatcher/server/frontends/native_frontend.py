@@ -93,7 +93,15 @@ class NativeFrontend:
     replaces = queues_requests = True
     vertex_needs_model = False
 
-    def __init__(self, config: DaemonConfig, place: ServerPlace, program: NativeProgram) -> None:
+    def __init__(
+        self,
+        config: DaemonConfig,
+        place: ServerPlace,
+        program: NativeProgram,
+        *,
+        pending_models: Callable[[], PendingModels],
+        on_request: Callable[[str], None],
+    ) -> None:
         self._config = config
         self._place = place
         self._http_path = place.models.parent / _HTTP_SOCKET
@@ -106,8 +114,8 @@ class NativeFrontend:
         self._starts = 0
         self._listening: list[Listening] = []
         self._processes: dict[int, _Process] = {}  #: by pid, until `forget`
-        self._pending_models: Callable[[], PendingModels] = PendingModels
-        self._on_request: Callable[[str], None] = lambda name: None
+        self._pending_models = pending_models
+        self._on_request = on_request
         self.program = program.program
         self.endpoints = Endpoints(config)
 
@@ -144,12 +152,6 @@ class NativeFrontend:
                 cloud_frontends.ADDRESS, cloud.port, cloud.setting, backlog=_BACKLOG
             )
             self._listening.append(Listening(cloud.protocol, listener, None))
-
-    def set_pending_models(
-        self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
-    ) -> None:
-        """Let requests wait for models that are not loaded yet."""
-        self._pending_models, self._on_request = names, on_request
 
     async def forget_pending(self, name: str) -> None:
         """Stop letting requests wait for a model."""

@@ -25,7 +25,6 @@ from pytriton.dispatcher.server.endpoints import Endpoint, Endpoints, reachable
 from pytriton.dispatcher.server.frontend import (
     MEMORY,
     ClientWork,
-    PendingModels,
     ServerPlace,
     ServerRefused,
     Unreached,
@@ -82,11 +81,6 @@ class TritonFrontend:
             # Files in /dev/shm and in the cache are private to this user.
             umask=0o077,
         )
-
-    def set_pending_models(
-        self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
-    ) -> None:
-        """Do nothing: NVIDIA's frontends reject requests for models that are not loaded."""
 
     async def forget_pending(self, name: str) -> None:
         """Do nothing: no request waits for a model."""

@@ -462,11 +462,11 @@ class MetricsCollector:
         watch: ServerWatch,
         control: ControlServer,
         *,
-        webhooks: Callable[[], dict[str, WebhookMetrics]] = dict,
-        openai: Callable[[], Awaitable[Sequence[MetricData]]] | None = None,
-        events_lost: Callable[[], int] = lambda: 0,
-        server_pid: Callable[[], int | None] = lambda: None,
-        shared_weights: Callable[[], int] = lambda: 0,
+        webhooks: Callable[[], dict[str, WebhookMetrics]],
+        openai: Callable[[], Awaitable[Sequence[MetricData]]],
+        events_lost: Callable[[], int],
+        server_pid: Callable[[], int | None],
+        shared_weights: Callable[[], int],
     ) -> None:
         self.lag = LoopLag()
         self.otlp_exports: Counter[str] = Counter()
@@ -507,8 +507,7 @@ class MetricsCollector:
         time.
         """
         users = await self._read_users()
-        if self._openai is not None:
-            add_frontend(users, await self._openai())
+        add_frontend(users, await self._openai())
         snapshot, triton = await self._take(refresh=True)
         return Scrape(
             snapshot, triton, users, self._exemplars(), dict(self.otlp_exports), self._since

@@ -25,10 +25,5 @@ class FakeFrontend:
         self.on_request: Callable[[str], None] = lambda name: None
         self.forgotten: list[str] = []
 
-    def set_pending_models(
-        self, names: Callable[[], PendingModels], on_request: Callable[[str], None]
-    ) -> None:
-        self.names, self.on_request = names, on_request
-
     async def forget_pending(self, name: str) -> None:
         self.forgotten.append(name)

@@ -79,7 +79,6 @@ class FakeServer:
     ) -> None:
         self.folder = folder
         self.changes = ChangeSignal()
-        self.on_retired: Callable[[int], None] = lambda pid: None
         self.placed = asyncio.Event()
         self.placed.set()
         self.models: dict[str, LoadedModel] = {}

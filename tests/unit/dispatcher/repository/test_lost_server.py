@@ -100,8 +100,8 @@ def test_tritonserver_exits_during_the_first_loads(
     add_own(repository, "a", "b", "y", "z")
     made = SimulatedDaemon._make_server
 
-    def make_server(self: SimulatedDaemon, *arguments: object) -> object:
-        server = made(self, *arguments)  # type: ignore[arg-type]
+    def make_server(self: SimulatedDaemon, *arguments: object, **callbacks: object) -> object:
+        server = made(self, *arguments, **callbacks)  # type: ignore[arg-type]
         server.obstacles["own"] = Obstacle("end", times)
         return server
 

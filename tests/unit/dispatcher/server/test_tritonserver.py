@@ -67,7 +67,9 @@ class Scene:
             **settings,
         }
         self.config = DaemonConfig(**given)
-        self.server = TritonServer(self.config, place, TritonFrontend(self.config, place))
+        self.server = TritonServer(
+            self.config, place, TritonFrontend(self.config, place), on_retired=lambda pid: None
+        )
 
     def _on_line(self, pid: int, line: bytes) -> None:
         self.lines.append(line.decode())

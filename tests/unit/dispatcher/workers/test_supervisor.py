@@ -189,7 +189,9 @@ def test_proxies_do_not_wait_out_a_crash_loop() -> None:
         waiting = asyncio.ensure_future(pool.proxies.route("proxy", None))
         with pytest.raises(RemoteFailure, match=r"instance 0 of model m has no worker.*no file"):
             await pool.retry_now(report)  # the third failure in a row
-        with pytest.raises(RemoteFailure, match=r"crash loop.*no file.*the next attempt is in") as caught:
+        with pytest.raises(
+            RemoteFailure, match=r"crash loop.*no file.*the next attempt is in"
+        ) as caught:
             await waiting
         assert caught.value.kind is ErrorKind.UNAVAILABLE
         assert len(started) == CRASH_LOOP

@@ -36,7 +36,12 @@ def _spec(**fields: Any) -> messages.ModelSpec:
     return msgspec.structs.replace(spec, **fields)
 
 
-def play(folder: Path, scene: Callable[[WorkerFactory], Awaitable[None]], **settings: Any) -> None:
+def play(
+    folder: Path,
+    scene: Callable[[WorkerFactory], Awaitable[None]],
+    on_unrecoverable: Callable[[str], None] = lambda model: None,
+    **settings: Any,
+) -> None:
     boot = folder / "library" / "pytriton" / "worker" / "boot.py"
     boot.parent.mkdir(parents=True)
     boot.write_text(_BOOT)
@@ -48,7 +53,14 @@ def play(folder: Path, scene: Callable[[WorkerFactory], Awaitable[None]], **sett
         kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
         try:
             config = DaemonConfig(**{"max_fork_servers": 0, **settings})
-            await scene(WorkerFactory(config, rundir, folder / "library", kill_on_death))
+            factory = WorkerFactory(
+                config,
+                rundir,
+                folder / "library",
+                kill_on_death,
+                on_unrecoverable=on_unrecoverable,
+            )
+            await scene(factory)
         finally:
             kill_on_death.close()
 
@@ -74,16 +86,16 @@ def test_an_unrecoverable_worker_is_recognized_by_its_exit(
     """Its message may come while the daemon becomes another version; a callable's own sys.exit(4) is none."""
     monkeypatch.setitem(globals(), "_BOOT", f"import sys; sys.exit({code})")
 
+    heard: list[str] = []
+
     async def scene(factory: WorkerFactory) -> None:
-        heard: list[str] = []
-        factory.on_unrecoverable = heard.append
         worker = await factory.start(_spec(), 0, None)
         worker.stats.failed(failed, 1)
         await asyncio.wait([worker.exited])
         await worker.stop(0)
         assert heard == reported
 
-    play(tmp_path, scene)
+    play(tmp_path, scene, heard.append)
 
 
 def test_a_worker_process_gets_what_the_daemon_provides(tmp_path: Path) -> None:

@@ -24,7 +24,13 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.openai_models import upstream
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.server.frontend import SHM, ServerPlace, Unreached, new_shm_prefix
+from pytriton.dispatcher.server.frontend import (
+    SHM,
+    PendingModels,
+    ServerPlace,
+    Unreached,
+    new_shm_prefix,
+)
 from pytriton.dispatcher.server.frontends.native_frontend import NativeFrontend
 from pytriton.dispatcher.server.server_process import ServerStartError
 from pytriton.dispatcher.server.tritonserver import TritonServer
@@ -44,6 +50,7 @@ class Scene:
         models.mkdir()
         (backends / "pytriton").mkdir(parents=True)
         self.lines: list[str] = []
+        self.retired: list[int] = []
         tree = ServerTree(Path("tritonserver"), backends, None, (), (), "2.51.0")
         self.prefix = prefix = new_shm_prefix()
         self._kill_on_death = KillOnDeath(SHM / prefix)
@@ -52,8 +59,16 @@ class Scene:
         place = ServerPlace(runtime, models, backends, prefix, self._kill_on_death, self._on_line)
         given = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "server_probe_timeout_s": 0.0}
         self.config = DaemonConfig(**{**given, "frontend": "native", **settings})
-        self.frontend = NativeFrontend(self.config, place, native)
-        self.server = TritonServer(self.config, place, self.frontend)
+        self.frontend = NativeFrontend(
+            self.config,
+            place,
+            native,
+            pending_models=PendingModels,
+            on_request=lambda name: None,
+        )
+        self.server = TritonServer(
+            self.config, place, self.frontend, on_retired=self.retired.append
+        )
 
     def _on_line(self, pid: int, line: bytes) -> None:
         self.lines.append(line.decode())
@@ -267,8 +282,6 @@ def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
     tmp_path: Path,
 ) -> None:
     async def scene(one: Scene) -> None:
-        ended: list[int] = []
-        one.server.on_retired = ended.append
         await one.start()
         ending = asyncio.create_task(one.server.wait_exited())
         former = one.server.info().pid
@@ -292,7 +305,7 @@ def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
         assert one.server.retiring == {former}
         while one.server.retiring:
             await one.server.changes.next.wait()
-        assert ended == [former]
+        assert one.retired == [former]
         assert not psutil.pid_exists(former)
         await admin.close()
 
