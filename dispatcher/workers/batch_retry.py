@@ -72,7 +72,7 @@ class BatchRetry:
     async def on_loss(self, lost: messages.LaneLost) -> Verdict:
         """Decide about a batch whose worker was lost after accepting it."""
         if self.disabled_reason is not None:
-            return Verdict("fail", self.disabled_reason, whole=True)
+            return Verdict("fail", self.disabled_reason, fails_rest=True)
         name = self.spec.name
         is_poison = self._is_poison(lost)
         if self._may_retry and not lost.final and not is_poison:
@@ -82,9 +82,7 @@ class BatchRetry:
         text = f"model {name}: {await self._explain_loss(lost.worker)} while it ran this batch"
         if is_poison:
             self._counters.poison += 1
-            text += (
-                f"; so did {lost.losses - 1} more before, so this batch is blamed and not retried"
-            )
+            text += f"; so did {lost.lost_workers - 1} more before, so this batch is blamed and not retried"
         worker = self._workers.get(lost.worker)
         text += worker.log_hint if worker is not None else ""
         verdict = self._failed(lost, text, _MAX_CRASHES)
@@ -98,26 +96,26 @@ class BatchRetry:
         overlapped = (
             reading is not None and reading.overlaps and reading.begun - reading.answered > 1
         )
-        return lost.losses >= (_POISON_LOSSES_OVERLAPPED if overlapped else _POISON_LOSSES)
+        return lost.lost_workers >= (_POISON_LOSSES_OVERLAPPED if overlapped else _POISON_LOSSES)
 
     def on_overdue(self, overdue: messages.BatchOverdue) -> Verdict:
         """Decide about a batch that was not answered in time: its worker may be busy or hung."""
-        name, taken = overdue.worker, overdue.taken
+        name, was_read = overdue.worker, overdue.was_read
         limit_s = self.spec.execution_timeout_s
         worker = self._workers.get(name)
         if limit_s is None or worker is None or not worker.alive:
             return Verdict("wait", wait_s=_EXIT_NOTICE_S)  # the proxy will see the lane close
         stats = worker.stats.read()
         busy_s = stats.busy_s
-        if taken and stats.overlaps and overdue.taken_ms < _RESPONSE_S * 1000:
+        if was_read and stats.overlaps and overdue.read_ms < _RESPONSE_S * 1000:
             # The worker enforces the timeout itself, unless its event loop is blocked.
             return Verdict("wait", wait_s=_RESPONSE_S)
-        if taken and self._has_answered(stats, overdue.taken_ms / 1000):
+        if was_read and self._has_answered(stats, overdue.read_ms / 1000):
             what = "it finished a batch, but its response never arrived"
             return self._on_hang(worker, overdue, what)
         if busy_s is not None and busy_s < limit_s:  # with the batch of another proxy
             return Verdict("wait", wait_s=limit_s - busy_s)
-        if busy_s is None and taken:  # the response may be on its way
+        if busy_s is None and was_read:  # the response may be on its way
             return Verdict("wait", wait_s=min(limit_s, _RESPONSE_S))
         if busy_s is None and self._idle_at.get(name) != stats.begun:
             # It may have answered the batch since the proxy checked. Check once more that it is still idle.
@@ -128,9 +126,9 @@ class BatchRetry:
             what = f"it did not take a batch for {limit_s:g} s (execution_timeout_s)"
         return self._on_hang(worker, overdue, what)
 
-    def _has_answered(self, stats: StatsReading, taken_s: float) -> bool:
-        """Whether a worker has finished a batch it accepted `taken_s` seconds ago, and its response is overdue."""
-        if taken_s == 0:  # first report: the response may still be on its way
+    def _has_answered(self, stats: StatsReading, read_s: float) -> bool:
+        """Whether a worker has finished a batch it accepted `read_s` seconds ago, and its response is overdue."""
+        if read_s == 0:  # first report: the response may still be on its way
             return False
         if stats.begun == stats.answered:
             return True
@@ -139,10 +137,10 @@ class BatchRetry:
         if streams or policy.get("decoupled") or stats.overlaps:
             return False
         # Otherwise it is running a later batch.
-        return stats.busy_s is not None and stats.busy_s < taken_s - _BATCH_START_S
+        return stats.busy_s is not None and stats.busy_s < read_s - _BATCH_START_S
 
     def _on_hang(self, worker: Worker, overdue: messages.BatchOverdue, what: str) -> Verdict:
-        name, taken = overdue.worker, overdue.taken
+        name, was_read = overdue.worker, overdue.was_read
         limit_s = self.spec.execution_timeout_s or 0.0
         self._emit(
             kinds.HANG,
@@ -151,12 +149,12 @@ class BatchRetry:
             numbers={"pid": worker.pid, "limit_s": limit_s},
         )
         run_in_background(self._background_tasks, worker.end_hung(what))
-        if not taken:
+        if not was_read:
             return Verdict("retry")
         if (
             self._may_retry
             and not overdue.final
-            and overdue.losses == 0
+            and overdue.lost_workers == 0
             and self._may_be_another_request(overdue, worker)
         ):
             self._counters.retries += overdue.requests
@@ -166,7 +164,7 @@ class BatchRetry:
             f"replaced; what it was doing is in its log: pytriton-daemon logs {self.spec.name}"
         )
         verdict = self._failed(overdue, text, _MAX_HANGS)
-        self._counters.poison += overdue.losses > 0
+        self._counters.poison += overdue.lost_workers > 0
         self._count_failed("hung", overdue, verdict)
         return verdict
 
@@ -174,7 +172,7 @@ class BatchRetry:
         self, how: str, batch: messages.LaneLost | messages.BatchOverdue, verdict: Verdict
     ) -> None:
         """Count the failed requests: one if the batch's requests are being tried one by one, otherwise all."""
-        one_by_one = batch.in_row > 0 and not verdict.whole
+        one_by_one = batch.consecutive_losses > 0 and not verdict.fails_rest
         self._counters.failed[how] += 1 if one_by_one else batch.requests
 
     @property
@@ -194,19 +192,26 @@ class BatchRetry:
         self, batch: messages.LaneLost | messages.BatchOverdue, text: str, most: int
     ) -> Verdict:
         """Fail a request or a batch. The event names the request, as the proxy's error does."""
-        in_row = batch.in_row
-        whole = in_row >= most
-        if whole:
+        consecutive_losses = batch.consecutive_losses
+        fails_rest = consecutive_losses >= most
+        if fails_rest:
             text += (
-                f"; {in_row} requests of one batch, tried one by one, failed like this in a row, so the model is taken "
+                f"; {consecutive_losses} requests of one batch, tried one by one, failed like this in a row, so the model is taken "
                 "to be broken and the rest of the batch is not tried"
             )
         reason = with_id(text, clean(batch.request_id))
-        if batch.losses >= _POISON_LOSSES:
-            self._emit(kinds.POISON, batch.worker, reason, numbers={"losses": batch.losses})
+        if batch.lost_workers >= _POISON_LOSSES:
+            self._emit(
+                kinds.POISON, batch.worker, reason, numbers={"lost_workers": batch.lost_workers}
+            )
         else:
-            self._emit(kinds.BATCH_FAILED, batch.worker, reason, numbers={"in_row": in_row})
-        return Verdict("fail", text, whole=whole)
+            self._emit(
+                kinds.BATCH_FAILED,
+                batch.worker,
+                reason,
+                numbers={"consecutive_losses": consecutive_losses},
+            )
+        return Verdict("fail", text, fails_rest=fails_rest)
 
     def _emit(
         self, kind: kinds.EventKind, worker: str, reason: str = "", *, numbers: Mapping[str, float]

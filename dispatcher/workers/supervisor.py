@@ -584,13 +584,13 @@ class RecycleBackoff:
     """
 
     policy: RestartPolicy
-    _in_row: int = 0
+    _recycles: int = 0
 
     def pause_s(self, reason: messages.RecycleReason, *, soon: bool) -> float:
         """Return how long, in seconds, to postpone the recycling; `soon`: the worker started only recently."""
         lacks_lanes = reason is messages.RecycleReason.NO_LANE
-        self._in_row = 0 if not lacks_lanes else self._in_row + 1 if soon else 1
-        delay_s = self.policy.delay_s(self._in_row)
+        self._recycles = 0 if not lacks_lanes else self._recycles + 1 if soon else 1
+        delay_s = self.policy.delay_s(self._recycles)
         return self.policy.longest_delay_s if delay_s is None else delay_s
 
 

@@ -102,18 +102,18 @@ class Attachment:
         return self._ask(messages.LaneLost(self._registration, self.worker, **loss))
 
     def judge_overdue(
-        self, *, taken: bool, since: float | None = None, **loss: Any
+        self, *, was_read: bool, since: float | None = None, **loss: Any
     ) -> messages.Verdict:
         """Ask the dispatcher about a batch that has taken too long.
 
         Args:
-            taken: whether the worker has read the batch
+            was_read: whether the worker has read the batch
             since: when this was first asked after the worker had read the batch (`time.monotonic`), or None
             loss: further fields of `BatchOverdue`
         """
-        taken_ms = round((time.monotonic() - since) * 1000) if taken and since is not None else 0
+        read_ms = round((time.monotonic() - since) * 1000) if was_read and since is not None else 0
         question = messages.BatchOverdue(
-            self._registration, self.worker, taken, taken_ms=taken_ms, **loss
+            self._registration, self.worker, was_read, read_ms=read_ms, **loss
         )
         return self._ask(question)
 

@@ -50,13 +50,13 @@ class Overdue(Exception):
 
     Attributes:
         verdict: the dispatcher's decision about the batch
-        taken: whether the hung worker had read the batch
+        was_read: whether the hung worker had read the batch
     """
 
-    def __init__(self, verdict: messages.Verdict, *, taken: bool) -> None:
+    def __init__(self, verdict: messages.Verdict, *, was_read: bool) -> None:
         super().__init__(verdict.text)
         self.verdict = verdict
-        self.taken = taken
+        self.was_read = was_read
 
 
 class TritonPythonModel:
@@ -97,7 +97,7 @@ class TritonPythonModel:
         self._lane: Lane | None = None
         self._sent: Batch | None = None
         self._waited_on = False
-        self._taken_since: float | None = None
+        self._read_since: float | None = None
         self._batch_id = 0
         try:
             if self._streams is not None:
@@ -148,20 +148,22 @@ class TritonPythonModel:
                 if end.unread:
                     self._drop_lane()
                     return []
-                attempts.losses += 1
+                attempts.lost_workers += 1
                 verdict = self._attachment.judge_loss(**self._facts(attempts))
                 self._drop_lane()
                 return self._handle_loss(batch, attempts, verdict)
             except Overdue as overdue:
                 self._drop_lane()
-                attempts.losses += overdue.taken
-                return self._handle_loss(batch, attempts, overdue.verdict) if overdue.taken else []
+                attempts.lost_workers += overdue.was_read
+                return (
+                    self._handle_loss(batch, attempts, overdue.verdict) if overdue.was_read else []
+                )
             except Circular as circular:
                 self._drop_lane()
                 self._attachment.avoid = circular.waiting
                 return []
         except RemoteFailure as failure:
-            return self._fail(batch, attempts, failure.text, whole=True)
+            return self._fail(batch, attempts, failure.text, fails_rest=True)
         except (ArenaError, LaneError, messages.MalformedMessage) as error:
             self._drop_lane()
             return self._fail(batch, attempts, f"model {self._name}: {error}")
@@ -171,14 +173,14 @@ class TritonPythonModel:
     ) -> list[Any]:
         if attempts.lost(verdict):
             return []
-        return self._fail(batch, attempts, verdict.text, whole=verdict.whole)
+        return self._fail(batch, attempts, verdict.text, fails_rest=verdict.fails_rest)
 
     def _fail(
-        self, batch: Sequence[Any], attempts: BatchAttempts, text: str, *, whole: bool = False
+        self, batch: Sequence[Any], attempts: BatchAttempts, text: str, *, fails_rest: bool = False
     ) -> list[Any]:
-        """Fail the requests of this attempt, or all remaining ones if `whole`. Each error contains the request's id."""
+        """Fail the requests of this attempt, or all remaining ones if `fails_rest`. Each error contains the request's id."""
         first = attempts.done
-        left = batch[first : first + attempts.answered(failed=True, whole=whole)]
+        left = batch[first : first + attempts.answered(failed=True, fails_rest=fails_rest)]
         return [
             translate.unavailable(with_id(text, self._name_of(one, at)))
             for at, one in enumerate(left)
@@ -229,7 +231,7 @@ class TritonPythonModel:
             Overdue: the batch has taken too long.
             Circular: the worker itself waits for this batch.
         """
-        self._taken_since = None
+        self._read_since = None
         self._batch_id += 1
         refs = self._translator.requests(requests, lane)
         check_chain(refs, self._attachment.worker)
@@ -293,17 +295,17 @@ class TritonPythonModel:
         Raises:
             Overdue: the dispatcher considers the worker hung.
         """
-        taken = lane.all_read()
+        was_read = lane.all_read()
         verdict = self._attachment.judge_overdue(
-            taken=taken, since=self._taken_since, **self._facts(attempts)
+            was_read=was_read, since=self._read_since, **self._facts(attempts)
         )
-        if taken and self._taken_since is None:
-            self._taken_since = time.monotonic()
+        if was_read and self._read_since is None:
+            self._read_since = time.monotonic()
         if verdict.action == "wait":
             lane.set_receive_timeout(verdict.wait_s)
             self._waited_on = True
             return
-        raise Overdue(verdict, taken=taken)
+        raise Overdue(verdict, was_read=was_read)
 
     def _attach(self) -> Lane:
         lane = self._attachment.attach()
@@ -351,8 +353,8 @@ class BatchAttempts:
         done: number of requests answered so far, in order.
         end: end of this attempt, which starts at `done`.
         apart: whether the requests are tried individually.
-        losses: number of workers lost with the requests of this attempt.
-        in_row: number of individually tried requests in a row that lost a worker.
+        lost_workers: number of workers lost with the requests of this attempt.
+        consecutive_losses: number of individually tried requests in a row that lost a worker.
         taken_ns: when tritonserver passed the batch to the backend (CLOCK_MONOTONIC).
     """
 
@@ -360,8 +362,8 @@ class BatchAttempts:
     done: int = 0
     end: int = 0
     apart: bool = False
-    losses: int = 0
-    in_row: int = 0
+    lost_workers: int = 0
+    consecutive_losses: int = 0
     taken_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -373,19 +375,19 @@ class BatchAttempts:
             return None
         if self.done == self.end:  # try the next request alone; a worker was lost with it before
             self.end += 1
-            self.losses = 1
+            self.lost_workers = 1
         return slice(self.done, self.end)
 
-    def answered(self, *, failed: bool = False, whole: bool = False) -> int:
-        """Count the requests of this attempt, or all remaining ones if `whole`, as answered. Return their number."""
+    def answered(self, *, failed: bool = False, fails_rest: bool = False) -> int:
+        """Count the requests of this attempt, or all remaining ones if `fails_rest`, as answered. Return their number."""
         if not failed:
-            self.in_row = 0
-        before, self.done = self.done, self.count if whole else self.end
+            self.consecutive_losses = 0
+        before, self.done = self.done, self.count if fails_rest else self.end
         return self.done - before
 
     def lost(self, verdict: messages.Verdict) -> bool:
         """Apply the verdict about an attempt that lost a worker. Return True if its requests are tried again."""
-        self.in_row += self.apart
+        self.consecutive_losses += self.apart
         if verdict.action == "fail":
             return False
         self.apart = True
@@ -394,5 +396,9 @@ class BatchAttempts:
 
     def facts(self) -> dict[str, Any]:
         """Return the fields of `LaneLost` and `BatchOverdue` that describe this attempt."""
-        in_row = self.in_row + 1 if self.apart else 0
-        return {"losses": self.losses, "requests": self.end - self.done, "in_row": in_row}
+        consecutive_losses = self.consecutive_losses + 1 if self.apart else 0
+        return {
+            "lost_workers": self.lost_workers,
+            "requests": self.end - self.done,
+            "consecutive_losses": consecutive_losses,
+        }

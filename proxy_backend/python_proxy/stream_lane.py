@@ -240,7 +240,7 @@ class StreamLane:
                 if not flight.is_final(self._until_returned)
             ]
             if failed and text is None:
-                verdict = self._judge(losses=1, final=True)
+                verdict = self._judge(lost_workers=1, final=True)
                 text = verdict.text or f"model {self._name}: its worker is lost"
             for flight in waiting:
                 if not unread or flight.begun:
@@ -264,7 +264,7 @@ class StreamLane:
         try:
             return self.attachment.judge_loss(**loss)
         except RemoteFailure as failure:
-            return messages.Verdict("fail", failure.text, whole=True)
+            return messages.Verdict("fail", failure.text, fails_rest=True)
 
 
 # ── a batch in flight: response senders, lost workers, and whether it can be retried ─────────────────
@@ -288,30 +288,30 @@ class Flight:
         self.reschedule: list[int] = []
         self.overdue_at: float | None = None
         self.overdue_since: float | None = None
-        self.losses = 0
+        self.lost_workers = 0
         #: Number of preceding requests of the batch, in a row, that lost a worker when retried individually.
-        self.in_row = 0
-        self.whole = False  #: whether the following requests fail, too, without a retry
+        self.consecutive_losses = 0
+        self.fails_rest = False  #: whether the following requests fail, too, without a retry
         self.answered = False  #: whether a client has received a response
         self.failure: str | None = None  #: why it fails instead of being retried when its lane ends
         #: The handles of requests that other models made, which show whether their callers still wait.
         self.waiting: list[str] = []
 
-    def split_off(self, index: int, in_row: int) -> Flight:
+    def split_off(self, index: int, consecutive_losses: int) -> Flight:
         """Return a batch of one request of this batch, for a retry after a worker was lost with all of them."""
         one = Flight(())
         one.senders = [self.senders[index]]
-        one.losses = 1
+        one.lost_workers = 1
         one.taken_ns = self.taken_ns
-        one.in_row = in_row
+        one.consecutive_losses = consecutive_losses
         return one
 
     def facts(self) -> dict[str, Any]:
         """Return the fields of `LaneLost` and `BatchOverdue` that describe this batch."""
         return {
-            "losses": self.losses,
+            "lost_workers": self.lost_workers,
             "requests": len(self.senders),
-            "in_row": self.in_row + 1 if self.losses else 0,
+            "consecutive_losses": self.consecutive_losses + 1 if self.lost_workers else 0,
             "request_id": self._name(0) if len(self.senders) == 1 else "",
         }
 
@@ -328,12 +328,12 @@ class Flight:
         self.failure = self.failure or broken
         if self.failure is not None:
             return
-        first = self.losses == 0
-        self.losses += 1
-        verdict = judge(**{**self.facts(), **({"in_row": 0} if first else {})})
+        first = self.lost_workers == 0
+        self.lost_workers += 1
+        verdict = judge(**{**self.facts(), **({"consecutive_losses": 0} if first else {})})
         if verdict.action == "fail":
             self.failure = verdict.text
-            self.whole = verdict.whole
+            self.fails_rest = verdict.fails_rest
 
     def mark_begun(self, limit_s: float | None) -> None:
         """Record that the worker has begun the batch, and start its time limit."""
@@ -529,7 +529,7 @@ class StreamWatch:
         with self._lock:
             final = flight.is_final(self._until_returned)
             verdict = self.attachment.judge_overdue(
-                taken=True, since=flight.overdue_since, final=final, **flight.facts()
+                was_read=True, since=flight.overdue_since, final=final, **flight.facts()
             )
         flight.overdue_since = flight.overdue_since or now
         if verdict.action == "wait":
@@ -537,4 +537,4 @@ class StreamWatch:
             return
         flight.overdue_at = None  # the dispatcher stops the worker, which closes the lane
         if verdict.action == "fail" and not final:
-            flight.failure, flight.whole = verdict.text, verdict.whole
+            flight.failure, flight.fails_rest = verdict.text, verdict.fails_rest

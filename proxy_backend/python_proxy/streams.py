@@ -129,7 +129,7 @@ class Streams:
             flight.trace = trace_of(requests)
         try:
             while not self._send(flight, requests):
-                if flight.losses and len(requests) > 1:
+                if flight.lost_workers and len(requests) > 1:
                     self._begin_individually(flight, requests)
                     return
             for index in flight.reschedule:
@@ -147,13 +147,13 @@ class Streams:
 
     def _begin_individually(self, flight: Flight, requests: Sequence[Any]) -> None:
         """Send each request individually, after a worker was lost with all of them."""
-        in_row = 0
+        consecutive_losses = 0
         for index, request in enumerate(requests):
-            one = flight.split_off(index, in_row)
+            one = flight.split_off(index, consecutive_losses)
             self._begin(one, [request])
-            in_row = in_row + 1 if one.failure is not None else 0
+            consecutive_losses = consecutive_losses + 1 if one.failure is not None else 0
             flight.senders[index] = None  # `one` uses the sender now
-            if one.whole:
+            if one.fails_rest:
                 flight.end(translate.unavailable, one.failure or "")
                 return
 
@@ -182,7 +182,7 @@ class Streams:
                 refs = self._translator.requests(requests, lane)
                 flight.waiting = handles(refs)
                 check_chain(refs, self._attachment.worker)
-                rows, alone = self._translator.count_rows(refs), flight.losses > 0
+                rows, alone = self._translator.count_rows(refs), flight.lost_workers > 0
                 flight.sent = Batch(number, refs, flight.trace, False, alone, flight.taken_ns, rows)
                 lane.send(flight.sent)
             except LaneClosed:
@@ -228,9 +228,9 @@ class Streams:
         wait_s = self._attachment.execution_timeout_s
         since: float | None = None
         while not self._changed.wait_for(condition, wait_s):
-            taken = sent and lane.lane.all_read()
-            verdict = lane.attachment.judge_overdue(taken=taken, since=since, final=True)
-            since = since or time.monotonic() if taken else None
+            was_read = sent and lane.lane.all_read()
+            verdict = lane.attachment.judge_overdue(was_read=was_read, since=since, final=True)
+            since = since or time.monotonic() if was_read else None
             wait_s = verdict.wait_s if verdict.action == "wait" else None
             if verdict.action == "fail":  # the dispatcher stops the worker, which closes the lane
                 flight.failure = verdict.text

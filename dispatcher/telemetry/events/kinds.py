@@ -407,14 +407,14 @@ POISON = EventKind(
     "error",
     "request failed: it crashed every worker that ran it",
     "A request crashed several workers, the last one alone in its batch; it failed and is not retried.",
-    {"losses": "number of workers lost"},
+    {"lost_workers": "number of workers lost"},
 )
 BATCH_FAILED = EventKind(
     "batch_failed",
     "error",
     "requests failed",
     "The requests of a batch failed, because its worker exited or hung and the batch is not retried.",
-    {"in_row": "consecutive requests of one batch that failed this way"},
+    {"consecutive_losses": "consecutive requests of one batch that failed this way"},
 )
 
 # ── tritonserver ─────────────────────────────────────────────────────────────────────────────────

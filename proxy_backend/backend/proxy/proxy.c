@@ -111,7 +111,7 @@ static char *request_verdict(Proxy *proxy, const Buffer *request, Buffer *reply,
 {
     Reader value;
     char *failure = control_request(proxy->control, request, reply, -1);
-    *fails_rest = failure || (reply_get(reply, VERDICT_whole, &value) && msgpack_get_bool(&value));
+    *fails_rest = failure || (reply_get(reply, VERDICT_fails_rest, &value) && msgpack_get_bool(&value));
     *action = failure ? NULL : reply_text(reply, VERDICT_action);
     if (failure == NULL && *action == NULL)
         failure = strdup_printf("model %s: the dispatcher sent no verdict", proxy->model->name);
@@ -129,10 +129,10 @@ static void put_loss_report(Buffer *request, Proxy *proxy, const char *name, uin
     message_begin(request, name, fields);
     message_put_text(request, LANE_LOST_registration, proxy->model->registration);
     message_put_text(request, LANE_LOST_worker, proxy->worker);
-    message_put_int(request, LANE_LOST_losses, loss->lost_workers);
+    message_put_int(request, LANE_LOST_lost_workers, loss->lost_workers);
     message_put_bool(request, LANE_LOST_final, loss->is_final);
     message_put_int(request, LANE_LOST_requests, loss->requests);
-    message_put_int(request, LANE_LOST_in_row, loss->consecutive_losses);
+    message_put_int(request, LANE_LOST_consecutive_losses, loss->consecutive_losses);
     message_put_text(request, LANE_LOST_request_id, loss->request_id ? loss->request_id : "");
 }
 
@@ -158,8 +158,8 @@ char *proxy_report_overdue(Proxy *proxy, LossReport *loss, bool was_read, double
     else if (loss->read_ns == 0)
         loss->read_ns = clock_ns();
     put_loss_report(&request, proxy, BATCH_OVERDUE_NAME, BATCH_OVERDUE_FIELDS, loss);
-    message_put_bool(&request, BATCH_OVERDUE_taken, was_read);
-    message_put_int(&request, BATCH_OVERDUE_taken_ms, was_read ? (int64_t)((clock_ns() - loss->read_ns) / 1000000) : 0);
+    message_put_bool(&request, BATCH_OVERDUE_was_read, was_read);
+    message_put_int(&request, BATCH_OVERDUE_read_ms, was_read ? (int64_t)((clock_ns() - loss->read_ns) / 1000000) : 0);
     char *text = request_verdict(proxy, &request, &reply, &action, &loss->fails_rest);
     *retry = text == NULL && strcmp(action, "wait") != 0;
     if (text == NULL && !*retry)

@@ -266,10 +266,10 @@ static const Declared Attached = {"Attached", true, 4, Attached_fields};
 static const Field LaneLost_fields[] = {
     {"registration", true, {.kind = SHAPE_TEXT}},
     {"worker", true, {.kind = SHAPE_TEXT}},
-    {"losses", true, {.kind = SHAPE_INT}},
+    {"lost_workers", true, {.kind = SHAPE_INT}},
     {"final", false, {.kind = SHAPE_BOOL}},
     {"requests", false, {.kind = SHAPE_INT}},
-    {"in_row", false, {.kind = SHAPE_INT}},
+    {"consecutive_losses", false, {.kind = SHAPE_INT}},
     {"request_id", false, {.kind = SHAPE_TEXT}},
 };
 static const Declared LaneLost = {"LaneLost", true, 7, LaneLost_fields};
@@ -277,12 +277,12 @@ static const Declared LaneLost = {"LaneLost", true, 7, LaneLost_fields};
 static const Field BatchOverdue_fields[] = {
     {"registration", true, {.kind = SHAPE_TEXT}},
     {"worker", true, {.kind = SHAPE_TEXT}},
-    {"taken", true, {.kind = SHAPE_BOOL}},
-    {"losses", false, {.kind = SHAPE_INT}},
+    {"was_read", true, {.kind = SHAPE_BOOL}},
+    {"lost_workers", false, {.kind = SHAPE_INT}},
     {"final", false, {.kind = SHAPE_BOOL}},
     {"requests", false, {.kind = SHAPE_INT}},
-    {"in_row", false, {.kind = SHAPE_INT}},
-    {"taken_ms", false, {.kind = SHAPE_INT}},
+    {"consecutive_losses", false, {.kind = SHAPE_INT}},
+    {"read_ms", false, {.kind = SHAPE_INT}},
     {"request_id", false, {.kind = SHAPE_TEXT}},
 };
 static const Declared BatchOverdue = {"BatchOverdue", true, 9, BatchOverdue_fields};
@@ -323,7 +323,7 @@ static const Field Verdict_fields[] = {
     {"action", true, {.kind = SHAPE_TEXT, .choices = Verdict_action_choices}},
     {"text", false, {.kind = SHAPE_TEXT}},
     {"wait_s", false, {.kind = SHAPE_FLOAT}},
-    {"whole", false, {.kind = SHAPE_BOOL}},
+    {"fails_rest", false, {.kind = SHAPE_BOOL}},
 };
 static const Declared Verdict = {"Verdict", true, 4, Verdict_fields};
 

@@ -179,22 +179,22 @@ enum { ATTACHED_FIELDS = 4 };
 enum { LANE_LOST_FIELDS = 7 };
 #define LANE_LOST_registration "registration"
 #define LANE_LOST_worker "worker"
-#define LANE_LOST_losses "losses"
+#define LANE_LOST_lost_workers "lost_workers"
 #define LANE_LOST_final "final"
 #define LANE_LOST_requests "requests"
-#define LANE_LOST_in_row "in_row"
+#define LANE_LOST_consecutive_losses "consecutive_losses"
 #define LANE_LOST_request_id "request_id"
-/* Report that a batch was not answered in time. Answered with a Verdict. */
+/* Report that a batch was not answered in time. Answered with a Verdict. Other fields are those of LaneLost. */
 #define BATCH_OVERDUE_NAME "BatchOverdue"
 enum { BATCH_OVERDUE_FIELDS = 9 };
 #define BATCH_OVERDUE_registration "registration"
 #define BATCH_OVERDUE_worker "worker"
-#define BATCH_OVERDUE_taken "taken"
-#define BATCH_OVERDUE_losses "losses"
+#define BATCH_OVERDUE_was_read "was_read"
+#define BATCH_OVERDUE_lost_workers "lost_workers"
 #define BATCH_OVERDUE_final "final"
 #define BATCH_OVERDUE_requests "requests"
-#define BATCH_OVERDUE_in_row "in_row"
-#define BATCH_OVERDUE_taken_ms "taken_ms"
+#define BATCH_OVERDUE_consecutive_losses "consecutive_losses"
+#define BATCH_OVERDUE_read_ms "read_ms"
 #define BATCH_OVERDUE_request_id "request_id"
 /* Query whether a worker may call a model that itself waits for this call. */
 #define MAY_CALL_NAME "MayCall"
@@ -225,7 +225,7 @@ enum { VERDICT_FIELDS = 4 };
 #define VERDICT_action "action"
 #define VERDICT_text "text"
 #define VERDICT_wait_s "wait_s"
-#define VERDICT_whole "whole"
+#define VERDICT_fails_rest "fails_rest"
 /* Query whether a version of a model is ready; without a version, whether any is. Answered with Readiness. */
 #define ASK_READINESS_NAME "AskReadiness"
 enum { ASK_READINESS_FIELDS = 2 };

@@ -49,36 +49,41 @@ class Attached(Message, frozen=True):
 class LaneLost(Message, frozen=True):
     """Report that the lane of a worker broke after the worker had received a batch. Answered with a Verdict.
 
-    `losses` is the number of workers lost with this batch, including this one. `requests` is the number of its unanswered
-    requests. After the first loss, its requests are retried one by one, each with its own LaneLost: `in_row` is the number
-    of consecutive requests that lost a worker, including this one. `final` means that the batch cannot be retried, because
-    a part of its response has been sent to the client. `request_id` is set if there is only one request.
+    Attributes:
+        lost_workers: number of workers lost with this batch, including this one
+        final: the batch cannot be retried, because a part of its response has been sent to the client
+        requests: number of its unanswered requests
+        consecutive_losses: after the first loss, its requests are retried one by one, each with its own LaneLost; the
+            number of consecutive ones that lost a worker, including this one
+        request_id: the id of the request, if there is only one
     """
 
     registration: str
     worker: str
-    losses: int
+    lost_workers: int
     final: bool = False
     requests: int = 1
-    in_row: int = 0
+    consecutive_losses: int = 0
     request_id: str = ""
 
 
 class BatchOverdue(Message, frozen=True):
-    """Report that a batch was not answered in time. Answered with a Verdict.
+    """Report that a batch was not answered in time. Answered with a Verdict. Other fields are those of LaneLost.
 
-    `taken` means that the worker has read the batch from the lane; `taken_ms` is how long the dispatcher has known that.
-    The other fields are as in LaneLost, but `losses` counts only earlier losses.
+    Attributes:
+        was_read: whether the worker has read the batch from its lane
+        lost_workers: number of workers lost with this batch before
+        read_ms: milliseconds since the proxy first saw that the worker had read it; 0 in the first report
     """
 
     registration: str
     worker: str
-    taken: bool
-    losses: int = 0
+    was_read: bool
+    lost_workers: int = 0
     final: bool = False
     requests: int = 1
-    in_row: int = 0
-    taken_ms: int = 0
+    consecutive_losses: int = 0
+    read_ms: int = 0
     request_id: str = ""
 
 
@@ -128,14 +133,14 @@ Action = Literal["retry", "fail", "wait"]
 class Verdict(Message, frozen=True):
     """Answer to LaneLost, BatchOverdue and MayCall. `text` is the error for clients, `wait_s` how long to wait.
 
-    A batch that its worker had received is retried request by request. With `whole`, not only this request must fail,
-    but also the rest of its batch.
+    A batch that its worker had received is retried request by request. With `fails_rest`, the remaining requests of the
+    batch fail, too.
     """
 
     action: Action
     text: str = ""
     wait_s: float = 0.0
-    whole: bool = False
+    fails_rest: bool = False
 
 
 #: All messages sent or received by proxies, except Failure.

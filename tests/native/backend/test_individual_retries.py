@@ -22,16 +22,18 @@ Loss = tuple[int, int, int]
 def judge(message: Any) -> messages.Verdict:
     """Say what the dispatcher says: the second loss is the request's own, and three in a row are the model's."""
     assert not message.final
-    if isinstance(message, messages.LaneLost) and message.losses < 2:
+    if isinstance(message, messages.LaneLost) and message.lost_workers < 2:
         return messages.Verdict("retry")
-    if isinstance(message, messages.BatchOverdue) and (not message.taken or message.losses == 0):
+    if isinstance(message, messages.BatchOverdue) and (
+        not message.was_read or message.lost_workers == 0
+    ):
         return messages.Verdict("retry")
-    return messages.Verdict("fail", "guilty", whole=message.in_row >= 3)
+    return messages.Verdict("fail", "guilty", fails_rest=message.consecutive_losses >= 3)
 
 
 def losses(heard: list[Any]) -> list[Loss]:
     return [
-        (one.losses, one.requests, one.in_row)
+        (one.lost_workers, one.requests, one.consecutive_losses)
         for one in heard
         if isinstance(one, (messages.LaneLost, messages.BatchOverdue))
     ]

@@ -189,7 +189,7 @@ def test_that_a_stream_does_not_begin_is_overdue_some_time(
         program, tmp_path, [hangs], decoupled=True, judge=condemns(end), patience_s=0.2
     )
     overdue = [one for one in heard if isinstance(one, messages.BatchOverdue)]
-    assert [one.taken for one in overdue] == [bool(said)]
+    assert [one.was_read for one in overdue] == [bool(said)]
     assert answers(lines) == ["error 4 it hangs" if said else "error 4 no worker is left"]
 
 
@@ -226,7 +226,7 @@ def test_the_dispatcher_hears_for_how_long_a_batch_has_been_taken(
 
     def judge(question: Any) -> messages.Verdict:
         if isinstance(question, messages.BatchOverdue) and len(asked) < 2:
-            asked.append(question.taken_ms)
+            asked.append(question.read_ms)
             return messages.Verdict("wait", wait_s=0.1)
         return condemns(end)(question)
 

@@ -72,7 +72,7 @@ def test_a_lost_worker_is_reported_with_the_request_that_it_was_lost_with(
     seen: list[str] = []
 
     def judge(asked: Any) -> messages.Verdict:
-        guilty = asked.losses > 1
+        guilty = asked.lost_workers > 1
         return messages.Verdict("fail", "it kills") if guilty else messages.Verdict("retry")
 
     def work(lane: Lane, batch: Batch) -> Any:

@@ -101,7 +101,7 @@ def test_when_a_worker_ends_while_it_is_read_another_one_answers(
     z, y = (2 * ONES).tobytes().hex(), (3 * ONES).tobytes().hex()
     assert answers(lines)[2:] == [f"z 11 [1,4] {HEX}", f"z 11 [1,4] {z} y 11 [1,4] {y}"]
     assert asked == [1]
-    assert [one.losses for one in heard if isinstance(one, messages.LaneLost)] == [1]
+    assert [one.lost_workers for one in heard if isinstance(one, messages.LaneLost)] == [1]
     assert lines[-1] == "released 4, statistics of 4"
     assert lines.count("batch of 2 rows") == 2
 

@@ -94,7 +94,7 @@ def test_messages_of_a_former_version_are_served_if_possible(
         (messages.Attach("m#1", "p", SERVER_PID, protocol=_OTHER), "the proxy speaks protocol"),
         (messages.Attach("m#9", "p", SERVER_PID), "registration m#9 is gone"),
         (messages.LaneLost("m#9", "w1", 1), "registration m#9 is gone"),
-        (messages.BatchOverdue("m#9", "w1", taken=True), "registration m#9 is gone"),
+        (messages.BatchOverdue("m#9", "w1", was_read=True), "registration m#9 is gone"),
         (messages.Detach("m#9", "p"), "registration m#9 is gone"),
         (messages.WorkerReady("w9"), "no worker w9 belongs to this daemon"),
         (messages.WorkerFailed("w9", "", ""), "no worker w9"),
@@ -272,14 +272,14 @@ def test_a_proxy_gets_a_worker_and_verdicts(sim: SimulatedDaemon) -> None:
     assert isinstance(attached, messages.Attached)
     assert attached.execution_timeout_s == 2.0
     worker = next(one for one in sim.alive() if one.name == attached.worker)
-    waits = reported(sim, messages.BatchOverdue(key, worker.name, taken=False))
+    waits = reported(sim, messages.BatchOverdue(key, worker.name, was_read=False))
     assert isinstance(waits, messages.Verdict)
     assert waits.action == "wait"
     worker.end(in_batch=True)
     verdict = reported(sim, messages.LaneLost(key, worker.name, 1))
     assert isinstance(verdict, messages.Verdict)
     assert verdict.action == "retry"
-    failed = reported(sim, messages.LaneLost(key, worker.name, 2, in_row=1))
+    failed = reported(sim, messages.LaneLost(key, worker.name, 2, consecutive_losses=1))
     assert isinstance(failed, messages.Verdict)
     assert failed.action == "fail"
     other = reported(sim, attach(sim, lost=worker.name))

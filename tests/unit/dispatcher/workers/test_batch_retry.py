@@ -36,7 +36,7 @@ class Busy:
 
 
 def loss(spec: messages.ModelSpec = BATCHING, **facts: Any) -> messages.Verdict:
-    lost = messages.LaneLost("r", "w", **{"losses": 1, **facts})
+    lost = messages.LaneLost("r", "w", **{"lost_workers": 1, **facts})
     return asyncio.run(BatchRetry(spec, {}).on_loss(lost))
 
 
@@ -47,7 +47,7 @@ def overdue(
 
     async def judge() -> messages.Verdict:
         batch_retry = BatchRetry(spec, {"w": worker})
-        asked = messages.BatchOverdue("r", "w", **{"taken": True, **facts})
+        asked = messages.BatchOverdue("r", "w", **{"was_read": True, **facts})
         verdict = batch_retry.on_overdue(asked)
         await asyncio.gather(*batch_retry._background_tasks)
         return verdict
@@ -57,8 +57,8 @@ def overdue(
 
 def test_the_first_loss_is_retried_and_the_second_is_blamed_on_the_request() -> None:
     assert loss(requests=4).action == "retry"
-    verdict = loss(losses=2, in_row=1)
-    assert (verdict.action, verdict.whole) == ("fail", False)
+    verdict = loss(lost_workers=2, consecutive_losses=1)
+    assert (verdict.action, verdict.fails_rest) == ("fail", False)
     assert "so did 1 more before" in verdict.text
 
 
@@ -75,9 +75,9 @@ def test_batches_that_cannot_be_retried_fail(spec: messages.ModelSpec, facts: An
 
 
 def test_many_losses_in_a_row_are_blamed_on_the_model() -> None:
-    assert not loss(losses=2, in_row=7).whole
-    verdict = loss(losses=2, in_row=8)
-    assert verdict.whole
+    assert not loss(lost_workers=2, consecutive_losses=7).fails_rest
+    verdict = loss(lost_workers=2, consecutive_losses=8)
+    assert verdict.fails_rest
     assert "8 requests of one batch" in verdict.text
 
 
@@ -87,8 +87,8 @@ def test_events_name_the_request_and_the_proxy_names_it_in_the_error() -> None:
 
     async def judge() -> list[messages.Verdict]:
         batch_retry = BatchRetry(LIMITED, {"w": worker}, events=Events([reported.append]))
-        lost = messages.LaneLost("r", "gone", 2, in_row=1, request_id="order\n17")
-        overdue = messages.BatchOverdue("r", "w", taken=True, request_id="order-18")
+        lost = messages.LaneLost("r", "gone", 2, consecutive_losses=1, request_id="order\n17")
+        overdue = messages.BatchOverdue("r", "w", was_read=True, request_id="order-18")
         found = [await batch_retry.on_loss(lost), batch_retry.on_overdue(overdue)]
         await asyncio.gather(*batch_retry._background_tasks)
         return found
@@ -113,7 +113,7 @@ def test_nothing_is_retried_while_the_workers_are_being_stopped() -> None:
         (1, {"requests": 4}, "retry"),
         (1, {"requests": 1}, "fail"),  # it was alone from the beginning
         (2, {"requests": 1}, "retry"),  # it may have been merged with another lane's
-        (2, {"requests": 1, "losses": 1, "in_row": 1}, "fail"),
+        (2, {"requests": 1, "lost_workers": 1, "consecutive_losses": 1}, "fail"),
         (1, {"requests": 4, "final": True}, "fail"),
     ],
 )
@@ -123,13 +123,13 @@ def test_a_hang_is_retried_only_if_another_request_may_have_caused_it(
     spec = msgspec.structs.replace(LIMITED, max_inflight_batches=lanes)
     verdict, worker = overdue(spec, 2.5, **facts)
     assert verdict.action == action
-    assert not verdict.whole
+    assert not verdict.fails_rest
     assert worker.ended
 
 
 def test_a_model_that_always_hangs_fails_the_rest_of_the_batch() -> None:
-    verdict, _ = overdue(LIMITED, 2.5, losses=1, in_row=3)
-    assert (verdict.action, verdict.whole) == ("fail", True)
+    verdict, _ = overdue(LIMITED, 2.5, lost_workers=1, consecutive_losses=3)
+    assert (verdict.action, verdict.fails_rest) == ("fail", True)
 
 
 def test_a_batch_that_waits_for_another_lanes_batch_does_not_hang() -> None:
@@ -143,23 +143,23 @@ def test_a_lost_response_is_a_hang(busy_s: float | None) -> None:
     """The first time, the answer may be on its way."""
     verdict, worker = overdue(LIMITED, busy_s)
     assert (verdict.action, worker.ended) == ("wait", [])
-    verdict, worker = overdue(LIMITED, busy_s, taken_ms=1500)
+    verdict, worker = overdue(LIMITED, busy_s, read_ms=1500)
     assert verdict.action == "fail"
     assert "its response never arrived" in verdict.text
     assert worker.ended
-    verdict, worker = overdue(LIMITED, busy_s, taken=False)
+    verdict, worker = overdue(LIMITED, busy_s, was_read=False)
     assert (verdict.action, worker.ended) == ("wait", [])
 
 
 def test_an_overlapping_batch_is_waited_for() -> None:
     config = {"model_transaction_policy": {"decoupled": True}}
     spec = msgspec.structs.replace(LIMITED, config=config)
-    assert overdue(spec, 0.5, taken_ms=1500)[0].action == "wait"
-    assert overdue(spec, None, taken_ms=1500)[0].action == "fail"
+    assert overdue(spec, 0.5, read_ms=1500)[0].action == "wait"
+    assert overdue(spec, None, read_ms=1500)[0].action == "fail"
 
 
 def test_a_batch_that_started_when_it_was_accepted_is_waited_for() -> None:
-    assert overdue(LIMITED, 1.4, taken_ms=1500)[0].action == "wait"
+    assert overdue(LIMITED, 1.4, read_ms=1500)[0].action == "wait"
 
 
 class Ended:
@@ -186,7 +186,7 @@ class Ended:
 def test_overlapping_batches_share_the_blame(under_way: int, losses: int, action: str) -> None:
     async def judge() -> messages.Verdict:
         worker: Any = Ended(under_way)
-        lost = messages.LaneLost("r", "w", losses=losses, in_row=losses - 1)
+        lost = messages.LaneLost("r", "w", lost_workers=losses, consecutive_losses=losses - 1)
         return await BatchRetry(BATCHING, {"w": worker}).on_loss(lost)
 
     assert asyncio.run(judge()).action == action
@@ -196,7 +196,7 @@ def test_a_worker_with_overlapping_batches_enforces_the_timeout_itself() -> None
     """It is ended only when it does not: its event loop is blocked, by whichever of them."""
     verdict, worker = overdue(LIMITED, 2.0, overlaps=True)
     assert (verdict.action, worker.ended) == ("wait", [])
-    verdict, worker = overdue(LIMITED, 4.1, overlaps=True, taken_ms=2100)
+    verdict, worker = overdue(LIMITED, 4.1, overlaps=True, read_ms=2100)
     assert verdict.action == "retry"
     assert "still running after 2 s" in worker.ended[0]
-    assert overdue(LIMITED, 4.1, overlaps=True, taken_ms=2100, losses=1)[0].action == "fail"
+    assert overdue(LIMITED, 4.1, overlaps=True, read_ms=2100, lost_workers=1)[0].action == "fail"

@@ -129,14 +129,14 @@ def test_the_dispatcher_decides_about_a_batch(attachment: Attachment, control: C
     attachment.worker = "w1"
     verdict = messages.Verdict("wait", wait_s=2.0)
     control.answers = [verdict] * 3
-    assert attachment.judge_loss(losses=1, final=True) == verdict
-    attachment.judge_overdue(taken=True, since=time.monotonic() - 3, losses=2)
-    attachment.judge_overdue(taken=False, since=time.monotonic() - 3)
+    assert attachment.judge_loss(lost_workers=1, final=True) == verdict
+    attachment.judge_overdue(was_read=True, since=time.monotonic() - 3, lost_workers=2)
+    attachment.judge_overdue(was_read=False, since=time.monotonic() - 3)
     lost, overdue, unread = control.asked
     assert lost == messages.LaneLost("r1", "w1", 1, final=True)
-    assert (overdue.taken, overdue.losses) == (True, 2)
-    assert overdue.taken_ms >= 3000
-    assert (unread.taken, unread.taken_ms) == (False, 0)
+    assert (overdue.was_read, overdue.lost_workers) == (True, 2)
+    assert overdue.read_ms >= 3000
+    assert (unread.was_read, unread.read_ms) == (False, 0)
 
 
 def test_an_answer_to_something_else_breaks_the_protocol(
@@ -146,4 +146,4 @@ def test_an_answer_to_something_else_breaks_the_protocol(
     with pytest.raises(LaneError, match="to Attach: Verdict"):
         attachment.attach()
     with pytest.raises(LaneError, match="not a Verdict: Attached"):
-        attachment.judge_loss(losses=1)
+        attachment.judge_loss(lost_workers=1)

@@ -13,67 +13,71 @@ RETRY, FAIL = Verdict("retry"), Verdict("fail", "no more")
 def test_all_are_tried_at_once_and_answered() -> None:
     attempts = BatchAttempts(3)
     assert attempts.next() == slice(0, 3)
-    assert attempts.facts() == {"losses": 0, "requests": 3, "in_row": 0}
+    assert attempts.facts() == {"lost_workers": 0, "requests": 3, "consecutive_losses": 0}
     assert attempts.answered() == 3
     assert attempts.next() is None
 
 
 def test_after_a_loss_each_is_tried_by_itself() -> None:
     attempts = BatchAttempts(3)
-    attempts.losses += 1
+    attempts.lost_workers += 1
     assert attempts.lost(RETRY)
     tried = []
     while (now := attempts.next()) is not None:
         tried.append(now)
         # Each was lost with the others once, and is asked about by itself.
-        assert attempts.facts() == {"losses": 1, "requests": 1, "in_row": 1}
+        assert attempts.facts() == {"lost_workers": 1, "requests": 1, "consecutive_losses": 1}
         attempts.answered()
     assert tried == [slice(0, 1), slice(1, 2), slice(2, 3)]
 
 
 @pytest.mark.parametrize(
-    ("poisonous", "in_row"),
+    ("poisonous", "consecutive_losses"),
     [
         ([True, True, True], [1, 2, 3]),
         ([True, False, True], [1, 2, 1]),
         ([False, False, True], [1, 1, 1]),
     ],
 )
-def test_losses_one_after_the_other_are_counted(poisonous: list[bool], in_row: list[int]) -> None:
-    """`in_row` is what the dispatcher would be told if the request at hand lost a worker, too."""
+def test_losses_one_after_the_other_are_counted(
+    poisonous: list[bool], consecutive_losses: list[int]
+) -> None:
+    """`consecutive_losses` is what the dispatcher would be told if the request at hand lost a worker, too."""
     attempts = BatchAttempts(len(poisonous))
-    attempts.losses += 1
+    attempts.lost_workers += 1
     attempts.lost(RETRY)
     reported = []
     for poison in poisonous:
         attempts.next()
-        reported.append(attempts.facts()["in_row"])
-        assert attempts.facts()["losses"] == 1  # with the others; not those that the last one lost
+        reported.append(attempts.facts()["consecutive_losses"])
+        assert (
+            attempts.facts()["lost_workers"] == 1
+        )  # with the others; not those that the last one lost
         if poison:
-            attempts.losses += 1
+            attempts.lost_workers += 1
             assert not attempts.lost(FAIL)
         attempts.answered(failed=poison)
-    assert reported == in_row
+    assert reported == consecutive_losses
     assert attempts.next() is None
 
 
 def test_a_request_that_is_tried_again_loses_a_second_worker() -> None:
     attempts = BatchAttempts(2)
-    attempts.losses += 1
+    attempts.lost_workers += 1
     attempts.lost(RETRY)
     attempts.next()
-    attempts.losses += 1
+    attempts.lost_workers += 1
     assert attempts.lost(RETRY)
     assert attempts.next() == slice(0, 1)
-    assert attempts.facts() == {"losses": 2, "requests": 1, "in_row": 2}
+    assert attempts.facts() == {"lost_workers": 2, "requests": 1, "consecutive_losses": 2}
 
 
 def test_the_rest_of_a_batch_may_be_answered_with_one() -> None:
     attempts = BatchAttempts(4)
-    attempts.losses += 1
+    attempts.lost_workers += 1
     attempts.lost(RETRY)
     attempts.next()
     attempts.answered()
     attempts.next()
-    assert attempts.answered(failed=True, whole=True) == 3
+    assert attempts.answered(failed=True, fails_rest=True) == 3
     assert attempts.next() is None

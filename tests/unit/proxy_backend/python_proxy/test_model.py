@@ -103,7 +103,10 @@ def test_a_batch_that_was_read_is_asked_about(harness: ProxyHarness) -> None:
     worker = harness.worker(once(hang_up))
     harness.verdicts = [messages.Verdict("retry")]
     assert reported(harness.load().execute(requests("a"))) == [("a", INTERNAL)]
-    lost = [(one.losses, one.requests, one.in_row) for one in harness.heard(messages.LaneLost)]
+    lost = [
+        (one.lost_workers, one.requests, one.consecutive_losses)
+        for one in harness.heard(messages.LaneLost)
+    ]
     assert lost == [(1, 1, 0)]
     assert [one.alone for one in worker.batches] == [False, True]
 
@@ -127,14 +130,20 @@ def test_requests_that_lost_a_worker_together_are_tried_each_by_itself(
     ]
     ids = [[one.request_id for one in batch.requests] for batch in worker.batches]
     assert ids == [["a", "poison", "b"], ["a"], ["poison"], ["b"]]
-    lost = [(one.losses, one.requests, one.in_row) for one in harness.heard(messages.LaneLost)]
+    lost = [
+        (one.lost_workers, one.requests, one.consecutive_losses)
+        for one in harness.heard(messages.LaneLost)
+    ]
     assert lost == [(1, 3, 0), (2, 1, 1)]
     assert [one.request_id for one in harness.heard(messages.LaneLost)] == ["", "poison"]
 
 
 def test_the_verdict_may_end_the_whole_batch(harness: ProxyHarness) -> None:
     harness.worker(hang_up)
-    harness.verdicts = [messages.Verdict("retry"), messages.Verdict("fail", "enough", whole=True)]
+    harness.verdicts = [
+        messages.Verdict("retry"),
+        messages.Verdict("fail", "enough", fails_rest=True),
+    ]
     answers = reported(harness.load().execute(requests("a", "b", "c")))
     assert answers == [(f"enough [request id: {one}]", UNAVAILABLE) for one in "abc"]
 
@@ -167,7 +176,7 @@ def test_a_batch_that_takes_long_is_waited_for_as_the_dispatcher_says(
     harness.verdicts = [messages.Verdict("wait", wait_s=60.0)]
     assert reported(harness.load().execute(requests("a"))) == [("a", INTERNAL)]
     (overdue,) = harness.heard(messages.BatchOverdue)
-    assert (overdue.taken, overdue.losses, overdue.taken_ms) == (True, 0, 0)
+    assert (overdue.was_read, overdue.lost_workers, overdue.read_ms) == (True, 0, 0)
     assert answered == ["now"]
 
 

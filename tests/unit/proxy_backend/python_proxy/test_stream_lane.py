@@ -61,7 +61,12 @@ def test_requests_that_are_refused_are_no_part_of_it_any_longer() -> None:
     flight.refuse(["is no text", None])
     assert first.sent == [(("is no text", TritonError.INVALID_ARG), FINAL)]
     assert flight.senders == [second]
-    assert flight.facts() == {"losses": 0, "requests": 1, "in_row": 0, "request_id": ""}
+    assert flight.facts() == {
+        "lost_workers": 0,
+        "requests": 1,
+        "consecutive_losses": 0,
+        "request_id": "",
+    }
 
 
 def test_the_error_of_a_stream_between_models_goes_by_its_handle() -> None:
@@ -117,7 +122,7 @@ def test_a_loss_counts_and_the_verdict_decides() -> None:
 
     def judge(**facts: Any) -> Verdict:
         asked.append(facts)
-        return Verdict("retry") if len(asked) == 1 else Verdict("fail", "it kills", whole=True)
+        return Verdict("retry") if len(asked) == 1 else Verdict("fail", "it kills", fails_rest=True)
 
     flight, _ = flight_of(2)
     flight.mark_begun(5.0)
@@ -127,13 +132,18 @@ def test_a_loss_counts_and_the_verdict_decides() -> None:
     flight.prepare_retry()
     assert not flight.begun
     assert vars(flight)["overdue_at"] is None
-    one = flight.split_off(1, in_row=1)
-    assert one.facts() == {"losses": 1, "requests": 1, "in_row": 2, "request_id": ""}
+    one = flight.split_off(1, consecutive_losses=1)
+    assert one.facts() == {
+        "lost_workers": 1,
+        "requests": 1,
+        "consecutive_losses": 2,
+        "request_id": "",
+    }
     one.judge_retry(judge, None)
-    assert (one.failure, one.whole) == ("it kills", True)
+    assert (one.failure, one.fails_rest) == ("it kills", True)
     assert asked == [
-        {"losses": 1, "requests": 2, "in_row": 0, "request_id": ""},
-        {"losses": 2, "requests": 1, "in_row": 2, "request_id": ""},
+        {"lost_workers": 1, "requests": 2, "consecutive_losses": 0, "request_id": ""},
+        {"lost_workers": 2, "requests": 1, "consecutive_losses": 2, "request_id": ""},
     ]
 
 

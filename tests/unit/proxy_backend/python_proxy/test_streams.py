@@ -135,7 +135,7 @@ def test_a_batch_that_had_begun_fails_with_its_worker(make: Callable[..., Proxy]
     eventually(lambda: ended(first), "it is answered")
     assert error(first) == FAIL.text
     assert error(second) is None
-    assert proxy.attachment.asked == [{"losses": 1, "final": True}]
+    assert proxy.attachment.asked == [{"lost_workers": 1, "final": True}]
 
 
 def test_its_end_does_not_wait_for_a_server_that_takes_no_answers(
@@ -177,7 +177,9 @@ def test_requests_not_yet_started_are_retried_individually(
     assert error(first) == FAIL.text
     assert error(second) is None
     reported = proxy.attachment.asked
-    assert [(one["losses"], one["requests"], one["in_row"]) for one in reported] == [
+    assert [
+        (one["lost_workers"], one["requests"], one["consecutive_losses"]) for one in reported
+    ] == [
         (1, 2, 0),
         (2, 1, 1),
     ]
@@ -242,7 +244,7 @@ def test_a_batch_that_takes_too_long_is_asked_about(
     proxy.lose(worker)  # as the dispatcher has it end
     eventually(lambda: ended(sender), "it is answered")
     first, second, *_ = proxy.attachment.asked
-    assert (first["taken"], first["since"]) == (True, None)
+    assert (first["was_read"], first["since"]) == (True, None)
     assert second["since"] is not None
     assert error(sender) == FAIL.text
 

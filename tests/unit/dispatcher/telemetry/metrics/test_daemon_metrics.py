@@ -156,12 +156,12 @@ def test_retries_and_poison_are_counted(sim: SimulatedDaemon) -> None:
         sim.loop.run(sim.handle(message))
         sim.advance(5.0)
 
-    lost(losses=1, requests=3)
-    lost(losses=2, requests=3, in_row=1)
+    lost(lost_workers=1, requests=3)
+    lost(lost_workers=2, requests=3, consecutive_losses=1)
     reported = model(sim)
     assert (reported.retries, reported.poison) == (3, 1)
     assert reported.work.failed == {"lost": 1}
-    lost(losses=1, requests=2, final=True)
+    lost(lost_workers=1, requests=2, final=True)
     assert model(sim).work.failed == {"lost": 3}
 
 
