@@ -194,7 +194,7 @@ class Daemon:
             return
         starts.deploy_suspended_models(self._may_load_lazily)
         loaded = await start_server(services.server, services.config, starts.preload_at_first_start)
-        await starts.have_loaded(loaded)
+        await starts.record_preloaded(loaded)
         services.server_watch.emit_started()
 
     def _may_load_lazily(self, spec: messages.ModelSpec) -> bool:

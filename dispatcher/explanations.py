@@ -99,7 +99,7 @@ class Explainer:
     def _info(self, name: str) -> messages.ModelInfo | None:
         """Return a model's description, even while it is starting; None if it is unknown."""
         infos = self._status.model_infos()
-        starting = self._registry.served.beginning(name)
+        starting = self._registry.served.find_starting(name)
         if starting is not None:
             infos.append(self._status.model_info(starting))
         return next((one for one in infos if one.name == name), None)

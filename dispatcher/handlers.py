@@ -391,7 +391,7 @@ class WorkerHandlers:
         if worker.not_ready_reason != (
             None if message.ready else message.why
         ):  # otherwise it is a repetition
-            await registration.pool.hear_readiness(worker, ready=message.ready, why=message.why)
+            await registration.pool.record_readiness(worker, ready=message.ready, why=message.why)
 
     async def worker_ended(
         self, peer: Peer, message: messages.WorkerEnded, payloads: Payloads
@@ -464,7 +464,7 @@ class ProxyHandlers:
         registration = self.registry.served.by_key(message.registration)
         server = self.server.check_proxy(message.pid)
         stub = None if server == message.pid else message.pid
-        registration.proxies.seen(message.instance, stub, server)
+        registration.proxies.watch(message.instance, stub, server)
         self._check_start_not_delayed(registration)
         attached = await registration.pool.proxies.route(
             message.instance, message.lost, message.avoid, message.version, batch=message.batch

@@ -1,4 +1,4 @@
 """Models registered by clients: admission, deployment, replacement, persistence, restore, and removal.
 
-Belongs here: registrations and the registry that holds them. May import: workers and what is below them.
+Belongs here: registrations, and the operations on them. May import: workers and what is below them.
 """

@@ -1,4 +1,4 @@
-"""Checks that a registration must pass before anything is started: name, payloads, cache, devices."""
+"""Checks of a registration before anything is started: name, payloads, response cache, devices."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _log = structlog.get_logger("pytriton.dispatcher")
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 #: File names are limited to 255 bytes; the longest one derived from a model's name is its log file.
 _MAX_NAME_LEN = 200
-#: Maximum number of instances of a model. Each one is a process.
+#: Maximum number of workers of a model. Each one is a process.
 MAX_WORKERS = 1024
 #: Maximum number of lanes per worker. Each one is a proxy, which is a process too.
 MAX_LANES = 16
 #: Maximum number of concurrent batches or streams of an asynchronous callable in one worker. Each batch occupies a
 #: thread of tritonserver.
 MAX_CONCURRENCY = 1024
-#: Longest time that a provisional model can outlive the client that registered it.
+#: Maximum duration of a lease: a provisional model outlives its client at most for this long.
 MAX_LEASE_S = 3600
 _LEASE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -34,7 +34,7 @@ def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
     """Refuse a registration that would be invalid on any machine.
 
     Raises:
-        RemoteFailure: the name, the number of workers or the payloads are invalid.
+        RemoteFailure: the name, the number of workers or a payload is invalid.
     """
     _check_name(spec.name)
     _check_instances(spec)
@@ -44,9 +44,9 @@ def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
 def check_cache(
     spec: messages.ModelSpec, config: DaemonConfig, *, frontend_is_native: bool
 ) -> None:
-    """Refuse a model that uses the response cache if the daemon has none; tritonserver would only log it.
+    """Refuse a model that enables the response cache if the daemon has none. tritonserver would only log this.
 
-    With NVIDIA's frontend the model is served without the cache, and a warning is logged.
+    NVIDIA's frontend serves the model without the cache, and a warning is logged.
 
     Raises:
         RemoteFailure: the model enables the response cache, and the daemon has none.
@@ -65,7 +65,7 @@ def check_cache(
         _log.warning(
             "model is served without the response cache",
             model=spec.name,
-            reason="NVIDIA's frontend serves, and the key of Triton's own cache lacks parameters, headers, shapes and "
+            reason="NVIDIA's frontend is in use, and the key of Triton's own cache lacks parameters, headers, shapes and "
             "requested outputs: a client could get the answer to another request",
             fix="set frontend to native",
         )
@@ -97,7 +97,7 @@ def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, call
 
 
 def why_it_cannot_suspend(spec: messages.ModelSpec) -> str:
-    """Return why the model's workers cannot be suspended; "" if they can."""
+    """Return the reason why a model cannot be suspended; "" if it can."""
     if "sequence_batching" in spec.config:
         return "a sequence is bound to one instance, which cannot be stopped"
     if spec.isolation == "thread":
@@ -109,7 +109,7 @@ def check_devices(spec: messages.ModelSpec) -> None:
     """Refuse GPUs that do not exist. A worker's CUDA would silently fall back to the CPU or fail late.
 
     Raises:
-        RemoteFailure: according to the device files, this machine does not have one of the GPUs.
+        RemoteFailure: the machine has no device file for one of the GPUs.
     """
     for device in filter(None, spec.devices):
         why = gpus.missing(device)
@@ -131,7 +131,8 @@ def check_free(
         is_restoring: whether a model of this name is being restored
 
     Raises:
-        RemoteFailure: the name is taken, or about to be, and `replace` is not set; or the current model is provisional.
+        RemoteFailure: the name is taken or about to be restored, and `replace` is not set; or the current model is
+            provisional.
     """
     name = request.spec.name
     why = ""
@@ -185,8 +186,8 @@ def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or name in (".", "..") or len(name) > _MAX_NAME_LEN:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"{name[:80]!r} cannot be a model's name: letters, digits, dots, underscores and dashes, "
-            f"at most {_MAX_NAME_LEN} of them",
+            f"{name[:80]!r} cannot be a model's name: use at most {_MAX_NAME_LEN} letters, digits, dots, underscores "
+            "and dashes",
         )
 
 
@@ -194,8 +195,8 @@ def _check_instances(spec: messages.ModelSpec) -> None:
     if slot_count(spec) > MAX_WORKERS:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"{spec.instances} instances and {spec.standby_workers} standby workers: at most {MAX_WORKERS} in total, since each is a "
-            "process of its own",
+            f"{spec.instances} instances and {spec.standby_workers} standby workers: at most {MAX_WORKERS} workers are "
+            "allowed, since each is a separate process",
         )
     for option in ("memory_request", "gpu_memory_request"):
         size = getattr(spec, option)
@@ -214,11 +215,7 @@ def _check_instances(spec: messages.ModelSpec) -> None:
 
 
 def _check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
-    """Refuse a registration whose numbers of instances, devices and payloads do not match.
-
-    Raises:
-        RemoteFailure: they do not match.
-    """
+    """Refuse a registration whose numbers of instances, devices and payloads do not match. Raises RemoteFailure."""
     if spec.autoscale is not None:
         check_autoscale(spec, spec.autoscale, callables=len(payloads) - spec.check)
     if spec.instances < 1:
@@ -237,8 +234,8 @@ def _check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None
     if spec.standby_workers and callables > 1:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"standby_workers={spec.standby_workers} with a list of callables: a standby worker stands in for any instance, so "
-            "all have to serve the same callable",
+            f"standby_workers={spec.standby_workers} with a list of callables: a standby worker can replace any instance, so "
+            "all instances must have the same callable",
         )
     if spec.autoscale is None and spec.devices and len(spec.devices) != spec.instances:
         raise RemoteFailure(

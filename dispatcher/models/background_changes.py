@@ -1,4 +1,4 @@
-"""Changes that the daemon makes on its own: autoscaling and suspending. Requests from clients preempt them."""
+"""Changes by the daemon itself: autoscaling and suspension. Requests from clients preempt them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pytriton.dispatcher.workers.pool import report_to_nobody
 
 
 class BackgroundChanges:
-    """The background changes under way, by model, for the autoscaler and the memory budget.
+    """The background changes in progress, for the autoscaler and the memory budget.
 
     Args:
         reservations: the names of models that are being changed
         served: the models
         server: tritonserver
-        grace_s: returns the grace period for batches in flight, in seconds
+        grace_s: returns the grace period for running batches, in seconds
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class BackgroundChanges:
     ) -> bool:
         """Scale a model to the number of instances that its load needs. Return whether it was scaled.
 
-        With 0 instances the model is suspended if it is idle. A client's request for the model preempts and undoes the
-        change. The number is not persisted: after a restart the model starts with the last number that a client set.
+        With 0 instances, suspend the model if it is idle. A client's request for the model preempts and undoes the
+        change. The number is not persisted: after a restart the model has the last number that a client set.
 
         Raises:
             RemoteFailure: a new worker failed; the change was undone.
@@ -59,7 +59,7 @@ class BackgroundChanges:
             if not instances and registration.ready and not registration.pool.busy:
                 await registration.suspend(idle_s, grace_s)
 
-        return await self._make(registration.spec.name, change)
+        return await self._apply(registration.spec.name, change)
 
     async def suspend(self, registration: Registration, idle_s: float, why: str) -> bool:
         """Suspend a model to free resources for others, if it is idle. Return whether it was suspended."""
@@ -70,14 +70,14 @@ class BackgroundChanges:
             if registration.pool.answered_if_idle() is not None:
                 await registration.suspend(idle_s, self._grace_s(), why)
 
-        await self._make(registration.spec.name, change)
+        await self._apply(registration.spec.name, change)
         return registration.pool.suspension.suspended
 
     def is_quiescent(self, registration: Registration) -> bool:
-        """Return whether no change is under way and the model either serves or is crash looping."""
+        """Return whether no change is in progress and the model either serves or is in a crash loop."""
         is_there = self._serves(registration) or (
             self._is_current(registration)
-            and registration.in_triton.is_out
+            and registration.in_triton.is_unloaded_by_daemon
             and registration.pool.is_crash_looping
         )
         return is_there and self._reservations.is_free(registration.spec.name)
@@ -90,8 +90,8 @@ class BackgroundChanges:
         may_be = self._server.placed.is_set() and not (self._stopping or self._held)
         return current is registration and self._server.ready and may_be
 
-    async def _make(self, name: str, change: Callable[[], Awaitable[object]]) -> bool:
-        """Make a change unless the model is already being changed. Return whether it was made.
+    async def _apply(self, name: str, change: Callable[[], Awaitable[object]]) -> bool:
+        """Make a change unless the model is being changed already. Return whether it was made.
 
         Raises:
             RemoteFailure: the change failed.
@@ -109,7 +109,7 @@ class BackgroundChanges:
         return True
 
     async def preempt(self, name: str) -> None:
-        """Cancel the background change of a model because a client wants to change it. Wait until it is undone."""
+        """Cancel the background change of a model, because a client wants to change it. Wait until the change is undone."""
         task = self._tasks.get(name)
         if task is not None:
             task.cancel()
@@ -122,7 +122,7 @@ class BackgroundChanges:
             task.cancel()
 
     def hold(self) -> None:
-        """Cancel all background changes and make none until `release`. Until then no model resumes; batches wait."""
+        """Cancel all background changes. Until `release` is called, make none and resume no model; batches wait."""
         self._held = True
         for task in self._tasks.values():
             task.cancel()
@@ -134,4 +134,4 @@ class BackgroundChanges:
         self._held = False
         for registration in list(self._served.keys.values()):
             registration.pool.suspension.held = False
-            await registration.pool.wake()
+            await registration.pool.notify_waiters()

@@ -1,4 +1,4 @@
-"""Models that are unregistered when a process exits: client-bound ones, and those that run in its threads."""
+"""Models that are unregistered when a process exits: client-bound models, and models in its threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ClientBoundModels:
     """Models that are served until the process that registered them exits.
 
     Args:
-        end: unregisters a model unless that has already happened
+        end: unregisters a model, unless it has been unregistered already
     """
 
     def __init__(self, end: Callable[[Registration], Awaitable[None]]) -> None:
@@ -32,7 +32,7 @@ class ClientBoundModels:
         self._ending: set[asyncio.Task[None]] = set()
 
     def add(self, registration: Registration, pid: int) -> None:
-        """Unregister a model when the process exits. If the kernel cannot watch the process, the model is kept."""
+        """Unregister a model when the process exits. If the process cannot be watched, the model stays registered."""
         if pid in self._of:
             self._of[pid].add(registration)
             return
@@ -49,12 +49,12 @@ class ClientBoundModels:
         stop_watching = when_exited(pid, vanished)
 
     def owner_of(self, registration: Registration) -> int | None:
-        """Return the pid that a registration is bound to, or None."""
+        """Return the pid of the process that a registration is bound to, or None."""
         return next((pid for pid, those in self._of.items() if registration in those), None)
 
     @property
     def ending(self) -> bool:
-        """Return whether a model is being unregistered, or is about to be."""
+        """Whether a client-bound model is being unregistered, or is about to be."""
         return bool(self._ending)
 
     async def _take_down(self, registration: Registration) -> None:
@@ -72,7 +72,7 @@ class HostedModels:
     """Models that run in threads of the process that registered them, their registrant.
 
     Args:
-        end: unregisters a model unless its name now belongs to another one
+        end: unregisters a model, unless another one has replaced it
     """
 
     def __init__(self, end: Callable[[Registration], Awaitable[None]]) -> None:
@@ -80,7 +80,7 @@ class HostedModels:
         self._ending: set[asyncio.Task[None]] = set()
 
     def expect(self, registration: Registration, registrant: Registrant) -> None:
-        """Unregister a model when its registrant exits, unless the registrant was released first."""
+        """Unregister a model when its registrant exits, unless the registrant is released before."""
         registrant.ended.add_done_callback(partial(self._orphaned, registration, registrant.pid))
 
     def _orphaned(self, registration: Registration, pid: int, ended: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""A registration's current declaration and its payloads, and what `status` shows of a declaration."""
+"""The current declaration of a registration, its payloads, and the fields of `status` derived from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytriton.dispatcher.workers.worker_process import thread_share
 
 
 class CurrentDeclaration:
-    """One registration's declaration and payloads.
+    """Declaration and payloads of one registration.
 
     Args:
         entry: what the client sent, or what the state directory contains
@@ -24,7 +24,7 @@ class CurrentDeclaration:
         spec: the declaration; scaling replaces it.
         registered_at: when it was registered, in seconds since the epoch.
         serial: its position in the state directory's order if it was restored from there, else 0.
-        proxied: the number of instances that keep their Python proxies even after scaling down.
+        proxied: number of instances that keep their Python proxies even after the model is scaled down.
     """
 
     def __init__(self, entry: Entry) -> None:
@@ -50,15 +50,15 @@ class CurrentDeclaration:
         return Entry(0, self.registered_at, self.spec, self._payloads)
 
     def payloads(self, instance: int) -> list[bytes]:
-        """Return the pickled callable of an instance, and its check if there is one."""
+        """Return the pickled callable of an instance, followed by the model's check if it has one."""
         callables = self._payloads[: self._callables]
         own = callables[instance if len(callables) > 1 else 0]
         return [own, *self._payloads[len(callables) :]]
 
     def scaled(self, instances: int, autoscale: messages.Autoscale | None) -> messages.ModelSpec:
-        """Return the declaration with a different number of instances.
+        """Return the declaration with another number of instances.
 
-        All devices are kept, since they are assigned in turn and the model may be scaled up again.
+        It keeps all devices: they are assigned in turn, and the model may be scaled up again.
 
         Raises:
             RemoteFailure: the model cannot have this number of instances, or cannot be autoscaled this way.
@@ -79,38 +79,38 @@ class CurrentDeclaration:
         return msgspec.structs.replace(spec, instances=instances, autoscale=autoscale)
 
     def keep_proxies(self) -> None:
-        """Keep loads from ending Python proxies that may have open streams, which they could no longer answer.
+        """Keep the Python proxies of a decoupled model when it is scaled down, because they may have open streams.
 
-        tritonserver 2.51 does not listen to a stub that it is ending, and the stub waits for that forever. So the
-        existing proxies keep serving their streams while their workers are retired.
+        tritonserver 2.51 ignores the responses of a stub that it is stopping, and the stub waits forever. So the
+        proxies keep serving their streams while their workers are stopped.
         """
         if self.is_decoupled:
             self.proxied = max(self.proxied, self.spec.instances)
 
     @property
     def is_decoupled(self) -> bool:
-        """Return whether the model may answer a request with any number of responses."""
+        """Whether the model may answer a request with any number of responses."""
         policy = self.spec.config.get("model_transaction_policy", {})
         return bool(policy.get("decoupled"))
 
     @property
     def queue_delay_s(self) -> float:
-        """How long a request may wait in Triton's queue to be batched, in seconds."""
+        """Maximum time that a request waits in Triton's queue to be batched, in seconds."""
         batching = self.spec.config.get("dynamic_batching", {})
         return float(batching.get("max_queue_delay_microseconds", 0)) / 1e6
 
     @property
     def is_bound_to_proxies(self) -> bool:
-        """Return whether the model's proxies hold state beyond a request, so they should be kept where possible.
+        """Whether the model's proxies hold state beyond a request, so that they should be kept where possible.
 
-        A new load forgets which sequences have begun. Triton also keeps all previous proxies of a decoupled model for
-        as long as a client holds the stream open on which it was answered.
+        A new load forgets which sequences have begun. Triton also keeps all previous proxies of a decoupled model while
+        a client keeps the gRPC stream of a response open.
         """
         return self.is_decoupled or "sequence_batching" in self.spec.config
 
     @property
     def _callables(self) -> int:
-        """The number of callables: one, or one per instance. The check follows them."""
+        """The number of callables: one, or one for each instance. The payload of the check follows them."""
         return len(self._payloads) - self.spec.check
 
 
@@ -120,7 +120,7 @@ def info_of(
     registered_at: float,
     instances: Sequence[messages.InstanceInfo] = (),
 ) -> messages.ModelInfo:
-    """Return the status fields given by the specification. Callers add the rest."""
+    """Return the status of a model as far as its specification determines it. Callers add the rest."""
     return messages.ModelInfo(
         name=spec.name,
         version=spec.version,

@@ -1,6 +1,6 @@
-"""Deployment of models: how a model starts to serve, replaces another one, and is removed.
+"""Deployment of models: serving a new one, replacing one, and removing one.
 
-Each change is all-or-nothing, and each name has at most one change at a time.
+A change is all or nothing, and each name has at most one change at a time.
 
 write entry (uncommitted) ──▶ workers, tritonserver ──▶ commit, take the name ──▶ stop the previous registration
                                        └─ failure: undo everything; the previous registration keeps serving
@@ -45,37 +45,37 @@ from pytriton.dispatcher.workers.memory_account import MemoryAccounts
 from pytriton.dispatcher.workers.pool import AdoptWorker, ReportProgress
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.supervisor import RestartPolicy
-from pytriton.dispatcher.workers.suspension import WakeBounds
+from pytriton.dispatcher.workers.suspension import ResumeBounds
 from pytriton.dispatcher.workers.worker_process import WorkerStarter
 
 _log = structlog.get_logger(__name__)
 
-#: Called at the moment when a registration starts to serve.
+#: Called when a registration starts to serve.
 OnServed = Callable[[Registration], None]
 #: Called just before a change begins; raises RemoteFailure if the change is no longer wanted.
 StillWanted = Callable[[], object]
 
 
 class Reservations:
-    """The names being registered, unregistered or scaled, with the task that does it."""
+    """The names of models being registered, unregistered or scaled, each with the task that does this."""
 
     def __init__(self) -> None:
         self._busy: dict[str, asyncio.Task[object]] = {}
         self._rolled_back: set[str] = set()
 
     def is_free(self, name: str) -> bool:
-        """Return whether a name is not being changed."""
+        """Return whether no change of this name is in progress."""
         return name not in self._busy
 
     def holder(self, name: str) -> asyncio.Task[object] | None:
-        """Return the task that is changing a name, or None."""
+        """Return the task that is changing this name, or None."""
         return self._busy.get(name)
 
     def check(self, name: str) -> None:
-        """Check that a name is not being changed.
+        """Check that no change of this name is in progress.
 
         Raises:
-            RemoteFailure: it is being changed.
+            RemoteFailure: a change is in progress.
         """
         if name in self._busy:
             raise RemoteFailure(
@@ -101,7 +101,7 @@ class Reservations:
 
     @contextmanager
     def rolling_back(self, name: str) -> Iterator[None]:
-        """Mark a reserved name as being rolled back until the block ends."""
+        """Mark a reserved name as being rolled back during the block."""
         self._rolled_back.add(name)
         try:
             yield
@@ -109,34 +109,34 @@ class Reservations:
             self._rolled_back.discard(name)
 
     async def until_rolled_back(self, name: str) -> None:
-        """Wait until no change of the name is being rolled back."""
+        """Wait until the rollback of a change of this name is done, if there is one."""
         while name in self._rolled_back:
             await asyncio.wait([self._busy[name]])
 
     async def until_free(self, name: str) -> None:
-        """Wait until the name is not being changed."""
+        """Wait until no change of this name is in progress."""
         while name in self._busy:
             await asyncio.wait([self._busy[name]])
 
     async def until_all_free(self) -> None:
-        """Wait until all current holders of names have ended."""
+        """Wait until all tasks that currently hold a name are done."""
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
 
 
 class ModelDeployer:
-    """The only place that changes which models are served.
+    """Deploys, replaces and removes models; nothing else changes the table of registrations.
 
     Args:
-        config: of the daemon; `use` replaces it
+        config: settings of the daemon; `use` replaces them
         rundir: contains tritonserver's repository
         server: loads the proxies
         start_worker: starts the workers of all registrations
         store: the persisted models
         restoring: the persisted models that are not served yet
-        served: the table to change
-        hosted: unregisters models that run in threads of a process when that process exits
+        served: the table of registrations
+        hosted: unregisters a model in threads of a process when that process exits
         accounts: the memory used by each model
-        events: receives decisions about models
+        events: receives events about models
 
     Attributes:
         changes: notified when a model starts or stops being served.
@@ -168,7 +168,7 @@ class ModelDeployer:
         self._served = served
         self._hosted = hosted
         self._events = events
-        #: The number of the last registration.
+        #: Number of the last registration.
         self.serial = 0
         self._registering: set[asyncio.Task[object]] = set()
         self._is_stopping = False
@@ -183,18 +183,18 @@ class ModelDeployer:
         self.prestarted.max_workers = config.prestarted_workers
 
     def server_wait(self, name: str, done: str, report: ReportProgress) -> ServerWait:
-        """Return the wait policy of a request; `done` completes "model m was not ..."."""
+        """Return an object that waits on behalf of a request; `done` completes the error "model m was not ..."."""
         what = f"model {name} was not {done}"
         return ServerWait(
             what, self._server, self._restoring, report, self._config.server_wait_timeout_s
         )
 
     def is_deploying(self, name: str) -> bool:
-        """Return whether a model of this name is being deployed. Includes stopping the previous registration."""
+        """Return whether a model of this name is being deployed, or the one that it replaced is being stopped."""
         return self.reservations.holder(name) in self._registering
 
     async def cancel_all(self) -> None:
-        """Cancel the registrations under way. Return when no model is being changed."""
+        """Cancel all registrations in progress. Return once no model is being changed."""
         self._is_stopping = True
         for task in self._registering:
             task.cancel()
@@ -218,12 +218,12 @@ class ModelDeployer:
             former: the registration that serves the name now
             report: sends progress to the client
             persistence: whether the model is persisted
-            registrant: the process in whose threads it runs
-            on_served: see OnServed; called even if the client cancels immediately afterwards
+            registrant: the process whose threads run the model; None for worker processes
+            on_served: called when the model serves, even if the client cancels immediately afterwards
 
         Raises:
             RemoteFailure: the deployment failed and was undone.
-            CancelledError: the client cancelled; possibly too late to undo the deployment.
+            CancelledError: the client cancelled, possibly too late to undo the deployment.
         """
         name = entry.spec.name
         with self.reservations.reserve(name) as task:
@@ -252,7 +252,7 @@ class ModelDeployer:
         return registration
 
     def deploy_suspended(self, entry: Entry) -> None:
-        """Serve a persisted model that needs no worker, beginning with tritonserver's next start."""
+        """Serve a persisted model without a worker from tritonserver's next start on."""
         registration = self._new(entry, Persistence.ALREADY_PERSISTED, None, None)
         registration.begin_suspended(
             self._server,
@@ -269,7 +269,7 @@ class ModelDeployer:
         await self._undo(registration, None)
 
     async def undeploy(self, name: str, why: str, *, last: bool = False) -> None:
-        """Stop serving a model. `last`: tritonserver stops next, and answers clients accordingly until then."""
+        """Stop serving a model. With `last`, tritonserver stops next, and until then clients get 503 and the reason."""
         registration = self._served.by_name(name)
         with self.reservations.reserve(name):
             registration.begin_stop()
@@ -320,7 +320,7 @@ class ModelDeployer:
         prepared: PendingChange | None,
         on_served: OnServed | None,
     ) -> None:
-        """Give the model its name once tritonserver has loaded it, even if its client has disconnected."""
+        """Assign the name to the registration that tritonserver has loaded, even if its client has disconnected."""
         name = registration.spec.name
         if prepared is not None:
             finish(prepared)
@@ -430,9 +430,9 @@ class ModelDeployer:
     async def _undo_late_load(
         self, name: str, late: asyncio.Future[None], former: Registration | None
     ) -> None:
-        """Undo a load whose outcome is known only after its registration was undone.
+        """Undo a load that ends only after its registration was undone.
 
-        Otherwise the failure would keep tritonserver from being ready, or it would serve a model without workers.
+        Otherwise a failed load would keep tritonserver not ready, and a successful one would serve a model without workers.
         """
         await asyncio.wait([late])
         try:
@@ -472,12 +472,12 @@ class ModelDeployer:
 
 
 def starts_suspended(spec: messages.ModelSpec, *, restored: bool) -> bool:
-    """Return whether a model is loaded on its first request; a suspendable one only if it was restored."""
+    """Return whether a model starts suspended: it is lazy, or it was restored and may scale to 0 instances."""
     return spec.lazy or (restored and spec.autoscale is not None and spec.autoscale.least == 0)
 
 
 def _identity(entry: Entry, persistence: Persistence) -> str:
-    """Return an id that distinguishes a registration from others of its name, also across restarts of the daemon."""
+    """Return an id that distinguishes registrations of the same name, even across restarts of the daemon."""
     if persistence is Persistence.EXTERNAL:  # its payloads are small: they only name the files
         return registration_digest(entry.spec, entry.payloads)
     return repr(entry.registered_at)
@@ -489,7 +489,7 @@ def _policy(config: DaemonConfig) -> RestartPolicy:
         limit=config.worker_restart_limit,
         first_delay_s=config.worker_backoff_s,
         longest_delay_s=config.worker_backoff_max_s,
-        wake_bounds=WakeBounds(config.resume_timeout_s, config.resume_queue_size),
+        resume_bounds=ResumeBounds(config.resume_timeout_s, config.resume_queue_size),
     )
 
 
@@ -500,7 +500,7 @@ def _policy(config: DaemonConfig) -> RestartPolicy:
 def emit_on_failure(
     events: Events, kind: EventKind, model: str, numbers: Mapping[str, float] | None = None
 ) -> Iterator[None]:
-    """Emit an event of this kind if the block fails or is cancelled."""
+    """Emit an event of kind `kind` if the block fails or is cancelled."""
     try:
         yield
     except RemoteFailure as failure:
@@ -514,7 +514,7 @@ def emit_on_failure(
 def emit_on_register_failure(
     events: Events, request: messages.Register, served: Container[str]
 ) -> AbstractContextManager[None]:
-    """Emit an event if a registration fails; a replacement failure if a model of its name is `served`."""
+    """Emit an event if the block fails to register a model: `replace_failed` if `served` contains the model to replace."""
     name = request.spec.name
     kind = kinds.REPLACE_FAILED if request.replace and name in served else kinds.REGISTRATION_FAILED
     return emit_on_failure(events, kind, name)

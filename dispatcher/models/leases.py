@@ -1,12 +1,11 @@
-"""Leases of provisional registrations: they are rolled back unless the client that made them confirms in time.
+"""Leases of provisional registrations, which are rolled back unless their client confirms them in time.
 
     served ──▶ RenewLease* ──▶ EndLease(keep) ──▶ permanent
-                  └─ EndLease, or duration_s without a renewal: the previous registration serves again, if any
+                  └─ EndLease, or duration_s without a renewal: the previous registration, if any, serves again
 
-A client that changes many daemons at once may crash at any moment, and none of them is left half-changed. The lease
-starts when the client is notified that the model is served, which is after the previous one has ended. It restarts when
-the daemon does: the registration is persisted, but not the time. If a start cannot restore the registration, it is
-rolled back at once.
+If a client that changes many daemons crashes, each of them rolls the change back. The lease starts when the client is
+notified that the model is served, after the previous registration has ended. It starts again with the daemon: the
+registration is persisted, but not the time. A registration that cannot be restored is rolled back at once.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class LeaseManager:
         self._ending: dict[tuple[str, str], asyncio.Task[RemoteFailure | None]] = {}
 
     async def run(self) -> None:
-        """Roll back registrations whose lease has expired. Runs until cancelled."""
+        """Roll back registrations whose leases expire, until cancelled."""
         try:
             while True:
                 await asyncio.sleep(_POLL_INTERVAL_S)
@@ -57,10 +56,10 @@ class LeaseManager:
                 task.cancel()
 
     def renew(self, name: str, lease: str, share: float | None = None) -> None:
-        """Renew a lease; `share`: the traffic share that balancers use from now on.
+        """Renew a lease. Balancers use the traffic share `share` from now on.
 
         Raises:
-            RemoteFailure: the lease does not exist (any more) or is not served yet, or the share is invalid.
+            RemoteFailure: the lease does not exist, its model is not served yet, or the share is invalid.
         """
         registration, found = self._find_served(name, lease)
         if share is not None and share != found.share:
@@ -72,23 +71,23 @@ class LeaseManager:
         self._deadlines[_key(registration)] = asyncio.get_running_loop().time() + found.duration_s
 
     async def keep(self, name: str, lease: str) -> None:
-        """Keep a registration permanently.
+        """Make a provisional registration permanent.
 
         Raises:
-            RemoteFailure: the lease does not exist (any more) or is not served yet, or writing to disk failed; the
-                registration is still provisional then.
+            RemoteFailure: the lease does not exist, its model is not served yet, or writing to disk failed. In the last
+                case the registration stays provisional.
         """
         registration, _ = self._find_served(name, lease)
         await self._registry.amend(name, lambda: self._find_served(name, lease), lease=None)
         registration.events.emit(kinds.REGISTRATION_CONFIRMED)
 
     async def roll_back(self, name: str, lease: str) -> None:
-        """Roll back a provisional registration to the one it replaced, or remove the model if there was none.
+        """Roll back a provisional registration to the one it replaced; remove the model if there was none.
 
-        If an expired lease has already started the rollback, wait for that to finish.
+        If the lease has expired, wait for the rollback in progress.
 
         Raises:
-            RemoteFailure: the lease does not exist (any more), or the previous registration cannot be served.
+            RemoteFailure: the lease does not exist, or the previous registration cannot be served.
         """
         self._find(name, lease)
         task = self._begin_end(name, lease)
@@ -161,7 +160,7 @@ class LeaseManager:
 
 
 def _key(one: Registration | Entry) -> str:
-    """Return a key that distinguishes provisional registrations, even of the same name. Each deployment has its own."""
+    """Return a key that distinguishes all deployments of provisional registrations, even of the same name."""
     return one.key if isinstance(one, Registration) else one.spec.name
 
 

@@ -1,8 +1,8 @@
-"""Limit on concurrent model loads after a start: of registered models and of repository models.
+"""Limit on concurrent model loads after a start, for registered models and repository models together.
 
-A load holds its slot until it ends or waits for memory. If no slot becomes free for a few seconds, one more is added
-until slots are free again. So a load that hangs, or that calls a model which is not loaded yet, delays others by
-seconds rather than by `load_timeout_s`.
+A load holds its slot until it ends or waits for memory. If no slot becomes free for a few seconds, a temporary one is
+added. So a load that hangs, or that calls a model that is not loaded yet, delays others by seconds, not by
+`load_timeout_s`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def _until_done(loading: asyncio.Task[Any], name: str) -> None:
 
 
 class LoadSlots:
-    """A limited number of concurrent loads, first come, first served.
+    """A limited number of slots for concurrent loads, first come, first served.
 
     Args:
         until_released: returns when a load no longer needs its slot

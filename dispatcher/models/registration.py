@@ -1,10 +1,10 @@
-"""One registration: a model's declaration, its payloads, its pool of workers, and its lifecycle.
+"""One registration: a model's declaration, payloads, pool of workers, and lifecycle.
 
     workers load ──▶ folder ──▶ Triton loads the proxies ──▶ proxies attach ──▶ READY (see model_in_triton.py)
     STOPPING: Triton unloads ──▶ proxies finish requests in flight and detach ──▶ workers exit ──▶ folder is removed
 
-While one registration replaces another of the same name, both exist: Triton keeps serving the old proxies, which know
-only the old workers, until the new ones are ready.
+While one registration replaces another of the same name, both exist: until the new proxies are ready, Triton uses the
+old ones, which know only the old workers.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from pytriton.dispatcher.workers.supervisor import RestartPolicy
 from pytriton.dispatcher.workers.worker_process import WorkerStarter
 from pytriton.formats import complete
 
-#: Maximum number of attempts for a load during which tritonserver crashes; the load may be the cause.
+#: Maximum number of attempts to load a model while tritonserver exits; the load may be the cause.
 _LOAD_ATTEMPTS = 3
-#: Time that a worker gets to exit even after the grace period, in seconds.
+#: Seconds that a worker gets to exit even if the grace period is over.
 _WORKER_END_S = 1.0
 
 
 class Registration:
-    """One registration of a model. `key` is unique over this daemon's lifetime."""
+    """One registration of a model. Its `key` is unique for the lifetime of the daemon."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class Registration:
         self._declared.spec = spec
 
     def complete_config(self, completion: messages.Completion | None) -> str | None:
-        """Complete the declaration with what a worker found in the model's file; or return why that is impossible.
+        """Complete the declaration with the configuration that a worker read from the model's file.
 
-        The first worker to load the file decides. A later one that finds other content there does not match
-        what tritonserver has loaded.
+        Return None, or the reason why it cannot be completed: the first worker to load the file decides, and a later
+        worker that reads another configuration does not match what tritonserver has loaded.
         """
         spec = self.spec
         if not spec.completed_by_workers:
@@ -141,10 +141,10 @@ class Registration:
         return None
 
     def check_persisted(self) -> None:
-        """Check that the model is persisted, since the model that it replaced is persisted only then.
+        """Check that the model is persisted. Only then is the registration that it replaced persisted, too.
 
         Raises:
-            RemoteFailure: it is not; the text has the reason.
+            RemoteFailure: it is not persisted; the text has the reason.
         """
         if self.kept:
             return
@@ -159,11 +159,11 @@ class Registration:
         return self._declared.entry()
 
     def digest(self) -> str:
-        """Return the digest of what was registered."""
+        """Return the digest of the declaration and the payloads."""
         return self._declared.digest()
 
     def payloads(self, instance: int) -> list[bytes]:
-        """Return the pickled callable of an instance, and its check if there is one."""
+        """Return the pickled callable of an instance, followed by the model's check if it has one."""
         return self._declared.payloads(instance)
 
     def _config(self, mended: int) -> dict[str, Any]:
@@ -192,11 +192,11 @@ class Registration:
     ) -> None:
         """Load the workers, then the model in Triton. The model serves when this returns.
 
-        If tritonserver exits, wait for it according to `server_wait`. Once the model is loaded, await `take_over` before
-        anything else can load or unload it: the registration that it replaces must not load itself again.
+        If tritonserver exits, wait for it according to `server_wait`. `take_over` is awaited right after the load, while
+        nothing else can load or unload the model: the replaced registration must not load itself again.
 
         Raises:
-            RemoteFailure: a worker or Triton failed; the caller must then call `stop`.
+            RemoteFailure: a worker or Triton failed. The caller must call `stop`.
         """
         await self.pool.start(report)
         await report(messages.Progress("serving", "tritonserver loads the model"))
@@ -212,7 +212,7 @@ class Registration:
     def begin_suspended(
         self, server: TritonServer, models: Path, *, not_ready_after_s: float, grace_s: float
     ) -> None:
-        """Serve without a worker: a tritonserver that is about to start loads the model."""
+        """Serve without a worker. The tritonserver that is about to start loads the model."""
         own_repository.make_folder(models, self.spec)
         self.in_triton.use_folder(models)
         self.in_triton.server_lost = True
@@ -221,11 +221,11 @@ class Registration:
 
     @property
     def is_quiescent(self) -> bool:
-        """Return whether the next version of this process can adopt it: nothing but requests is under way."""
+        """Whether an upgrade can hand the registration over: nothing but requests is in progress."""
         return not self._in_doubt and self.in_triton.is_quiescent and self.pool.is_quiescent
 
     def hand_over(self, owner: int | None) -> RegistrationState:
-        """Return the state for the next version; must be quiescent. `owner` is the process that it is bound to."""
+        """Return the state to hand over in an upgrade. Must be quiescent. `owner` is the pid that the model is bound to."""
         entry = self.entry()
         return RegistrationState(
             self.key,
@@ -250,7 +250,7 @@ class Registration:
         not_ready_after_s: float,
         grace_s: float,
     ) -> None:
-        """Adopt a model that the previous version of this process served. Workers and proxies do not notice."""
+        """Adopt a model after an upgrade. Its workers and proxies are not affected."""
         self.pool.adopt(state.pool, adopt_worker)
         self.in_triton.adopt(state, models)
         self.in_triton.start_tasks(server, not_ready_after_s=not_ready_after_s, grace_s=grace_s)
@@ -280,10 +280,10 @@ class Registration:
     ) -> None:
         """Scale to another number of instances without failing requests.
 
-        It can be cancelled while workers load, but not after that.
+        A cancellation takes effect only while workers load.
 
         Raises:
-            RemoteFailure: not possible, or a new worker or Triton failed; the change was undone.
+            RemoteFailure: the model cannot be scaled so, or a new worker or Triton failed. The change was undone.
         """
         new = self._declared.scaled(instances, autoscale)
         await self.pool.grow(new, report)
@@ -316,8 +316,8 @@ class Registration:
         await self.pool.shrink(new, grace_s)
 
     async def suspend(self, idle_s: float, grace_s: float, why: str = "") -> None:
-        """Suspend the model: end its workers until a request comes. tritonserver keeps the model and its proxies."""
-        await uninterrupted(self.pool.fall_asleep(idle_s, grace_s, why))
+        """Suspend the model: stop its workers until the next request. tritonserver keeps the model and its proxies."""
+        await uninterrupted(self.pool.suspend(idle_s, grace_s, why))
 
     @property
     def instances(self) -> int:
@@ -328,7 +328,7 @@ class Registration:
         """Start a worker now for each instance without one. Return when the model is served.
 
         Raises:
-            RemoteFailure: a worker could not be loaded; it is retried as before.
+            RemoteFailure: a worker could not be loaded. Its instance continues its back-off.
         """
         await self.pool.retry_now(report)
         await self.pool.until(
@@ -337,19 +337,19 @@ class Registration:
 
     @property
     def loads_again(self) -> bool:
-        """Return whether tritonserver exited and its successor has not loaded the model yet, though it could."""
+        """Whether the model can be loaded into a restarted tritonserver that has not loaded it yet."""
         return self.in_triton.server_lost and self.ready
 
     @property
     def preloadable(self) -> bool:
-        """Return whether a starting tritonserver can load the model as it is: it has a worker, or is suspended."""
+        """Whether a starting tritonserver can load the model: it has a worker or is suspended."""
         return self.ready and self.pool.answers and not self._in_doubt
 
     async def refuse_requests(self, server: TritonServer) -> None:
-        """Like `unload`, but answer clients with 503 and the reason until tritonserver exits.
+        """Unload the model, but answer clients with 503 and the reason until tritonserver exits.
 
-        After a plain unload, clients would get 404 (no such model). A suspended model stays loaded: the daemon answers
-        its batches.
+        A plain unload would answer them with 404 (no such model). A suspended model stays loaded: the daemon fails its
+        batches.
 
         Raises:
             RemoteFailure: tritonserver refused.
@@ -368,7 +368,7 @@ class Registration:
         await self.unload(server)
 
     async def unload(self, server: TritonServer) -> None:
-        """Unload the model so that Triton ends its proxies, while the daemon stops.
+        """Unload the model from Triton, which ends its proxies.
 
         Raises:
             RemoteFailure: tritonserver refused.
@@ -378,14 +378,14 @@ class Registration:
                 await server.unload(self.spec.name)
 
     def begin_stop(self) -> None:
-        """Mark the registration as STOPPING, and no longer keep its model loaded in Triton."""
+        """Mark the registration as STOPPING, and stop keeping its model loaded in Triton."""
         self.in_triton.cancel_tasks()
         self._machine.change(ModelState.STOPPING)
 
     async def stop(self, grace_s: float, why: str, reason: str = "stop") -> None:
-        """Wait up to `grace_s` until Triton's proxies are gone, then end the workers.
+        """Wait up to `grace_s` seconds until Triton's proxies are gone, then stop the workers.
 
-        `why` is sent to the registrant that hosts the workers, if any; `reason`, one of EXIT_REASONS, is counted.
+        `why` is sent to the registrant that hosts the workers, if any. `reason`, one of EXIT_REASONS, is counted.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
         ended = self.left_to_server or await self.in_triton.ends.until_all_ended(
@@ -406,7 +406,7 @@ class Registration:
         self._machine.change(ModelState.STOPPED)
 
     def detach(self, proxy: str) -> None:
-        """Forget a proxy that has exited."""
+        """Forget a proxy that has detached."""
         self.in_triton.ends.detach(proxy)
 
     @property
@@ -415,12 +415,12 @@ class Registration:
 
     @property
     def registered_at(self) -> float:
-        """When it was registered, in seconds since the epoch."""
+        """When the model was registered, in seconds since the epoch."""
         return self._declared.registered_at
 
     @property
     def serial(self) -> int:
-        """Its position in the state directory's order if it was restored from there, else 0."""
+        """Position in the order of the state directory if the model was restored from there, else 0."""
         return self._declared.serial
 
     @property
@@ -429,7 +429,7 @@ class Registration:
         if self.loads_again:
             return "not_ready"
         suspension = self.pool.suspension
-        if self.ready and suspension.now:
+        if self.ready and suspension.in_effect:
             return "suspended" if suspension.suspended else "resuming"
         if self.ready and self.pool.degradations():
             return "degraded"

@@ -1,7 +1,7 @@
-"""Entry point for requests about models: register, replace, scale, roll back, unregister.
+"""The operations on models: register, replace, scale, roll back, unregister.
 
-The registry validates each request, restores models after a start of the daemon, and hands them over in an upgrade.
-served_models.py looks registrations up; deployer.py changes them.
+The registry decides whether each request may proceed, restores models after a start of the daemon, and hands them over
+in an upgrade. served_models.py looks registrations up; deployer.py changes them.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Registry:
 
     Attributes:
         served: the registrations.
-        restoring: the persisted models that are not served (yet).
+        restoring: the persisted models that are not served.
         changes: notified when a model starts or stops being served.
         is_deploying: returns whether a registration of this name is being deployed or rolled back.
         server_starts: the models that tritonserver loads when it starts.
         accounts: the memory used by each model.
-        load_slots: limits the loads after a start.
-        prestarted: workers waiting for a suspended model.
-        background_changes: changes that the daemon makes on its own.
+        load_slots: limits concurrent loads after a start.
+        prestarted: the prestarted workers of suspended models.
+        background_changes: the changes that the daemon makes by itself.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Registry:
         self.server_starts = ServerStarts(server, self.served, self._deployer, self.restoring)
 
     def problems(self) -> list[str]:
-        """Return the problems that an administrator should fix, a sentence each."""
+        """Return one sentence for each problem that an administrator should fix."""
         return [
             *self.restoring.problems,
             *(text for one in self.served for text in one.pool.problems()),
@@ -122,7 +122,7 @@ class Registry:
 
     @property
     def busy(self) -> bool:
-        """Return whether any worker process has a batch in flight."""
+        """Whether any worker process is running a batch."""
         return any(one.pool.busy for one in self.served.keys.values() if one.registrant is None)
 
     def use(self, config: DaemonConfig) -> None:
@@ -140,7 +140,7 @@ class Registry:
         keep: bool = True,
         on_served: OnServed | None = None,
     ) -> Registration:
-        """Serve a model, or fail without side effects. The caller has checked the request (`check` in admission.py).
+        """Serve a model, or fail without side effects. The caller must have checked the request (admission.py).
 
         Args:
             request: the registration
@@ -188,11 +188,11 @@ class Registry:
     async def rollback(
         self, name: str, report: ReportProgress, still: StillWanted = lambda: None
     ) -> Registration:
-        """Roll back to the registration that this one replaced, whether served or failed to restore. No request fails.
+        """Roll a model, served or not restored, back to the registration that it replaced. No request fails.
 
         Raises:
-            RemoteFailure: unknown model, nothing to roll back to, or the rollback failed or is not wanted; nothing
-                changed.
+            RemoteFailure: the model is unknown or has replaced nothing, the rollback failed, or `still` refused it.
+                Nothing has changed.
         """
         await self._until_served(name, "rolled back", report)
         still()
@@ -230,7 +230,7 @@ class Registry:
         )
 
     def _former(self, name: str) -> Registration | Entry:
-        """Return the served or unrestored model of a name; raises RemoteFailure if there is none."""
+        """Return the served or unrestored model with this name; raises RemoteFailure if there is none."""
         return (
             self.served.names.get(name)
             or self.restoring.failures().get(name)
@@ -238,10 +238,10 @@ class Registry:
         )
 
     async def undo(self, name: str, still: StillWanted) -> None:
-        """Roll back to what a persisted model has replaced; remove it if it was the first of its name.
+        """Roll a persisted model back to the registration that it replaced, or remove it if it replaced none.
 
         Raises:
-            RemoteFailure: this is no longer wanted, or the previous registration cannot be served.
+            RemoteFailure: `still` refused it, or the previous registration cannot be served.
         """
         if await self._store.is_first(name):
             await self.unregister(name, still)
@@ -266,7 +266,7 @@ class Registry:
         """Stop serving a model and delete it: requests in flight are answered, then its workers exit.
 
         Raises:
-            RemoteFailure: unknown model, another change is under way, this is no longer wanted, or the daemon is
+            RemoteFailure: the model is unknown, another change is in progress, `still` refused it, or the daemon is
                 stopping.
         """
         still()
@@ -302,7 +302,7 @@ class Registry:
     async def end(
         self, registration: Registration, why: str = "the process that registered it has exited"
     ) -> None:
-        """Stop serving a model that is not persisted here, unless its name now belongs to another one."""
+        """Stop serving a model that is not persisted, unless another one has replaced it."""
         name = registration.spec.name
         await self._server.placed.wait()
         await self._deployer.reservations.until_free(name)
@@ -319,11 +319,11 @@ class Registry:
     ) -> Registration:
         """Scale a model to another number of instances, each with a worker. No request fails.
 
-        With `autoscale`, the model follows its load from then on, and `instances` is ignored.
+        With `autoscale`, the model follows its load from now on, and `instances` is ignored.
 
         Raises:
-            RemoteFailure: unknown model, not possible, or a new worker failed and the change was undone; or an existing
-                instance without a worker could not be given one.
+            RemoteFailure: the model is unknown or cannot be scaled so, a new worker failed and the change was undone, or
+                an instance that had lost its worker did not get one.
         """
         await self._until_served(name, "scaled", report)
         registration = self.served.by_name(name)
@@ -366,8 +366,8 @@ class Registry:
         """Change fields of a model's declaration, in memory and on disk, without affecting its workers.
 
         Raises:
-            RemoteFailure: unknown model, another change is under way, it cannot be persisted, or is no longer
-                wanted.
+            RemoteFailure: the model is unknown, another change is in progress, the change cannot be persisted, or
+                `still` refused it.
         """
         await self.background_changes.preempt(name)
         still()
@@ -384,7 +384,7 @@ class Registry:
         return registration
 
     async def stop(self) -> None:
-        """Cancel the registrations under way, then stop serving all models. They stay persisted."""
+        """Cancel the registrations in progress, then stop serving all models. They stay persisted."""
         self.stopping = True
         self.background_changes.stop()
         self.restoring.stop()
@@ -434,7 +434,7 @@ class Registry:
         """Check that models may be changed now.
 
         Raises:
-            RemoteFailure: they may not; `done` completes the error "model m was not ...".
+            RemoteFailure: they may not. `done` completes the error "model m was not ...".
         """
         why = "the daemon is stopping" if self.stopping else self.refusal
         if why:
@@ -444,11 +444,11 @@ class Registry:
 
     @property
     def serial(self) -> int:
-        """The number of the last registration."""
+        """Number of the last registration."""
         return self._deployer.serial
 
     def why_not_quiescent(self) -> str:
-        """Describe a change under way that prevents a handover; "" if there is none."""
+        """Describe a change in progress that prevents an upgrade; "" if there is none."""
         under_way = self.restoring.unfinished
         if under_way is not None:
             return f"model {under_way} is being restored"
@@ -461,14 +461,14 @@ class Registry:
         return ""
 
     def hand_over(self, owner_of: Callable[[Registration], int | None]) -> list[RegistrationState]:
-        """Return the state of all models, in order; all must be quiescent. `owner_of` returns an owner's pid."""
+        """Return the state of all models, in order. All must be quiescent. `owner_of` returns the pid a model is bound to."""
         return [one.hand_over(owner_of(one)) for one in self.served]
 
     def adopt(self, state: HandOver, adopt_worker: AdoptWorker) -> list[Registration]:
         """Adopt the models that the previous version of this process served.
 
         Raises:
-            UnusableHandOver: the state directory no longer has the payloads of one of them.
+            UnusableHandOver: the state directory lacks the payloads of one of them.
         """
         self._deployer.serial = state.serials[1]
         for counters in state.counters:
@@ -477,7 +477,7 @@ class Registry:
         adopted = []
         for one in state.registrations:
             if one.kept and one.spec.name not in payloads:
-                raise UnusableHandOver(f"the state directory no longer has model {one.spec.name}")
+                raise UnusableHandOver(f"the state directory lacks model {one.spec.name}")
             entry = Entry(
                 0,
                 one.registered_at,

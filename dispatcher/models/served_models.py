@@ -1,4 +1,4 @@
-"""The table of registrations: those that serve, by name; all of them, including starting and stopping ones, by key."""
+"""The table of registrations: serving ones by name, and all of them, also starting and stopping ones, by key."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pytriton.dispatcher.workers.worker import Worker
 
 
 class ServedModels:
-    """The table of registrations. It only looks up; deployer.py changes it.
+    """The table of registrations, with lookups. deployer.py changes it.
 
     Args:
         models: tritonserver's repository
-        restoring: the persisted models that are not served (yet)
+        restoring: the persisted models that are not served
 
     Attributes:
         names: the serving registrations, in the order of registration.
@@ -41,23 +41,23 @@ class ServedModels:
         return iter(self.names.values())
 
     def __contains__(self, name: str) -> bool:
-        """Return whether a name is served."""
+        """Return whether a registration serves this name."""
         return name in self.names
 
     def get(self, name: str) -> Registration | None:
-        """Return the registration that serves a name, or None."""
+        """Return the registration that serves this name, or None."""
         return self.names.get(name)
 
     def add(self, registration: Registration) -> None:
-        """Add a serving registration, keeping the order of registration even if restores overtake each other."""
+        """Add a serving registration. Keep the order of registration even if restores overtake each other."""
         self.names[registration.spec.name] = registration
         if registration.serial:
             later = [name for name, one in self.names.items() if one.serial > registration.serial]
             for name in later:
                 self.names[name] = self.names.pop(name)
 
-    def beginning(self, name: str) -> Registration | None:
-        """Return a registration of a name that is starting, or None."""
+    def find_starting(self, name: str) -> Registration | None:
+        """Return the first registration of this name that is starting, or None."""
         if name in self.names:
             return None
         return next((one for one in self.keys.values() if one.spec.name == name), None)
@@ -78,7 +78,7 @@ class ServedModels:
         """Return the registration that a proxy belongs to.
 
         Raises:
-            RemoteFailure: it does not exist (any more).
+            RemoteFailure: there is no such registration.
         """
         try:
             return self.keys[key]
@@ -86,10 +86,10 @@ class ServedModels:
             raise RemoteFailure(ErrorKind.NOT_FOUND, f"registration {key} is gone") from None
 
     def by_name(self, name: str) -> Registration:
-        """Return the registration that serves a name.
+        """Return the registration that serves this name.
 
         Raises:
-            RemoteFailure: the name is not served; the text lists the known names.
+            RemoteFailure: there is none; the text lists the known names.
         """
         try:
             return self.names[name]
@@ -116,15 +116,15 @@ class ServedModels:
         return any(one.registrant is registrant for one in self)
 
     def workers_of(self, model: str) -> list[str]:
-        """Return the workers that serve a model; empty if the model is unknown."""
+        """Return the names of a model's ready workers; empty if the model is unknown."""
         found = (registration for registration in self if registration.spec.name == model)
         return [name for registration in found for name in registration.pool.ready_workers()]
 
     def worker(self, name: str) -> tuple[Registration, Worker]:
-        """Return a running worker and its registration.
+        """Return a worker and its registration.
 
         Raises:
-            RemoteFailure: no such worker.
+            RemoteFailure: no worker has this name.
         """
         for registration in self.keys.values():
             worker = registration.pool.worker(name)
@@ -139,7 +139,7 @@ def describe_registrations(
     with_payloads: bool,
     known: str = "",
 ) -> messages.Registrations:
-    """Return registrations in the form sent to clients; empty if the client already has this state. Thread-safe.
+    """Return registrations in the form sent to clients; empty if the client has this state already. Thread-safe.
 
     Args:
         registrations: the requested registrations

@@ -1,4 +1,4 @@
-"""Starts of tritonserver: the models that it loads before it opens its ports, and the loads that follow."""
+"""Starts of tritonserver: models loaded before it opens its ports, and the loads that follow."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 
 
 class ServerStarts:
-    """The models of a starting or restarting tritonserver.
+    """The loads of models during a start or restart of tritonserver.
 
     Args:
         server: tritonserver
-        served: the models
-        serving: deploys and removes models
+        served: the registrations
+        deployer: deploys and removes models
         restoring: the persisted models that are not served yet
     """
 
@@ -39,9 +39,10 @@ class ServerStarts:
         self._restoring = restoring
 
     def deploy_suspended_models(self, lazy: Callable[[messages.ModelSpec], bool]) -> None:
-        """Prepare tritonserver's first start: persisted suspended models become lazy if `lazy`, others are deployed.
+        """Prepare tritonserver's first start: deploy persisted models that start suspended, or make them lazy.
 
-        The latter are then loaded during the start, since individual loads get slower the more models there are.
+        They become lazy if `lazy` returns True. The others are loaded during the start, because the more models are
+        loaded, the longer each load takes.
         """
         self.load_lazily(lazy)
         for entry in self._restoring.entries():
@@ -55,17 +56,17 @@ class ServerStarts:
                     self._deployer.deploy_suspended(entry)
 
     def load_lazily(self, lazy: Callable[[messages.ModelSpec], bool]) -> None:
-        """Make persisted models lazy that start suspended and for which `lazy` returns True."""
+        """Make those persisted models lazy that start suspended and for which `lazy` returns True."""
         self._restoring.mark_lazy(lambda entry: can_load_lazily(entry.spec) and lazy(entry.spec))
 
     def preload_at_first_start(self) -> dict[str, dict[str, Any]]:
-        """Like `preload`, after discarding the leftovers of an earlier attempt."""
+        """Discard what is left of an earlier attempt to start, and return the models of `preload`."""
         self.forget_proxies()
         return self.preload()
 
-    async def have_loaded(self, loaded: set[str]) -> None:
-        """Record what tritonserver loaded at its first start. Restore the others as usual; that reports errors."""
-        await self._take_out_of(loaded)
+    async def record_preloaded(self, loaded: set[str]) -> None:
+        """Record which models tritonserver loaded at its first start. The others are restored later, which reports errors."""
+        await self._unload_removed(loaded)
         for registration in list(self._served):
             name = registration.spec.name
             if name in loaded:
@@ -79,12 +80,12 @@ class ServerStarts:
         self._deployer.changes.notify()
 
     def preload(self) -> dict[str, dict[str, Any]]:
-        """Return the models that a starting tritonserver can load before it opens its ports: name -> configuration."""
+        """Return the models for a starting tritonserver to load before it opens its ports: name -> configuration."""
         return {one.spec.name: one.in_triton.config for one in self._served if one.preloadable}
 
     async def load_again(self, loaded: set[str]) -> None:
-        """Load all models except `loaded` into a restarted tritonserver. The workers kept running."""
-        await self._take_out_of(loaded)
+        """Load all models except those in `loaded` into a restarted tritonserver. Their workers are still running."""
+        await self._unload_removed(loaded)
         for one in self._served:
             if one.spec.name not in loaded:
                 one.in_triton.server_lost = True
@@ -96,23 +97,23 @@ class ServerStarts:
         )
         self._deployer.changes.notify()
 
-    async def _take_out_of(self, loaded: set[str]) -> None:
+    async def _unload_removed(self, loaded: set[str]) -> None:
         """Unload the models that were unregistered while tritonserver loaded them."""
         gone = loaded - {one.spec.name for one in self._served}
         await asyncio.gather(*map(self._server.try_unload, gone))
 
     @property
     def loads_again(self) -> bool:
-        """Return whether a restarted tritonserver still lacks models."""
+        """Whether a restarted tritonserver still has to load models."""
         return any(one.loads_again for one in self._served)
 
     def forget_proxies(self) -> None:
-        """Record that tritonserver has exited. A server that it replaced may still be finishing its requests."""
+        """Forget the proxies in the tritonserver that exited, but not those in servers that are finishing requests."""
         for registration in self._served.keys.values():
             registration.in_triton.forget_proxies(self._server.retiring)
 
     def forget_retired(self, server: int) -> None:
-        """Record that a replaced tritonserver has exited."""
+        """Forget the proxies in a replaced tritonserver, which has exited."""
         for registration in self._served.keys.values():
             registration.in_triton.ends.detach_of(server)
 
@@ -120,7 +121,7 @@ class ServerStarts:
 def can_load_lazily(spec: messages.ModelSpec) -> bool:
     """Return whether tritonserver may load a model on its first request.
 
-    False for provisional models and for those of the OpenAI frontend, which need to be available.
+    Provisional models and those of the OpenAI frontend may not: they must be available at once.
     """
     looked_after = spec.lease is not None or spec.openai is not None
     return (

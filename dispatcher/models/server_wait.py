@@ -1,7 +1,6 @@
-"""Waits on behalf of a request: until tritonserver is up, or until a model is restored.
+"""Waits of a request: until tritonserver is up, or until a model is restored.
 
-Boot scripts register models as soon as the control socket exists. Without this, each of them would need its own retry
-loop.
+Boot scripts register models as soon as the control socket exists. This saves each of them a retry loop.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ Report = Callable[[messages.Progress], Awaitable[None]]
 
 
 class ServerWait:
-    """Waits for one request, at most `limit_s` seconds in total; `report` sends the reason to its client.
+    """The waits of one request, at most `limit_s` seconds in total. Its client gets the reason.
 
     Args:
         what: the beginning of the timeout error, such as "model m was not registered"
-        server: the tritonserver that has to be up
+        server: tritonserver
         restoring: the models that are being restored
         report: sends progress to the client
-        limit_s: how long to wait
+        limit_s: time limit of all waits together, in seconds
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class ServerWait:
         """Wait until tritonserver is up and not about to be replaced.
 
         Raises:
-            RemoteFailure: a timeout, or the daemon is stopping.
+            RemoteFailure: the time limit was exceeded, or the daemon is stopping.
         """
         while True:
             change = self._server.changes.next
@@ -65,7 +64,7 @@ class ServerWait:
         """Wait until a model is restored or has failed.
 
         Raises:
-            RemoteFailure: a timeout, or the daemon is stopping.
+            RemoteFailure: the time limit was exceeded, or the daemon is stopping.
         """
         while True:
             await self.until_up()
@@ -80,7 +79,7 @@ class ServerWait:
         if left_s <= 0:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
-                f"{self._what}: for {self._limit_s:g} s, {why}. pytriton-daemon status shows the "
+                f"{self._what}: it waited {self._limit_s:g} s, and {why}. pytriton-daemon status shows the "
                 "progress",
             )
         await self._report(messages.Progress("waiting", f"waiting: {why}"))

@@ -130,7 +130,7 @@ class IndexWatch:
             return
         # Ignore the answer if the daemon itself loads or unloads the model in the meantime.
         marks: list[tuple[Any, object, Callable[[bool], None], str]] = [
-            (one.mark, one.mark(), one.seen, name)
+            (one.mark, one.mark(), one.sync_with_index, name)
             for name, one in ((one.spec.name, one.in_triton) for one in self._served)
         ]
         marks += self._records.marks()

@@ -85,9 +85,9 @@ class _ScaledModel:
         if before is None or at <= before[0]:
             return
         then, former, former_use = before
-        if self.registration.pool.suspension.now or self._was_suspended:
+        if self.registration.pool.suspension.in_effect or self._was_suspended:
             self.window.changed_at = at
-        self._was_suspended = self.registration.pool.suspension.now
+        self._was_suspended = self.registration.pool.suspension.in_effect
         elapsed = at - then
         ready = len(self.registration.pool.ready_workers())
         worked_s = max(0, counts.busy_ns - former.busy_ns) / 1e9
@@ -209,7 +209,7 @@ class Autoscaler:
         for one in list(self._registry.served):  # a copy, as models may change during the loop
             if one.pool.suspension.resuming:
                 one.pool.suspension.queued = queued.get(one.spec.name, 0)
-                await one.pool.wake()
+                await one.pool.notify_waiters()
         return queued
 
     def tick(self, queued: Mapping[str, int]) -> None:
@@ -221,7 +221,7 @@ class Autoscaler:
         for one in self._models.values():
             if not one.is_idle and one.registration.pool.can_serve:
                 # A standby worker may serve while the model is suspended.
-                one.registration.pool.wake_up()
+                one.registration.pool.resume()
             waiting = queued.get(one.registration.spec.name, 0)
             use = self.resource_use(one.registration)
             one.add_sample(now, self.counts(one.registration), use, waiting)

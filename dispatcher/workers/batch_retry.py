@@ -1,10 +1,10 @@
-"""Decisions about lost and overdue batches: the dispatcher answers the proxy with retry, fail or wait.
+"""Retry policy: tells a proxy whether to retry, fail or keep waiting for a lost or overdue batch.
 
     lost or hung for the first time      ──▶ retry its requests one by one     (on_crash="retry")
-    a single request lost or hung        ──▶ fail the request, as it crashes workers
-    several consecutive requests         ──▶ fail the rest of the batch: the model crashes on any input
+    a single request lost or hung again  ──▶ fail the request: it crashes workers
+    several consecutive requests         ──▶ fail the rest of the batch: the model is broken
 
-A batch that its worker had not accepted was never started. The proxy sends it to another worker without asking.
+The proxy sends a batch that its worker had not read yet to another worker without asking.
 """
 
 from __future__ import annotations
@@ -27,20 +27,26 @@ from pytriton.dispatcher.workers.worker import Worker
 _EXIT_NOTICE_S = 2.0
 #: Maximum time for a response to reach its proxy.
 _RESPONSE_S = 2.0
-#: Maximum time from accepting a batch to reporting that it has started.
+#: Maximum time from reading a batch to recording its start in the statistics page.
 _BATCH_START_S = 0.5
-#: A request that crashed this many workers, the last one by itself, is not retried.
+#: Number of workers lost with a request after which it is not retried. It was alone in the last one.
 _POISON_LOSSES = 2
-#: The same for a request that overlapped with others, any of which may have crashed the workers.
+#: The same for a request that overlapped others: any of them may have crashed the workers.
 _POISON_LOSSES_OVERLAPPED = 4
-#: If this many requests of one batch, tried one by one, crash or hang their workers in a row, the model is broken.
+#: A model is considered broken when this many requests of one batch, retried one by one, crash or hang in a row.
 #: Each attempt costs a worker; each hang also costs the time that a batch may take.
 _MAX_CRASHES = 8
 _MAX_HANGS = 3
 
 
 class BatchRetry:
-    """Decides about the batches of one registration. `workers` are its current and former workers, by name.
+    """The retry policy of one registration.
+
+    Args:
+        spec: The registration's declaration.
+        workers: Current workers and the last exited ones, by name.
+        counters: Counts retried and failed requests.
+        events: Receives the decisions.
 
     Attributes:
         spec: The registration's declaration.
@@ -61,16 +67,16 @@ class BatchRetry:
         self._workers = workers
         self._counters = counters or ModelCounters()
         self._events = events
-        #: Workers that were idle while a batch waited for them, and how many batches they had started.
+        #: Number of batches started by each worker that was idle when an overdue batch was reported.
         self._idle_at: dict[str, int] = {}
         self._background_tasks: set[asyncio.Task[None]] = set()
 
     def forget(self, worker: str) -> None:
-        """Forget a worker that proxies no longer ask about."""
+        """Discard what is recorded about an exited worker."""
         self._idle_at.pop(worker, None)
 
     async def on_loss(self, lost: messages.LaneLost) -> Verdict:
-        """Decide about a batch whose worker was lost after accepting it."""
+        """Decide whether to retry or fail a batch whose worker was lost after reading it."""
         if self.disabled_reason is not None:
             return Verdict("fail", self.disabled_reason, fails_rest=True)
         name = self.spec.name
@@ -82,15 +88,17 @@ class BatchRetry:
         text = f"model {name}: {await self._explain_loss(lost.worker)} while it ran this batch"
         if is_poison:
             self._counters.poison += 1
-            text += f"; so did {lost.lost_workers - 1} more before, so this batch is blamed and not retried"
+            earlier = lost.lost_workers - 1
+            workers = "1 worker" if earlier == 1 else f"{earlier} workers"
+            text += f"; {workers} crashed on the same request before, so it is not retried"
         worker = self._workers.get(lost.worker)
         text += worker.log_hint if worker is not None else ""
-        verdict = self._failed(lost, text, _MAX_CRASHES)
+        verdict = self._fail(lost, text, _MAX_CRASHES)
         self._count_failed("lost", lost, verdict)
         return verdict
 
     def _is_poison(self, lost: messages.LaneLost) -> bool:
-        """Whether a batch is blamed for crashing workers: it did so twice, or more often if it overlapped others."""
+        """Return whether a batch is blamed for its lost workers: from the second one on, or later if batches overlapped."""
         worker = self._workers.get(lost.worker)
         reading = None if worker is None else worker.reading()
         overlapped = (
@@ -99,7 +107,7 @@ class BatchRetry:
         return lost.lost_workers >= (_POISON_LOSSES_OVERLAPPED if overlapped else _POISON_LOSSES)
 
     def on_overdue(self, overdue: messages.BatchOverdue) -> Verdict:
-        """Decide about a batch that was not answered in time: its worker may be busy or hung."""
+        """Decide whether to wait longer for a batch that was not answered in time, retry it, or fail it."""
         name, was_read = overdue.worker, overdue.was_read
         limit_s = self.spec.execution_timeout_s
         worker = self._workers.get(name)
@@ -118,16 +126,16 @@ class BatchRetry:
         if busy_s is None and was_read:  # the response may be on its way
             return Verdict("wait", wait_s=min(limit_s, _RESPONSE_S))
         if busy_s is None and self._idle_at.get(name) != stats.begun:
-            # It may have answered the batch since the proxy checked. Check once more that it is still idle.
+            # It may have answered the batch since the proxy checked: wait, and check whether it is still idle.
             self._idle_at[name] = stats.begun
             return Verdict("wait", wait_s=limit_s)
         what = f"a batch was still running after {limit_s:g} s (execution_timeout_s)"
         if busy_s is None:
-            what = f"it did not take a batch for {limit_s:g} s (execution_timeout_s)"
+            what = f"it did not read a batch for {limit_s:g} s (execution_timeout_s)"
         return self._on_hang(worker, overdue, what)
 
     def _has_answered(self, stats: StatsReading, read_s: float) -> bool:
-        """Whether a worker has finished a batch it accepted `read_s` seconds ago, and its response is overdue."""
+        """Return whether a worker has finished the batch that it read `read_s` seconds ago, so that its response is lost."""
         if read_s == 0:  # first report: the response may still be on its way
             return False
         if stats.begun == stats.answered:
@@ -163,7 +171,7 @@ class BatchRetry:
             f"model {self.spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
             f"replaced; what it was doing is in its log: pytriton-daemon logs {self.spec.name}"
         )
-        verdict = self._failed(overdue, text, _MAX_HANGS)
+        verdict = self._fail(overdue, text, _MAX_HANGS)
         self._counters.poison += overdue.lost_workers > 0
         self._count_failed("hung", overdue, verdict)
         return verdict
@@ -171,7 +179,7 @@ class BatchRetry:
     def _count_failed(
         self, how: str, batch: messages.LaneLost | messages.BatchOverdue, verdict: Verdict
     ) -> None:
-        """Count the failed requests: one if the batch's requests are being tried one by one, otherwise all."""
+        """Count the failed requests: one if the batch's requests are retried one by one, otherwise all of them."""
         one_by_one = batch.consecutive_losses > 0 and not verdict.fails_rest
         self._counters.failed[how] += 1 if one_by_one else batch.requests
 
@@ -180,7 +188,7 @@ class BatchRetry:
         return self.spec.on_crash == "retry" and not self.stopping and self.disabled_reason is None
 
     def _may_be_another_request(self, overdue: messages.BatchOverdue, worker: Worker) -> bool:
-        """Whether another request, in the same batch or running concurrently, may be the one that hangs."""
+        """Return whether a different request, in the same batch or a concurrent one, may have caused the hang."""
         if worker.stats.read().overlaps:
             return True
         merges = (
@@ -188,16 +196,16 @@ class BatchRetry:
         )
         return overdue.requests > 1 or merges
 
-    def _failed(
+    def _fail(
         self, batch: messages.LaneLost | messages.BatchOverdue, text: str, most: int
     ) -> Verdict:
-        """Fail a request or a batch. The event names the request, as the proxy's error does."""
+        """Return the verdict that fails a request or a batch, and emit an event that names the request."""
         consecutive_losses = batch.consecutive_losses
         fails_rest = consecutive_losses >= most
         if fails_rest:
             text += (
-                f"; {consecutive_losses} requests of one batch, tried one by one, failed like this in a row, so the model is taken "
-                "to be broken and the rest of the batch is not tried"
+                f"; {consecutive_losses} consecutive requests of the batch, retried one by one, failed like this: the model is "
+                "considered broken, and the remaining requests of the batch fail, too"
             )
         reason = with_id(text, clean(batch.request_id))
         if batch.lost_workers >= _POISON_LOSSES:
@@ -224,7 +232,7 @@ class BatchRetry:
         """Describe how a worker ended after its lane broke during a batch."""
         worker = self._workers.get(name)
         if worker is None:
-            return "the worker of this batch ended"
+            return "the worker of this batch exited"
         await asyncio.wait([worker.exited], timeout=_EXIT_NOTICE_S)
         if worker.exited.done():
             return worker.describe_end()

@@ -1,4 +1,4 @@
-"""Detection of call deadlocks: workers whose calls to other models wait for each other in a cycle.
+"""Deadlock detection for calls between models: workers that wait for each other in a cycle.
 
 Proxies report calls that have been waiting for a while. A worker is stuck if it waits for a model all of whose
 workers are stuck. The largest such set is found by repeatedly removing workers that are not stuck. This is exact for

@@ -1,9 +1,9 @@
-"""Fork servers: processes that have imported the modules of a worker, and fork a worker on request.
+"""Fork servers: processes that have imported a worker's modules and fork workers on request.
 
 The start of an interpreter with its imports takes 0.3 s of CPU time; a fork takes a few hundredths of that. A forked
-worker is a child of the dispatcher, like a worker that was started as a new interpreter. `ForkServers` keeps one server
+worker is a child of the dispatcher, as is a worker that starts as a new interpreter. `ForkServers` keeps one server
 for each of the most recently used interpreter setups. If none can be used, the worker starts as a new interpreter. The
-protocol is in _protocol/fork_protocol.py, the other end in worker/fork_server.py.
+protocol is in _protocol/fork_protocol.py; worker/fork_server.py is the other end.
 
 A forked process is in the fork server's process group until it creates its own session. So stopping a fork server
 first signals only its own process. The rest of its group is killed once no order is pending: by then, each fork has
@@ -33,9 +33,9 @@ from pytriton.dispatcher.runtime.tasks import run_in_background
 
 _log = structlog.get_logger(__name__)
 
-#: How long workers of an interpreter setup start without a fork server after one has failed.
+#: How long workers of a setup start as new interpreters after its fork server has failed.
 _UNFIT_S = 60.0
-#: Time limit for a fork, and then for the forked worker to begin.
+#: Time limit for a fork, and again for the forked worker's first message.
 _FORK_TIMEOUT_S = 20.0
 #: Maximum number of pending orders. The kernel buffers about a hundred and refuses more.
 _MAX_ORDERS = 16
@@ -51,7 +51,7 @@ _ANYWHERE = "/"
 
 @dataclass(frozen=True)
 class InterpreterSetup:
-    """Everything that determines an interpreter's state after its start. Workers with equal values can share a server."""
+    """Interpreter, directory and environment of a worker. Workers with the same setup can share a fork server."""
 
     python: str
     cwd: Optional[str]
@@ -59,9 +59,9 @@ class InterpreterSetup:
 
     @classmethod
     def of(cls, python: str, cwd: str | None, env: Mapping[str, str]) -> InterpreterSetup:
-        """Return the setup of a worker. It includes the working directory only if the interpreter reads from it.
+        """Return the setup of a worker, with its working directory only if the interpreter reads from it.
 
-        Each fork changes to its own directory anyway.
+        Each fork changes to its worker's directory anyway.
         """
         matters = cwd is None or _depends_on_cwd(python, env)
         return cls(python, cwd if matters else _ANYWHERE, frozenset(env.items()))
@@ -79,15 +79,15 @@ def _depends_on_cwd(python: str, env: Mapping[str, str]) -> bool:
 
 
 class Unfit(Exception):
-    """A fork server cannot be used; the text says why."""
+    """A fork server cannot be used. The text states the reason."""
 
 
 class Stale(Unfit):
-    """The fork server's environment has changed, or it has been stopped. A new one can be used."""
+    """A fork server is stopped or has an outdated environment. A new one can be used."""
 
 
 class Ended(Unfit):
-    """The fork server has exited or hung. A new one may work."""
+    """A fork server has exited or hangs. A new one may work."""
 
 
 class _Entry:
@@ -139,11 +139,11 @@ class ForkServers:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether no fork server is being stopped, and, while held, none is left."""
+        """Whether no fork server is being stopped. While held, also whether all of them have exited."""
         return not self._ending and not (self._held and self._servers)
 
     async def hold(self) -> None:
-        """Stop all fork servers, and start none until `release`."""
+        """Stop all fork servers. Start none until `release` is called."""
         self._held = True
         for setup, entry in list(self._servers.items()):
             self._drop(setup, entry)
@@ -151,7 +151,7 @@ class ForkServers:
             await asyncio.wait(self._ending)
 
     def release(self) -> None:
-        """Use fork servers for workers that are started from now on."""
+        """Allow fork servers again after `hold`."""
         self._held = False
 
     async def start(
@@ -167,12 +167,12 @@ class ForkServers:
         """Fork a new worker and return it, or None if it must start without a fork server.
 
         Args:
-            setup: The interpreter setup that it shares with other workers.
+            setup: The worker's interpreter setup.
             worker: Its name.
-            variables: Additional environment variables of its own.
+            variables: Environment variables of this worker, in addition to those of the setup.
             cwd: Its working directory.
             stats: File descriptor of its statistics page.
-            on_line: Receives the lines that it prints.
+            on_line: Receives the lines that the worker prints.
 
         Raises:
             OSError: Its working directory cannot be used.
@@ -218,7 +218,7 @@ class ForkServers:
             entry.users -= 1
 
     def _entry_for(self, setup: InterpreterSetup) -> _Entry | None:
-        """Return the fork server for a setup, starting it if needed, or None if none may be used now."""
+        """Return the fork server for a setup, starting one if needed. Return None if none can be used now."""
         now = asyncio.get_running_loop().time()
         if self._held or not self.max_servers or self._unfit_until.get(setup, now) > now:
             return None
@@ -252,7 +252,7 @@ class ForkServers:
         entry.server.when_idle(lambda: self._drop(setup, entry))
 
     def _drop_unused(self) -> bool:
-        """Stop the least recently used fork server that is not in use. Return False if all are in use or starting."""
+        """Stop the least recently used idle fork server. Return False if there is none."""
         for setup, entry in self._servers.items():
             if not entry.is_used:
                 self._drop(setup, entry)
@@ -260,7 +260,7 @@ class ForkServers:
         return False
 
     async def _forked(self, server: ForkServer, order: Order, stats: int, on_line: OnLine) -> Child:
-        """Fork a worker and let it begin. If the caller is cancelled, stop the worker."""
+        """Fork a worker and let it run. Stop it if the caller is cancelled."""
         forking = asyncio.ensure_future(self._fork(server, order, stats, on_line))
         try:
             child, connection = await asyncio.shield(forking)
@@ -293,7 +293,7 @@ class ForkServers:
             return child, connection
 
     def _mark_unfit(self, setup: InterpreterSetup, why: str) -> None:
-        """Start workers of this setup without a fork server for a while."""
+        """Start workers of this setup as new interpreters for the next `_UNFIT_S` seconds."""
         now = asyncio.get_running_loop().time()
         if self._unfit_until.get(setup, now) <= now:
             _log.info("starting workers without a fork server", python=setup.python, reason=why)
@@ -301,7 +301,7 @@ class ForkServers:
         self._unfit_until[setup] = now + _UNFIT_S
 
     def _drop(self, setup: InterpreterSetup, entry: _Entry) -> None:
-        """Remove and stop this fork server, unless it has been replaced already."""
+        """Remove and stop a fork server, unless another one has already taken its place."""
         if self._servers.get(setup) is entry:
             del self._servers[setup]
             run_in_background(self._ending, _end(entry))
@@ -327,7 +327,7 @@ async def _stop_unwanted(forking: asyncio.Task[tuple[Child, socket.socket]]) -> 
 
 
 class ForkServer:
-    """One fork server process.
+    """The dispatcher's end of one fork server process.
 
     Args:
         child: The process.
@@ -385,7 +385,7 @@ class ForkServer:
         return cls(child, ours)
 
     async def wait_until_ready(self, limit_s: float) -> None:
-        """Wait until it has imported everything.
+        """Wait until the fork server has imported all modules.
 
         Raises:
             Unfit: The process cannot be forked, has exited, or was not ready in time.
@@ -400,14 +400,14 @@ class ForkServer:
             raise Unfit(answer.refused)
 
     def when_idle(self, act: Callable[[], None]) -> None:
-        """Call `act` once it has not been used for a while, counted from now."""
+        """Call `act` if this server stays unused for the next `_IDLE_S` seconds. Restarts the timer."""
         if self._timer is not None:
             self._timer.cancel()
         if not self._is_ending:
             self._timer = self._loop.call_later(_IDLE_S, act)
 
     async def fork(self, order: Order, output: int, stats: int) -> tuple[int, socket.socket]:
-        """Fork a worker. Return its pid, and the connection on which it waits for GO. It exits if that is closed.
+        """Fork a worker. Return its pid and the connection on which it waits for GO; closing it makes the worker exit.
 
         Raises:
             Stale, Ended: Another fork server may work.
@@ -427,7 +427,7 @@ class ForkServer:
                     self._unused.set()
 
     async def end(self) -> None:
-        """Stop the process. Workers that it has forked, or is forking, are not affected."""
+        """Stop the process. Its forks, including unfinished ones, keep running."""
         self._is_ending = True
         if self._timer is not None:
             self._timer.cancel()
@@ -456,7 +456,7 @@ class ForkServer:
     async def _pid(
         self, order: Order, answer: asyncio.Future[ForkAnswer | None], worker: socket.socket
     ) -> int:
-        """Return the pid that the fork server reports, once the forked worker has begun."""
+        """Return the pid reported by the fork server, once the forked worker runs."""
         await asyncio.wait([answer], timeout=_FORK_TIMEOUT_S)
         if not answer.done():
             self._kill()  # its exit resolves the answer
@@ -474,7 +474,7 @@ class ForkServer:
         return pid or _child(message[len(BEGUN) :])
 
     def _gone(self) -> Unfit:
-        """Return why it does not accept orders."""
+        """Return an exception that states why this server does not accept orders."""
         if self._is_ending:
             return Stale("it has been stopped")
         exited = self.child.exited
@@ -514,7 +514,7 @@ class ForkServer:
             return self._channel.recv(LARGEST)
 
     def _on_exit(self) -> None:
-        """Read the remaining messages after its exit, and resolve all outstanding answers with None."""
+        """Read the messages left after the process has exited, and resolve all outstanding answers with None."""
         self._read_answers()
         for waits in self._answers:
             if not waits.done():
@@ -523,7 +523,7 @@ class ForkServer:
 
 
 def _pid_in(answer: ForkAnswer, order: Order) -> int:
-    """Return the pid in an answer; raises what `ForkServer.fork` raises."""
+    """Return the pid from an answer; raises the exceptions of `ForkServer.fork`."""
     if answer.is_stale:
         raise Stale("its environment has changed")
     if answer.error:
@@ -534,17 +534,17 @@ def _pid_in(answer: ForkAnswer, order: Order) -> int:
 
 
 def _child(number: int | bytes) -> int:
-    """Return `number` as a pid; raises Unfit if it is not a child of this process."""
+    """Convert `number` to a pid; raises Unfit if it is no child of this process."""
     try:
         pid = int(number)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (ValueError, OverflowError, OSError):
-        raise Unfit(f"it reported a pid that is not a child of the daemon: {number!r}") from None
+        raise Unfit(f"it reported a pid that is no child of the daemon: {number!r}") from None
     return pid
 
 
 async def _received(connection: socket.socket, limit_s: float) -> bytes:
-    """Return the next message of a forked worker; b"" if the other end is closed.
+    """Receive the next message of a forked worker; b"" if the worker has closed the connection.
 
     Raises:
         Unfit: No message arrived in time.
@@ -559,7 +559,7 @@ async def _received(connection: socket.socket, limit_s: float) -> bytes:
 
 
 async def _reap_strays(group: int) -> None:
-    """Reap forks that exited before their pids were reported. They are children of this process."""
+    """Reap the forks that exited before their pids were reported. They are children of the dispatcher."""
     with contextlib.suppress(ChildProcessError):  # no more children in this group
         while True:
             if os.waitid(os.P_PGID, group, os.WEXITED | os.WNOHANG) is None:  # killed, exits soon

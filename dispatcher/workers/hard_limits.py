@@ -23,7 +23,7 @@ _POLL_INTERVAL_S = 0.5
 
 
 async def guard(worker: WorkerProcess, limits: messages.Limits, events: Events = LOG_ONLY) -> None:
-    """Kill a worker and all processes it started if it exceeds a hard limit. Return when the worker has exited."""
+    """Kill a worker and the processes it started if they exceed a hard limit. Return once the worker has exited."""
     reported = None
     while worker.alive:
         why, family = None, set[int]()
@@ -82,7 +82,7 @@ def _exceeded_limit(pid: int, family: Collection[int], limits: messages.Limits) 
 
 
 def _kill_others(group: int, family: Collection[int]) -> None:
-    """Kill the processes outside the worker's process group. The group itself is killed as a whole."""
+    """Kill the worker's descendants outside its process group. The caller kills the group."""
     for pid in family:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) != group:

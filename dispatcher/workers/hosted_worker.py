@@ -21,12 +21,12 @@ from pytriton.dispatcher.workers.worker import Worker
 
 _log = structlog.get_logger(__name__)
 
-#: Minimum grace period of a thread, even where a process would be killed at once: a thread cannot be killed.
+#: Minimum grace period of a thread, which cannot be killed, unlike a process.
 _MIN_GRACE_S = 2.0
 
 
 class HostedWorker(Worker):
-    """A worker that is a thread of the process that registered its model."""
+    """A worker in a thread of the registrant, the process that registered its model."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class HostedWorker(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Record the worker's hello. It has its callable and its statistics page. Raises what `Worker.hello` raises."""
+        """Record the worker's hello. A thread needs no model to be sent. Raises the exceptions of `Worker.hello`."""
         await super().hello(peer, payloads_of)
         self._stats_path.unlink(missing_ok=True)
 
     def mark_ended(self, how: str) -> None:
-        """Record that the worker or its registrant has ended; `how` completes "worker w1 …"."""
+        """Record that the worker or its registrant has exited; `how` completes the sentence "worker w1 …"."""
         if not self.exited.done():
             self._how = how
             self._stats_path.unlink(missing_ok=True)
@@ -114,11 +114,11 @@ class HostedWorker(Worker):
         self.mark_ended("no longer listens")
 
     def describe_end(self) -> str:
-        """Describe how the worker ended, for `status` and for the clients of its last batch."""
+        """Describe how the worker exited, for `status` and for the clients of its last batch."""
         return f"worker {self.name}, a thread of process {self.pid}, {self._how}"
 
     def end_record(self) -> messages.WorkerExit:
-        """Return the record of the worker's end. The worker must have ended."""
+        """Return the record of the worker's exit. The worker must have exited."""
         assert self._done is not None  # it has ended
         return messages.WorkerExit(
             at=time.time(),
@@ -130,19 +130,19 @@ class HostedWorker(Worker):
         )
 
     async def end_after_batch(self) -> None:
-        """Ask the worker to end, and wait until it has, without a time limit for its batch."""
+        """Ask the worker to exit after its batch, and wait for that without a time limit."""
         if self.alive:
             await self._registrant.send(messages.EndWorker(self.name))
         await asyncio.shield(self.exited)
 
     async def end_hung(self, why: str) -> None:
-        """Ask a hung worker to end. A thread cannot be killed."""
+        """Ask a hung worker to exit. A thread cannot be killed."""
         self.kill_reason = why
         self.expect_exit("hang")
         await self.stop(0)
 
     async def stop(self, grace_s: float) -> None:
-        """Ask the worker to end after its batch, and abandon it if it does not do so in time."""
+        """Ask the worker to exit after its batch. Abandon it if it does not within `grace_s` seconds."""
         if self.alive:
             await self._registrant.send(messages.EndWorker(self.name))
             # A worker that has not said hello may never have been started by its registrant.
@@ -155,7 +155,7 @@ class HostedWorker(Worker):
                 worker=self.name,
                 worker_pid=self.pid,
             )
-            self.mark_ended("did not end when asked to: its batch is still running")
+            self.mark_ended("did not exit when asked to: its batch is still running")
 
     def _registrant_ended(self, ended: asyncio.Future[None]) -> None:
         if not ended.cancelled():
@@ -168,9 +168,9 @@ _USE_PROCESSES = 'Use isolation="process", the default, or run it'
 
 
 class Registrant:
-    """The sender of a Register message with isolation="thread", for the lifetime of the registration.
+    """A process that registered a model with isolation="thread" and runs the model's workers.
 
-    The dispatcher can neither start nor stop such a process. It asks the process to run workers and watches for its exit.
+    The dispatcher can neither start nor stop this process. It asks the process to run workers, and watches for its exit.
 
     Attributes:
         pid: Process id.
@@ -178,7 +178,7 @@ class Registrant:
     """
 
     def __init__(self, peer: Peer, model: str) -> None:
-        """Check that the process's threads can serve, and start watching it.
+        """Check that the threads of the process can serve the model, and watch for its exit.
 
         Raises:
             RemoteFailure: The process is on another machine, in another PID namespace, or of another user.
@@ -208,18 +208,18 @@ class Registrant:
         self._loop.add_reader(self._pidfd, self._end)
 
     async def send(self, message: messages.AnyMessage) -> None:
-        """Send the registrant a message that is not a reply."""
+        """Send the registrant an unsolicited message."""
         await self._peer.send(message)
 
     async def release(self, why: str) -> None:
-        """Notify the registrant that its registration has ended, and stop watching it."""
+        """Notify the registrant that its registration has ended, and stop watching the process."""
         if not self.ended.done():
             self._unwatch()  # first: it may exit while the message is sent, and its descriptor must be closed once
             self.ended.cancel()
             await self.send(messages.Released(why))
 
     def give_up(self) -> None:
-        """Treat the registrant as exited, because it no longer serves its model."""
+        """Treat the registrant as exited because its threads no longer serve the model."""
         if not self.ended.done():
             self._end()
 

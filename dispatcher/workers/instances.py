@@ -1,4 +1,4 @@
-"""The instances of one registration: its supervisors, and queries about all of them for `status` and routing."""
+"""The instances of one registration: their supervisors, and queries about them for `status` and routing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytriton.dispatcher.workers.worker import own_versions
 
 
 class Instances:
-    """The supervisors of one pool, by slot.
+    """The instances of one pool, each with a supervisor.
 
     Args:
         spec: The model's declaration.
@@ -40,7 +40,7 @@ class Instances:
     def lanes(self) -> int:
         """Number of proxies that should feed each worker: one for each batch that may run concurrently.
 
-        Each Python proxy is a process, so there are never more of them than were requested.
+        A Python proxy is a process, so their number never exceeds `max_inflight_batches`.
         """
         spec = self.spec
         if not self._native or self._is_streamed:
@@ -52,7 +52,7 @@ class Instances:
 
     @property
     def _is_streamed(self) -> bool:
-        """Whether one lane carries several batches at a time."""
+        """Whether a lane carries several batches at a time."""
         policy = self.spec.config.get("model_transaction_policy", {})
         return self.spec.python_model is not None or bool(policy.get("decoupled"))
 
@@ -66,7 +66,7 @@ class Instances:
         return [one.serving.name for one in self._of(version) if one.serving is not None]
 
     def is_crash_looping(self, version: int | None = None) -> bool:
-        """Return whether every instance has hit its restart limit or is in a crash loop."""
+        """Return whether every instance is in a crash loop or has reached its restart limit."""
         if (
             self.disabled_reason is not None
             or self._suspension.suspended
@@ -98,7 +98,7 @@ class Instances:
                 and worker.not_ready_reason is not None
             ):
                 why = worker.not_ready_reason or "it gives no reason"
-                text = f"instance {one.index}: the model's own is_ready says no: {why}"
+                text = f"instance {one.index}: the model's is_ready returns false: {why}"
             if text is not None:
                 found.append(text)
         return found

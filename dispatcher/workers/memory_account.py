@@ -1,14 +1,14 @@
-"""The memory account of each pool: how much of the budgets its workers hold, and its claims for more.
+"""Memory accounts: how much of the memory budgets the workers of each pool hold, and its claims for more.
 
 acquire ──▶ pending claim ──▶ granted: the estimated size of its workers ──▶ loaded: their measured size
                  └──▶ refused, or not granted in time
 begin_stop ──▶ stopping ──▶ finish_stop: the memory is free again
 
-A pool acquires memory before it starts workers, and waits until its claim is granted. It never decides itself: a loop,
-`scaling/memory_budget.py`, records measured sizes in the accounts and grants or refuses the claims, by the rules of
+A pool acquires memory before it starts workers, and waits until its claim is granted. `scaling/memory_budget.py`
+measures workers, records their sizes in the accounts, and grants or refuses claims by the rules of
 `scaling/memory_policy.py`. Without a budget, all claims are granted at once.
 
-The size of a worker is what was declared or measured after the last load, whichever is larger, and never less than what
+The size of a worker is the declared size or the one measured after the last load, whichever is larger, and at least what
 its workers hold now. Until it is known, it is estimated (`memory_policy.estimate`). Known sizes survive a restart of the
 daemon (`KnownSize`).
 """
@@ -56,7 +56,7 @@ class Account:
         registration: Identifies the registration among others of the same model name, also after a daemon restart.
         granted: Number of workers that it has memory for.
         extra: Number of additional workers that it has memory for, each of which is about to replace another one.
-        exclusive: Bytes of shared mappings that only its workers use, as measured by `MemoryBudget`.
+        exclusive: Bytes of shared mappings that no other model's workers use, as measured by `MemoryBudget`.
         known: Size of a worker when the model was last loaded; None if it never was.
         shared: Mappings that its workers shared when the model was last loaded: digest -> bytes.
     """
@@ -93,7 +93,7 @@ class Account:
 
     @property
     def worker_size(self) -> Size:
-        """The size of one worker: declared or measured, otherwise an estimate."""
+        """The declared or measured size of one worker; an estimate if neither is known."""
         known = self._known_size
         memory = self._estimate(MEMORY, self._payload) if not known.memory else 0
         gpu = self._estimate(self._gpus(0)[0]) if not known.gpu and self._gpus(0) else 0
@@ -113,7 +113,7 @@ class Account:
 
     @property
     def is_changing(self) -> bool:
-        """Whether its usage may soon drop: workers are stopping, a size is only an estimate, or it may scale down."""
+        """Whether the pool may soon use less: workers are stopping, a size is estimated, or it may scale down."""
         autoscale = self.spec.autoscale
         may_shrink = autoscale is not None and self.granted > max(1, autoscale.least)
         is_guess = self.granted > 0 and self.is_estimated
@@ -121,7 +121,7 @@ class Account:
 
     @property
     def _minimum_size(self) -> Size:
-        """A lower bound of a worker's size: what is declared or was measured, including during the load."""
+        """A lower bound of a worker's size: the largest of the declared and all measured sizes, also while it loads."""
         peak = self._peak
         if self.spec.memory_request is None and peak.memory and not self._lived:
             peak = peak._replace(memory=round(peak.memory * _GROWTH_FACTOR) + _GROWTH_BYTES)
@@ -141,7 +141,7 @@ class Account:
 
     @property
     def worker_bytes(self) -> int | None:
-        """The memory of one worker; None without a budget."""
+        """The memory of one worker in bytes; None without a budget."""
         return self.worker_size.memory if self.bounded else None
 
     @property
@@ -153,7 +153,7 @@ class Account:
 
     @property
     def one_worker(self) -> Amounts:
-        """The size of the worker in slot 0."""
+        """The size of the worker in slot 0, by resource."""
         return self._size_of_slots(0, 1)
 
     def needs(self, count: int) -> Amounts:
@@ -189,7 +189,7 @@ class Account:
         return [self._accounts.gpus.get(name, name) for name in names]
 
     def record_size(self, size: Size) -> None:
-        """Record the current size of one of its workers."""
+        """Record the measured size of a worker."""
         self._peak = self._peak.at_least(size)
 
     def record_loaded(self, now: Size | None = None) -> None:
@@ -210,15 +210,15 @@ class Account:
 
     @property
     def size(self) -> KnownSize | None:
-        """The known size of its workers for persistence; None if unknown."""
+        """The size of the workers to persist; None if it is unknown."""
         if self.known is None:
             return None
         return KnownSize(self.registration, *self.known, dict(self.shared), self._lived)
 
     def restore_size(self, size: KnownSize) -> None:
-        """Restore the size known before a daemon restart, unless it exceeds the budget.
+        """Restore the size known before a restart of the daemon, unless it exceeds the budget.
 
-        In that case the size is measured again, so that a restart never refuses a model that was served before.
+        A size that exceeds the budget is measured again: a restart must not refuse a model that was served before.
         """
         self.known, self.shared = Size(size.memory, size.gpu), dict(size.shared)
         self._lived = size.lived
@@ -228,10 +228,10 @@ class Account:
     # ── claims ───────────────────────────────────────────────────────────────────────────────────
 
     def check(self, spec: messages.ModelSpec, count: int) -> None:
-        """Check that `count` workers would fit into the empty budget.
+        """Check that `count` workers fit into the budget while it is empty.
 
         Raises:
-            RemoteFailure: They can never fit.
+            RemoteFailure: The workers can never fit.
         """
         if not self.bounded:
             return
@@ -248,17 +248,17 @@ class Account:
             raise RemoteFailure(ErrorKind.INVALID, text)
 
     def _exceeded(self, count: int) -> Amounts:
-        """Return the needs of `count` workers, at least, for each budget that is too small for them."""
+        """Return the minimum needs of `count` workers, for each budget that is too small for them."""
         limits, shared = self._accounts.limits, sum(self.shared.values())
         needs = added(self._size_of_slots(0, count, self._minimum_size), {MEMORY: shared})
         return {kind: n for kind, n in needs.items() if kind in limits and n > limits[kind]}
 
     async def acquire(
-        self, spec: messages.ModelSpec, timeout_s: float, *, is_wake: bool = False
+        self, spec: messages.ModelSpec, timeout_s: float, *, is_resume: bool = False
     ) -> None:
-        """Wait until memory for all workers of `spec` is granted, including those that already have it.
+        """Wait until memory for all workers of `spec` is granted, including running ones.
 
-        `is_wake`: Requests are waiting for the model.
+        Set `is_resume` if requests are waiting for the model.
 
         Raises:
             RemoteFailure: The memory was not free in time, or can never be granted.
@@ -270,7 +270,7 @@ class Account:
             return
         if not self.granted:
             self._uses_low_estimate = False
-        is_background = self._is_background and not self._has_served and not is_wake
+        is_background = self._is_background and not self._has_served and not is_resume
         before, waiting = self.granted, PendingClaim(self, count)
         try:
             await self._wait(waiting, timeout_s, is_background=is_background)
@@ -280,7 +280,7 @@ class Account:
             raise
 
     async def load_extra(self, load: Callable[[], Awaitable[_T]], timeout_s: float) -> _T:
-        """Wait for memory for one additional worker, then call `load`. The memory is kept until `release_extra`.
+        """Wait for memory for one additional worker, then call `load`. `release_extra` returns the memory.
 
         Raises:
             RemoteFailure: The memory was not free in time. Exceptions of `load` propagate.
@@ -297,7 +297,7 @@ class Account:
             raise
 
     def release_extra(self) -> None:
-        """Release the memory of one worker after an additional one has replaced it."""
+        """Release the memory of a worker that an additional one has replaced."""
         if self.extra:
             self.extra -= 1
             self._accounts.changes.notify()
@@ -309,7 +309,7 @@ class Account:
                 one.count = min(one.count, count)
 
     def granted_of(self, count: int) -> int:
-        """Return how many of `count` workers have memory."""
+        """Return for how many of `count` workers memory is granted."""
         return min(count, self.granted) if self.bounded else count
 
     @property
@@ -320,7 +320,7 @@ class Account:
     async def _wait(
         self, waiting: PendingClaim, timeout_s: float, *, is_background: bool = False
     ) -> None:
-        """Wait until a claim is granted. `is_background`: restart the timeout whenever any claim is granted."""
+        """Wait until a claim is granted. For a background claim, restart the timeout whenever any claim is granted."""
         accounts, clock = self._accounts, asyncio.get_running_loop().time
         waiting.is_background = is_background
         accounts.waiting.append(waiting)
@@ -340,12 +340,12 @@ class Account:
         waiting.done.result()
 
     def refuse(self, waiting: PendingClaim) -> None:
-        """Refuse a claim of this account before its timeout, because it can never be granted."""
+        """Refuse a claim that can never be granted, without waiting for its timeout."""
         self._accounts.waiting.remove(waiting)
         waiting.done.set_exception(self._shortage_failure(waiting))
 
     def begin_stop(self, staying: int) -> Amounts:
-        """Mark all but `staying` workers as stopping. Return their memory, for `finish_stop` after their exit."""
+        """Mark all but `staying` workers as stopping. Return their memory; pass it to `finish_stop` after they exited."""
         leaving = self._size_of_slots(staying, self.granted)
         self.granted = min(self.granted, staying)
         self._stopping.append(leaving)
@@ -365,7 +365,7 @@ class Account:
         self._accounts.changes.notify()
 
     def withdraw(self, why: str) -> None:
-        """Refuse all pending claims of this account, because the pool is being stopped."""
+        """Refuse all pending claims of a pool that is being stopped."""
         for one in [one for one in self._accounts.waiting if one.account is self]:
             self._accounts.waiting.remove(one)
             if not one.done.done():
@@ -380,7 +380,7 @@ class Account:
     # ── events and error texts ───────────────────────────────────────────────────────────────────
 
     def report_waiting(self, needs: Amounts, free: Amounts, why: str) -> None:
-        """Emit the event that a claim waits for memory."""
+        """Emit an event for a claim that waits for memory."""
         self._accounts.waits += 1
         available = amounts_text({kind: max(0, free[kind]) for kind in needs if kind in free})
         self._events.emit(
@@ -419,14 +419,14 @@ class PendingClaim:
 
     Attributes:
         account: The account that claims.
-        count: Total number of workers to have memory for; 0 for one temporary additional worker.
+        count: Total number of workers that need memory; 0 for one temporary additional worker.
         since: When the claim was made.
         done: Resolves when the claim is granted.
         is_reported: Whether the wait has been reported as an event.
-        is_deferred: Whether the claim was considered and not granted yet.
-        is_background: Whether no client waits for the claim, so that it may wait for a long time.
+        is_deferred: Whether the claim was considered but could not be granted yet.
+        is_background: Whether the claim may wait for a long time, because no client waits for it.
         checked_at: When it was last checked whether the claim can ever be granted.
-        shortage: Which models hold the memory, and what would help, as a sentence; "" until the first check.
+        shortage: A sentence about the models that hold the memory, and what would help; "" until the first check.
     """
 
     def __init__(self, account: Account, count: int) -> None:
@@ -445,7 +445,7 @@ class PendingClaim:
         return self.account.needs(self.count) if self.count else self.account.one_worker
 
     def grant(self) -> None:
-        """Reserve the memory in the account and wake the waiting caller."""
+        """Reserve the memory in the account and resume the waiting caller."""
         account = self.account
         if self.count:
             account.granted = max(account.granted, self.count)
@@ -461,17 +461,17 @@ _MAX_SIZES = 10_000
 
 
 class MemoryAccounts:
-    """The accounts of all pools. The daemon has one of these.
+    """The memory accounts of all pools.
 
     Args:
         limits: The budgets in bytes, by resource. Other resources are not bounded.
         gpus: Alternative names of GPUs, such as UUIDs -> name in `limits`.
 
     Attributes:
-        mapped: Shared mappings of all workers, digest -> bytes. Each counts once.
+        mapped: Shared mappings of all workers: digest -> bytes. Each counts once.
         waiting: Pending claims, oldest first.
         changes: Notified when memory is claimed or returned.
-        waits, refusals: Number of claims that had to wait, and that were refused.
+        waits, refusals: Number of claims that had to wait, and of those that were refused.
         suspended: Number of times that a model was suspended for another one.
         last_grant: Time of the last grant.
         sizes: Known sizes of models by name, persisted for the next start of the daemon.
@@ -506,7 +506,7 @@ class MemoryAccounts:
             spec: The pool's model.
             registration: Identifies the registration among others of the same model name, also after a daemon restart.
             payload: Size of a worker's pickled callable in bytes.
-            background: Whether no client waits for the first load, so that it may wait while other claims are granted.
+            background: Whether the first load may wait while other claims are granted, because no client waits for it.
             hosted: Whether the workers are threads of the registrant, whose memory does not count.
             events: Receives the events about the model's memory.
         """
@@ -527,7 +527,7 @@ class MemoryAccounts:
         return account
 
     def remember_size(self, account: Account) -> None:
-        """Remember the known size of a model unless it has been replaced. The oldest sizes beyond a limit are dropped."""
+        """Remember the size of a model that has not been replaced. Drop the oldest sizes beyond a limit."""
         name, size = account.spec.name, account.size
         newest = [one for one in self.open_accounts if one.spec.name == name][-1:]
         if size is None or newest != [account]:
@@ -540,7 +540,7 @@ class MemoryAccounts:
     async def until_deferred(
         self, loading: asyncio.Task[bool] | asyncio.Task[None], model: str
     ) -> None:
-        """Wait until `loading` is done, or its model waits for memory and so the next load can start."""
+        """Wait until `loading` is done or waits for memory. Either way the next load can start."""
         if not self.limits:
             await asyncio.wait([loading])
             return
@@ -584,7 +584,7 @@ class MemoryAccounts:
         return self.used()[MEMORY] + MIN_ESTIMATE > self.limits.get(MEMORY, sys.maxsize)
 
     def other_sizes(self, account: Account, kind: str) -> list[int]:
-        """Return the known worker sizes of the other accounts, including that of the model's previous registration."""
+        """Return the known worker sizes of all other accounts, including the model's previous registration."""
         others = [one.known for one in self.open_accounts if one is not account and one.known]
         sizes = (one.memory if kind == MEMORY else one.gpu for one in others)
         return [size for size in sizes if size]

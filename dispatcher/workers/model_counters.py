@@ -1,7 +1,7 @@
-"""Counters of a model across its workers: the work done, worker exits, and retried requests.
+"""Counters of each model: work done, worker exits, and retried requests.
 
-A worker counts in its statistics page. When the worker exits, its counts are added to those of its instance.
-So counters survive a worker and a replacement of the model: counters belong to a model name, and are removed with it.
+A worker counts in its statistics page. When the worker exits, its counts are added to those of its instance. Counters
+belong to a model name: they survive its workers and its replacement, and are removed with the name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class InstanceCounters:
         exits: Number of worker exits, by reason.
         starts: Number of workers started.
         workers: The workers that are alive.
-        user_series: Custom metrics of the callables of exited workers; never changed in place.
+        user_series: Custom metrics of exited workers; never changed in place.
     """
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ class ModelCounters:
         instances: Counters by version and instance number. Numbers from the declared number on are standby workers.
         former: Work done by the instances of old versions that are no longer counted separately.
         retries: Requests retried after their worker was lost.
-        poison: Requests blamed for crashing workers.
-        resumes: Number of resumes.
+        poison: Poison requests: those blamed for crashing workers.
+        resumes: Number of times that the model was resumed.
         failed: Requests that failed because their worker was "lost" or "hung".
         started_at: Start of counting, by the monotonic clock; None if the counts predate an upgrade.
-        records_logged, records_left_out: Requests written to the access log, and requests dropped from it.
+        records_logged, records_left_out: Requests written to the access log, and those dropped from it.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class ModelCounters:
         self._wanted = _INITIAL_RECORD_LIMITS
 
     def of(self, version: int, instance: int) -> InstanceCounters:
-        """Return the counters of an instance, creating them if needed."""
+        """Return the counters of an instance. Create them if needed."""
         found = self.instances.get((version, instance))
         if found is None:
             self._make_room(version)
@@ -112,7 +112,7 @@ class ModelCounters:
             self.former = self.former.plus(self.instances.pop(key).ended)
 
     def hand_over(self, name: str) -> ModelCountersState:
-        """Return the state to hand over in an upgrade. The counts of live workers stay in their pages."""
+        """Return the counters to hand over in an upgrade. Live workers keep theirs in their statistics pages."""
         instances = [
             InstanceCountersState(
                 version, number, _bounded(one.ended), dict(one.exits), one.starts, one.user_series
@@ -150,7 +150,7 @@ class ModelCounters:
         return WorkDone(counts, reduce(Counts.plus, counts.values(), self.former))
 
     def outcomes(self) -> tuple[int, dict[str, int]]:
-        """Return the number of requests started so far, and of failed ones by kind. Cheap to call."""
+        """Return the number of requests started so far, and of failed ones by kind, at little cost."""
         requests, failed = self.former.requests, list(self.former.failed)
         for instance in self.instances.values():
             ended = instance.ended
@@ -163,7 +163,7 @@ class ModelCounters:
     def records(self, limit_ns: int, budget: int) -> Iterator[_Records]:
         """Collect the request records that workers have written, by version, instance and worker.
 
-        From then on, workers record failed calls and calls that take at least `limit_ns`, at most `budget` of them.
+        Until the next collection, workers record failed calls and those of at least `limit_ns`, at most `budget` calls.
         """
         self._wanted = limit_ns, budget
         while self._uncollected:
@@ -176,7 +176,7 @@ class ModelCounters:
                     ring.want(limit_ns, budget)
 
     def add(self, worker: Worker, *, adopted: bool = False) -> None:
-        """Count a started worker until it exits, and keep its counts. The start of an `adopted` one is not counted."""
+        """Add a started worker, and keep its counts when it exits. The start of an `adopted` worker is not counted."""
         counters = self.of(worker.version, worker.instance)
         counters.starts += not adopted
         counters.workers.append(worker)
@@ -208,7 +208,7 @@ def _counts(state: Sequence[Any]) -> Counts:
 
 
 class CounterRegistry:
-    """The counters of all models, by name. `on_begun` is called when counters for a new name are created."""
+    """The counters of all models, by name. Calls `on_begun` whenever it creates counters for a new name."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, ModelCounters] = {}

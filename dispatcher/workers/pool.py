@@ -1,8 +1,8 @@
 """The worker pool of one registration: starts, scales, suspends, resumes and stops its workers.
 
-The parts of a pool: `Instances` has a `Supervisor` for each worker, `ProxyRouter` assigns workers to tritonserver's
+Its parts: `Instances` has a `Supervisor` for each worker, `ProxyRouter` assigns workers to tritonserver's
 proxies, `Suspension` says whether the model is suspended, `Account` claims memory before workers start, and
-`BatchRetry` decides about lost batches. Tasks that wait for a worker are woken by `_notify`.
+`BatchRetry` decides about lost batches. `_notify` notifies the tasks that wait for a worker.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class Pool:
         self._policy = policy
         #: Memory account of the workers.
         self.account = account or MemoryAccounts().open(spec)
-        self._waking: asyncio.Task[None] | None = None
+        self._resume_task: asyncio.Task[None] | None = None
         self._workers: dict[str, Worker] = {}
         self._changed = asyncio.Condition()
-        #: Whether the model is suspended, and how long batches wait for it to wake.
+        #: Whether the model is suspended, and how long batches wait for it to resume.
         self.suspension = Suspension(
-            spec.name, policy.wake_bounds, self._events, counters, suspended=suspended
+            spec.name, policy.resume_bounds, self._events, counters, suspended=suspended
         )
         self._instances = Instances(spec, self.suspension, native=native)
         #: The attached proxies and their workers.
@@ -82,7 +82,7 @@ class Pool:
             self._workers,
             self.suspension,
             self._changed,
-            self.wake_up,
+            self.resume,
             self._events,
         )
         #: Decides what happens to lost and overdue batches.
@@ -100,7 +100,7 @@ class Pool:
     # ── lifecycle ────────────────────────────────────────────────────────────────────────────────
 
     async def start(self, report: ReportProgress) -> None:
-        """Start all workers and wait until they are ready. If the model is suspended, start none.
+        """Start all workers and wait until they are ready. Start none if the model is suspended.
 
         Raises:
             RemoteFailure: A worker could not be loaded. The caller must stop the pool.
@@ -113,7 +113,7 @@ class Pool:
             await self._grow(spec, report)
 
     def redeclare(self, spec: messages.ModelSpec) -> None:
-        """Replace the declaration by one whose configuration a worker has completed."""
+        """Use a declaration whose configuration a worker has completed."""
         self._instances.spec = self.batch_retry.spec = spec
 
     @property
@@ -149,11 +149,11 @@ class Pool:
         """
         fewer = slot_count(spec) <= slot_count(self._instances.spec)
         if fewer and self.suspension.lacks_room and self.can_serve:
-            return  # `shrink` notifies the pending wake-up
+            return  # `shrink` notifies the pending resume
         await self._wait_for_memory(spec, report)
         count, was_suspended = len(self._instances.supervisors), self.suspension.suspended
         if was_suspended:
-            self.suspension.wake("more instances were requested")
+            self.suspension.begin_resume("more instances were requested")
         try:
             await self._grow(spec, report)
         except BaseException:
@@ -167,11 +167,11 @@ class Pool:
         del supervisors[count:]
         self.account.finish_stop(self.account.begin_stop(count))
         if was_suspended:
-            self.suspension.back()
-        await self._notify(None)  # no proxy may keep waiting for the removed workers
+            self.suspension.cancel_resume()
+        await self._notify(None)  # proxies may be waiting for the removed workers
 
     async def shrink(self, spec: messages.ModelSpec, grace_s: float) -> None:
-        """Stop the workers that exceed `spec`, and move their proxies to the remaining ones."""
+        """Stop the workers beyond the number in `spec`, and move their proxies to the remaining ones."""
         instances = self._instances
         instances.spec = spec
         leaving = instances.supervisors[slot_count(spec) :]
@@ -181,15 +181,15 @@ class Pool:
         self.account.finish_stop(room)
         instances.supervisors = [one for one in instances.supervisors if one not in leaving]
         if not self.suspension.suspended and not instances.stopping:
-            self._fill_up()  # a failed wake-up may have left fewer instances
+            self._fill_up()  # a failed resume may have left fewer instances
         await self._notify(None)
 
-    async def fall_asleep(self, idle_s: float, grace_s: float, why: str = "") -> None:
-        """Stop all workers except the standby workers until the next batch. The model was idle for `idle_s` seconds."""
+    async def suspend(self, idle_s: float, grace_s: float, why: str = "") -> None:
+        """Suspend the model after `idle_s` idle seconds: stop all workers except standby workers until the next batch."""
         instances, staying = self._instances, self._staying_workers
         leaving = instances.supervisors[staying:]
-        if self._waking is not None:
-            self._waking.cancel()  # the remaining workers are no longer needed
+        if self._resume_task is not None:
+            self._resume_task.cancel()  # the remaining workers are no longer needed
         self.suspension.lacks_room = False
         del instances.supervisors[staying:]
         room = self.account.begin_stop(staying)
@@ -202,33 +202,35 @@ class Pool:
                 instances.spec, lambda: self.suspension.suspended and not instances.stopping
             )
 
-    def wake_up(self, why: str = "a request") -> None:
-        """Wake the model if it is suspended: start the missing workers, with the usual retries."""
+    def resume(self, why: str = "a request") -> None:
+        """Resume the model if it is suspended: start the missing workers, with the usual retries."""
         if not self.suspension.suspended or self._instances.stopping or self.suspension.held:
             return
-        self.suspension.wake(why)
+        self.suspension.begin_resume(why)
         spec = self._instances.spec
         if self.account.granted_of(slot_count(spec)) == slot_count(spec):
             self._fill_up()
         else:
             self.suspension.lacks_room = True
-            self._waking = asyncio.get_running_loop().create_task(self._wake_when_granted(spec))
+            self._resume_task = asyncio.get_running_loop().create_task(
+                self._resume_when_granted(spec)
+            )
         if self.can_serve:  # a standby worker
-            self.suspension.end()
+            self.suspension.finish_resume()
 
     def hold(self) -> None:
-        """Keep the model suspended until `suspension.held` is cleared. Cancel a wake-up that is waiting for memory."""
+        """Keep a suspended model suspended until `suspension.held` is cleared. Cancel a resume that waits for memory."""
         self.suspension.held = True
-        if self.suspension.lacks_room and self._waking is not None:
-            self._waking.cancel()
-            self.suspension.back()
+        if self.suspension.lacks_room and self._resume_task is not None:
+            self._resume_task.cancel()
+            self.suspension.cancel_resume()
 
-    async def _wake_when_granted(self, spec: messages.ModelSpec) -> None:
-        """Start the workers once memory is granted. If it is refused, fail the waiting requests."""
-        wait_s = self._policy.wake_bounds.seconds
+    async def _resume_when_granted(self, spec: messages.ModelSpec) -> None:
+        """Start the workers once memory is granted. Fail the waiting requests if it is refused."""
+        wait_s = self._policy.resume_bounds.seconds
         while True:
             try:
-                await self.account.acquire(spec, wait_s, is_wake=True)
+                await self.account.acquire(spec, wait_s, is_resume=True)
             except RemoteFailure as failure:
                 if self._standby_workers_serve and failure.kind is ErrorKind.UNAVAILABLE:
                     # The standby workers serve all requests, so the bound on their waiting time (may be 0) does not apply.
@@ -256,16 +258,16 @@ class Pool:
         """
         if self.account.granted_of(slot_count(spec)) < slot_count(spec):
             await report(messages.Progress("loading", "waiting for memory (memory_budget)"))
-        await self.account.acquire(spec, self._policy.wake_bounds.seconds)
+        await self.account.acquire(spec, self._policy.resume_bounds.seconds)
 
     @property
     def _staying_workers(self) -> int:
-        """Number of workers that stay up while the model is suspended: the standby workers."""
+        """Number of workers that keep running while the model is suspended: the standby workers."""
         return self._instances.spec.standby_workers * max(1, len(self._instances.own_versions))
 
     @property
     def frees(self) -> Amounts:
-        """The memory that is freed when the model is suspended."""
+        """The memory that suspending the model would free, by resource."""
         return self.account.frees(self._staying_workers)
 
     def _fill_up(self) -> None:
@@ -274,7 +276,7 @@ class Pool:
             supervisors.append(self._supervisor(slot, spec, retry_first=True))
 
     async def retry_now(self, report: ReportProgress) -> None:
-        """Immediately retry to load a worker for each instance that has none.
+        """Retry to load a worker at once for each instance that has none.
 
         Raises:
             RemoteFailure: A worker could not be loaded. The instance continues its back-off.
@@ -377,12 +379,12 @@ class Pool:
 
     @property
     def answers(self) -> bool:
-        """Whether a batch would be served: a worker is ready, or the batch would wake one."""
-        return self.can_serve or (self.suspension.now and not self.is_crash_looping)
+        """Whether a batch would be served: by a ready worker, or by one that the batch resumes."""
+        return self.can_serve or (self.suspension.in_effect and not self.is_crash_looping)
 
     @property
     def is_crash_looping(self) -> bool:
-        """Whether every instance has hit its restart limit or is in a crash loop."""
+        """Whether every instance is in a crash loop or has reached its restart limit."""
         return self._instances.is_crash_looping()
 
     def problems(self) -> list[str]:
@@ -401,11 +403,11 @@ class Pool:
         """Return the instances as shown by `status`."""
         return self._instances.infos(self.proxies.lanes_of)
 
-    async def hear_readiness(self, worker: Worker, *, ready: bool, why: str) -> None:
-        """Record a change of the model's own `is_ready`, and move batches away from an instance that is not ready.
+    async def record_readiness(self, worker: Worker, *, ready: bool, why: str) -> None:
+        """Record a change of the model's `is_ready`. Move the proxies of an instance that is not ready to other workers.
 
-        Its proxies move to other workers after their current batch. If there is no other worker, the instance keeps
-        serving until the model is unloaded from Triton.
+        They move after their current batch. If there is no other worker, the instance keeps serving until Triton
+        unloads the model.
         """
         worker.not_ready_reason = None if ready else why
         kind = kinds.ACCEPTING if ready else kinds.NOT_ACCEPTING
@@ -415,7 +417,7 @@ class Pool:
             await self.proxies.withdraw_all(worker, "its model says that it is not ready")
 
     async def changed(self, timeout_s: float) -> None:
-        """Wait until the set of workers changes or `wake` is called, at most `timeout_s` seconds."""
+        """Wait until the set of workers changes or `notify_waiters` is called, at most `timeout_s` seconds."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with self._changed:
                 await asyncio.wait_for(self._changed.wait(), timeout_s)
@@ -427,12 +429,12 @@ class Pool:
                 await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)
 
     async def disable(self, why: str) -> None:
-        """Fail every batch that is waiting for a worker, and start no more workers."""
+        """Fail all batches that wait for a worker, and start no more workers."""
         self._instances.disabled_reason = self.batch_retry.disabled_reason = why
         await self._notify(None)
 
-    async def wake(self) -> None:
-        """Make all waiting tasks check their condition again."""
+    async def notify_waiters(self) -> None:
+        """Let all waiting tasks recheck their conditions."""
         await self._notify(None)
 
     def _readings(self) -> list[StatsReading]:
@@ -442,9 +444,9 @@ class Pool:
         return await self._starts.start(self._instances.spec, slot)
 
     async def _notify(self, ready: str | None) -> None:
-        """Notify the tasks that wait for a worker. `ready` is the name of a worker that just became ready."""
+        """Notify the tasks that wait for a worker. `ready` names the worker that just became ready, if any."""
         if ready is not None and self.suspension.resuming:
-            self.suspension.end()
+            self.suspension.finish_resume()
         async with self._changed:
             self._changed.notify_all()
         if ready is not None:

@@ -1,8 +1,7 @@
-"""Prestarted workers: processes that have started and imported our modules while their model is suspended.
+"""Prestarted workers: processes of suspended models that have started and imported our modules.
 
-A prestarted worker connects to the daemon, but loads its model only when a request wakes the model. This saves the
-start of the interpreter and its imports, at the price of memory. So only the models that were suspended most recently
-have one.
+A prestarted worker connects to the daemon, but loads its model only when a request resumes the model. This saves the
+start of an interpreter and its imports, but costs memory. So only the most recently suspended models have one.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from pytriton.dispatcher.workers.worker import Worker
 
 
 class PrestartedWorkers:
-    """The prestarted workers of all models, by the account of the pool. The daemon has one of these.
+    """The prestarted workers of all models. The memory account of a pool identifies its worker.
 
     Attributes:
-        max_workers: Maximum number of prestarted workers. Beyond it, the worker of the model that has been suspended
-            longest is stopped.
+        max_workers: Maximum number of prestarted workers. Beyond it, the worker of the longest-suspended model is stopped.
     """
 
     def __init__(self, max_workers: int) -> None:
@@ -37,21 +35,21 @@ class PrestartedWorkers:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether no worker is being stopped, and, while held, none is left."""
+        """Whether no prestarted worker is being stopped. While held, also whether all have exited."""
         return not self._stopping and not (self._held and self._workers)
 
     async def hold(self) -> None:
-        """Stop all prestarted workers, and keep none until `release`."""
+        """Stop all prestarted workers. Keep none until `release` is called."""
         self._held = True
         for owner in list(self._workers):
             await self.drop(owner)
 
     def release(self) -> None:
-        """Keep workers of models that are suspended from now on."""
+        """Allow prestarted workers again after `hold`."""
         self._held = False
 
     async def put(self, owner: Account, worker: Worker) -> None:
-        """Keep a worker for a suspended model, and stop the oldest workers beyond the limit."""
+        """Keep a prestarted worker for a suspended model. Stop the oldest ones beyond the limit."""
         await self.drop(owner)
         self._workers[owner] = worker
         worker.exited.add_done_callback(lambda _: self._on_exit(owner, worker))
@@ -59,7 +57,7 @@ class PrestartedWorkers:
             await self.drop(next(iter(self._workers)))
 
     def take(self, owner: Account) -> Worker | None:
-        """Remove and return a model's prestarted worker if it is alive, otherwise None."""
+        """Remove and return a model's prestarted worker; None if it has none or the worker has exited."""
         worker = self._workers.get(owner)
         if worker is None or not worker.alive:
             return None  # `_on_exit` removes a worker that exited
@@ -71,7 +69,7 @@ class PrestartedWorkers:
             run_in_background(self._cleanup_tasks, self.drop(owner))
 
     async def drop(self, owner: Account) -> None:
-        """Stop a model's prestarted worker, if it has one."""
+        """Stop the prestarted worker of a model, if there is one."""
         worker = self._workers.pop(owner, None)
         if worker is not None:
             worker.expect_exit("idle")
@@ -88,7 +86,7 @@ class PrestartedWorkers:
                 await self.drop(owner)
 
     def items(self) -> ItemsView[Account, Worker]:
-        """Return all accounts and workers, the longest-suspended model first."""
+        """Return the accounts and their workers, the longest-suspended model first."""
         return self._workers.items()
 
     def workers(self) -> Collection[Worker]:

@@ -32,7 +32,7 @@ class ProxyRouter:
         workers: Current and former workers, by name.
         suspension: Suspension state of the pool's workers.
         changed: Notified when the set of workers changes.
-        wake_up: Starts the workers if the model is suspended.
+        resume: Starts the workers if the model is suspended.
         events: Receives the events about rebalancing.
     """
 
@@ -42,14 +42,14 @@ class ProxyRouter:
         workers: Mapping[str, Worker],
         suspension: Suspension,
         changed: asyncio.Condition,
-        wake_up: Callable[[], None],
+        resume: Callable[[], None],
         events: Events,
     ) -> None:
         self._instances = instances
         self._workers = workers
         self._suspension = suspension
         self._changed = changed
-        self._wake_up = wake_up
+        self._resume = resume
         self._events = events
         self._routes = Routes(lambda: instances.lanes)
         #: Identifies the latest request of each proxy that waits for a worker.
@@ -85,13 +85,13 @@ class ProxyRouter:
     ) -> messages.Attached:
         """Assign a worker to `proxy` and return it, waiting until one is ready.
 
-        If the model is suspended, wake it if the proxy has a batch. Otherwise return no worker; the proxy asks again when
-        it has a batch.
+        If the model is suspended and the proxy has a batch, resume the model. Without a batch, return no worker; the proxy
+        asks again when it has one.
 
         Args:
             proxy: Name of the proxy's instance.
-            lost: The worker that the proxy could not reach.
-            avoid: Workers that are waiting for the proxy's batch.
+            lost: A worker that the proxy could not reach.
+            avoid: Workers that wait for this batch, which is a call between models.
             version: The version that the proxy serves; only used if each version has its own workers.
             batch: Whether a batch is waiting for the worker.
 
@@ -121,7 +121,7 @@ class ProxyRouter:
             text = f"model {spec.name} has no version {version}; it has {own}"
             raise RemoteFailure(ErrorKind.INVALID, text)
         self._forget(proxy)
-        wake = 0  # number of the wake-up it waits for
+        resume = 0  # number of the resume it waits for
         if lost is not None and lost in self._workers:
             self._workers[lost].connection_failed()
         async with self._changed:
@@ -131,12 +131,12 @@ class ProxyRouter:
                     raise self._outdated(proxy, version)
                 present = instances.ready(version)
                 ready = [name for name in present if name != lost and name not in avoid]
-                if self._suspension.now and not batch:
+                if self._suspension.in_effect and not batch:
                     self._routes.release(proxy)
                     return messages.Attached("", "", spec.execution_timeout_s)
-                self._suspension.raise_refusal(wake)
-                self._wake_up()
-                wake = self._suspension.resumes
+                self._suspension.raise_refusal(resume)
+                self._resume()
+                resume = self._suspension.resumes
                 if ready:
                     worker = self._workers[self._routes.assign(proxy, ready)]
                     # The worker may need more proxies.
@@ -147,22 +147,24 @@ class ProxyRouter:
                 if instances.stopping or instances.is_crash_looping(version):
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_no_worker(version))
                 if avoid and present:
-                    text = f"model {spec.name}: all its workers wait for this very request"
+                    text = f"model {spec.name}: all its workers wait for this request"
                     raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
                 left_s = self._suspension.left_s()
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), left_s)
 
     def _outdated(self, proxy: str, version: int) -> RemoteFailure:
-        """Return the failure for an outdated request. The proxy may still have the batch, and reports the text."""
+        """Return the failure for an outdated request. If the proxy still has the batch, clients get the text."""
         instances = self._instances
         if instances.stopping or instances.is_crash_looping(version):
             return RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_no_worker(version))
-        text = f"proxy {proxy} of model {instances.spec.name} has exited, or has asked again"
+        text = (
+            f"proxy {proxy} of model {instances.spec.name} has exited, or has sent a newer request"
+        )
         return RemoteFailure(ErrorKind.NOT_FOUND, text)
 
     def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
-        """Decide about a call chain that has returned to this model; the workers in `waiting` are waiting for it."""
+        """Decide whether a call that leads back to this model may run. The workers in `waiting` wait for it."""
         ready = self._instances.ready()
         if not ready or any(name not in waiting for name in ready):
             return Verdict("retry")
@@ -186,11 +188,11 @@ class ProxyRouter:
         self._routes.worker_of.clear()
 
     def release_workers(self, workers: Collection[str]) -> None:
-        """Leave the proxies of these workers attached without a worker, because the model is suspended."""
+        """Keep the proxies of these workers attached, but without a worker, because the model is suspended."""
         self._routes.release_workers(workers)
 
     async def balance(self) -> None:
-        """Move surplus proxies to workers that have too few. Each worker gives up one proxy at a time."""
+        """Move surplus proxies to workers that have too few, one proxy of each worker at a time."""
         for idle in self._instances.ready():
             giver = self._routes.giver_for(idle, partial(self._serves_same_version, idle))
             if giver is not None and giver not in self._withdrawing:
@@ -210,7 +212,7 @@ class ProxyRouter:
         await worker.withdraw_lane()
 
     def _forget(self, proxy: str) -> None:
-        """Remove a proxy's route. Its worker may be asked to give up another proxy."""
+        """Remove a proxy's route. Its worker may then be asked to give up another proxy."""
         self._withdrawing.discard(self._routes.worker_of.get(proxy, ""))
         self._routes.forget(proxy)
 
@@ -228,7 +230,7 @@ class Routes:
         lanes: Returns how many proxies each worker should currently serve.
 
     Attributes:
-        worker_of: Proxy -> worker; "" for a proxy that is attached without a worker.
+        worker_of: Worker of each proxy; "" for a proxy that is attached without a worker.
     """
 
     def __init__(self, lanes: Callable[[], int] = lambda: 1) -> None:
@@ -255,11 +257,11 @@ class Routes:
         return (0, -count) if 0 < count < self._lanes() else (1, count)
 
     def release(self, proxy: str) -> None:
-        """Leave a proxy attached without a worker, because its model is suspended."""
+        """Keep a proxy attached, but without a worker, because its model is suspended."""
         self.worker_of[proxy] = ""
 
     def release_workers(self, workers: Collection[str]) -> None:
-        """Leave the proxies of these workers attached without a worker."""
+        """Keep the proxies of these workers attached, but without a worker."""
         for proxy, worker in self.worker_of.items():
             if worker in workers:
                 self.release(proxy)
@@ -269,9 +271,9 @@ class Routes:
         self.worker_of.pop(proxy, None)
 
     def giver_for(self, idle: str, alike: Callable[[str], bool] = lambda _: True) -> str | None:
-        """Return the worker that should give a proxy to `idle`, or None if no worker has too many.
+        """Return the worker that should give a proxy to the worker `idle`, or None if no worker has too many.
 
-        `alike`: Returns whether a worker serves the same version as `idle`.
+        `alike` returns whether a worker serves the same version as `idle`.
         """
         givers = {name for name in self.worker_of.values() if name and alike(name)}
         if not givers or self.lanes_of(idle) >= self._lanes():
@@ -281,5 +283,5 @@ class Routes:
 
 
 def workers_text(count: int) -> str:
-    """Format a number of workers, such as "2 workers"."""
+    """Return a number of workers as text, such as "2 workers"."""
     return "1 worker" if count == 1 else f"{count} workers"

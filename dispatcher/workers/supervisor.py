@@ -1,17 +1,17 @@
-"""The supervisor of one instance: what happens when a worker starts, exits, keeps crashing, or is due for recycling.
+"""The supervisor of one instance: starts its worker, restarts it after an exit, and recycles it when due.
 
-start ──▶ load ──▶ serve ──▶ exited ──▶ back-off ──▶ load …      (without end, or up to a restart limit: FAILED)
+start ──▶ load ──▶ serve ──▶ exited ──▶ back-off ──▶ load …      (without limit, or until worker_restart_limit: FAILED)
                      │
                      └─▶ due for recycling (max_batches, memory): load a replacement, then stop the old worker
 
-- If a batch ends its worker, the batch is blamed (batch_retry.py), and the next worker starts at once.
-- Any other exit, or a failure to load, counts against the instance. The first restart is immediate, and each further
-  failure in a row doubles the delay (`RestartPolicy`). Three in a row are a crash loop, which `status` and the events
+- If a worker exits during a batch, the batch is blamed (batch_retry.py), and the next worker starts at once.
+- Any other exit, or a failure to load, counts against the instance. The first restart is immediate; each further
+  consecutive failure doubles the delay (`RestartPolicy`). Three in a row are a crash loop, which `status` and the events
   report. A worker that answers a batch, or serves for a minute, resets the count (`Streak`).
-- If the first worker cannot be loaded, nothing is retried: the registration fails.
-- A request to retry now cuts a delay short, and works even after the restart limit was reached (`ImmediateRetry`).
-- While a worker is recycled it keeps serving until its replacement is ready, or for longer if the replacement fails.
-- Starting a worker may mean taking the prestarted one of a suspended model (`WorkerStarts`).
+- If the first worker cannot be loaded, the registration fails. It is not retried.
+- A request to retry now ends a delay, even after the restart limit was reached (`ImmediateRetry`).
+- A worker that is recycled keeps serving until its replacement is ready. If the replacement fails, it keeps serving.
+- A resumed model uses its prestarted worker, if it has one (`WorkerStarts`).
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from pytriton.dispatcher.workers.hosted_worker import Registrant
 from pytriton.dispatcher.workers.memory_account import Account, MemoryAccounts
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
-from pytriton.dispatcher.workers.suspension import WakeBounds
+from pytriton.dispatcher.workers.suspension import ResumeBounds
 from pytriton.dispatcher.workers.worker import Worker, instance_of, own_versions, spec_of_slot
 from pytriton.dispatcher.workers.worker_process import WorkerProcess, WorkerStarter
 
 _log = structlog.get_logger(__name__)
 
-#: A worker that served this long ends a crash loop.
+#: A worker that has served for this long ends a crash loop.
 _STABLE_AFTER_S = 60.0
-#: How long a recycled worker's replacement waits for memory before the recycling is postponed.
+#: How long to wait for the memory of a replacement before the recycling is postponed.
 _RECYCLE_MEMORY_TIMEOUT_S = 10.0
-#: Number of an instance's worker exits that are kept for `status`.
+#: Number of an instance's last worker exits that `status` shows.
 _MAX_EXITS_KEPT = 5
-#: Limits the exponent of the delay to avoid overflow. After so many doublings, any delay exceeds the longest one.
+#: Upper bound of the delay's exponent, to avoid overflow. After so many doublings, any delay exceeds the longest one.
 _MAX_DOUBLINGS = 60
-#: Number of a registration's exited workers that are kept, so that their exit can be explained to proxies.
+#: Number of a registration's exited workers that are kept to explain their exits to proxies.
 _MAX_EXITED_KEPT = 16
 
 #: Awaited whenever the set of workers changes, with the name of the worker that became ready, or None.
@@ -59,18 +59,18 @@ OnChange = Callable[[Optional[str]], Awaitable[None]]
 
 
 class Adopted(NamedTuple):
-    """An instance adopted in an upgrade, with its worker if that is still alive."""
+    """An instance adopted in an upgrade, with its worker if it is still alive."""
 
     state: SupervisedState
     worker: Worker | None
 
 
 class Supervisor:
-    """Supervises one instance: its current worker, and the record of earlier ones.
+    """Supervisor of one instance: its current worker, and a record of earlier ones.
 
     Attributes:
         index: Number of the instance. Numbers from `spec.instances` on are standby workers.
-        version: The version it serves, if each version has its own workers.
+        version: The version that it serves; None if its workers serve all versions.
         worker: The current worker, including while it loads and after it has exited.
         first: Resolves when the first worker is ready. Raises RemoteFailure if it cannot be loaded.
     """
@@ -97,7 +97,7 @@ class Supervisor:
             policy: Time limits and delays.
             on_change: Awaited whenever the set of workers changes.
             events: Receives the events about its workers.
-            retry_first: Retry the first worker like any other; no caller waits for `first`.
+            retry_first: Retry the first worker like any other, because no caller waits for `first`.
             adopted: The state of the instance before an upgrade.
             account: The pool's memory account.
         """
@@ -146,7 +146,7 @@ class Supervisor:
     # ── the life of an instance ──────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
-        """Load a worker, wait until it exits, back off, and start again, until cancelled."""
+        """Until cancelled: load a worker, wait until it exits, and back off."""
         while True:
             blameless = False
             try:
@@ -204,10 +204,10 @@ class Supervisor:
                 run_in_background(self._background_tasks, guard(worker, limits, self._events))
 
     async def _wait_until_loaded(self, worker: Worker) -> None:
-        """Wait until a started worker is ready. Stop the worker on any exception.
+        """Wait until a started worker is ready. Stop it on any exception.
 
-        It must first say hello, within a time limit that includes the start of a fork server, and then load its
-        callable, within another one.
+        One time limit applies until it says hello, including the start of a fork server; another one to the load of its
+        callable.
 
         Raises:
             RemoteFailure: The worker did not become ready.
@@ -234,7 +234,7 @@ class Supervisor:
         self._events.emit(kinds.READY, worker=worker.name, numbers=numbers)
 
     def _as_failure(self, error: Exception) -> RemoteFailure:
-        """Return the failure to report for an exception. Log internal errors; they do not prevent a retry."""
+        """Convert an exception to the failure to report. Log an internal error; it does not prevent a retry."""
         if isinstance(error, RemoteFailure):
             return error
         name = self._spec.name
@@ -248,7 +248,7 @@ class Supervisor:
         return RemoteFailure(ErrorKind.INTERNAL, text)
 
     async def _serve(self) -> messages.WorkerExit:
-        """Wait until the worker exits, recycling it whenever it is due, and return how it ended."""
+        """Wait until the worker exits, recycle it whenever it is due, and return the record of its exit."""
         while True:
             worker = self.worker
             assert worker is not None  # set by `_load`
@@ -261,7 +261,7 @@ class Supervisor:
                     return end
 
     async def _record_exit(self, worker: Worker) -> messages.WorkerExit:
-        """Stop the remaining processes of a worker that exited, and record and report how it ended."""
+        """Stop the processes that an exited worker left, and record and report its exit."""
         await worker.stop(0)
         end = worker.end_record()
         self._last_exit = end.how
@@ -280,9 +280,9 @@ class Supervisor:
         return end
 
     async def _back_off(self, *, blameless: bool) -> None:
-        """Wait until the next worker should start: after the back-off delay, or on a request to retry now.
+        """Wait until the next worker should start: for the back-off delay, or until a request to retry now.
 
-        `blameless`: the last worker was ended by a batch, so restart without delay.
+        If `blameless`, the last worker exited during a batch, and there is no delay.
         """
         streak = self._streak
         delay_s = 0.0 if blameless else self._policy.delay_s(streak.failures)
@@ -307,7 +307,7 @@ class Supervisor:
             streak.next_try_at = None
 
     async def _recycle(self, old: Worker, due: messages.WorkerRecycleDue) -> None:
-        """Load a replacement for a worker that is due for recycling, then stop the old one.
+        """Load a replacement for a worker that is due for recycling, then stop the old worker.
 
         If the replacement cannot be loaded, the old worker keeps serving until the next attempt.
         """
@@ -363,7 +363,7 @@ class Supervisor:
         )
 
     def _report_internal_error(self, task: asyncio.Task[None]) -> None:
-        """Log an internal error that ended the supervisor, and fail the waiting tasks."""
+        """Log an internal error that ended the supervisor, and fail the tasks that wait for it."""
         if task.cancelled() or task.exception() is None:
             return
         _log.error("instance supervisor failed", exc_info=task.exception())
@@ -374,7 +374,7 @@ class Supervisor:
     # ── requests ─────────────────────────────────────────────────────────────────────────────────
 
     async def retry_now(self) -> None:
-        """Load a missing worker immediately, also during back-off or after the restart limit was reached.
+        """Load a missing worker at once, even during back-off or after the restart limit was reached.
 
         Raises:
             RemoteFailure: The worker could not be loaded. The instance continues as before.
@@ -383,7 +383,7 @@ class Supervisor:
             await self._immediate_retry.request()
 
     async def stop(self, grace_s: float, reason: str = "stop") -> None:
-        """Move the proxies to other workers, and stop the worker after its batch, at most `grace_s` seconds later.
+        """Move the proxies to other workers, then stop the worker after its batch, within `grace_s` seconds.
 
         `reason` is one of EXIT_REASONS.
         """
@@ -428,20 +428,20 @@ class Supervisor:
 
     @property
     def lacks_worker(self) -> bool:
-        """Whether no worker serves until another one is loaded."""
+        """Whether the instance cannot serve until another worker is loaded."""
         if self._immediate_retry.is_over:
             return self.worker is None or not self.worker.alive
         return self.state in WITHOUT_WORKER
 
     @property
     def is_crash_looping(self) -> bool:
-        """Whether the instance has hit its restart limit or is in a crash loop."""
+        """Whether the instance is in a crash loop or has reached its restart limit."""
         if self.state is InstanceState.FAILED:
             return True
         return self.lacks_worker and (self._streak.is_crash_loop or self._immediate_retry.is_over)
 
     def problem(self) -> str | None:
-        """Describe a crash loop or a reached restart limit and the next step; return None if there is neither."""
+        """Describe a crash loop or a reached restart limit, and what happens next. Return None if there is neither."""
         streak, has_failed = self._streak, self.state is InstanceState.FAILED
         # If a worker is ready, earlier failures to load no longer matter, but crashes during batches do.
         exits = streak.exits if self.lacks_worker else streak.exits - streak.failures
@@ -508,7 +508,7 @@ class Supervisor:
         return worker
 
     def _is_proven(self) -> bool:
-        """Whether the current worker has answered a batch or has served for long enough."""
+        """Return whether the current worker has answered a batch or has served for `_STABLE_AFTER_S` seconds."""
         worker = self._ready_worker
         return worker is not None and (worker.stats.read().answered > 0 or self._has_served_long())
 
@@ -525,18 +525,18 @@ async def _wait_for_any(*futures: asyncio.Future[Any], timeout_s: float | None =
 class RestartPolicy:
     """Start timeout, back-off and restart limit of workers.
 
-    The first restart is immediate. `limit` is the number of consecutive restarts; None means unlimited. `wake_bounds`
-    limits how long batches wait for a suspended model to wake.
+    The first restart is immediate. `limit` is the maximum number of consecutive restarts; None means unlimited.
+    `resume_bounds` limits how long batches wait for a suspended model to resume.
     """
 
     start_timeout_s: float
     limit: int | None
     first_delay_s: float
     longest_delay_s: float
-    wake_bounds: WakeBounds = field(default_factory=WakeBounds)
+    resume_bounds: ResumeBounds = field(default_factory=ResumeBounds)
 
     def delay_s(self, failures: int) -> float | None:
-        """Return the delay in seconds after this many consecutive failures, or None when the limit is reached."""
+        """Return the delay in seconds after `failures` consecutive failures; None if the limit is reached."""
         if self.limit is not None and failures > self.limit:
             return None
         if failures <= 1:
@@ -550,8 +550,8 @@ class Streak:
     """Consecutive worker exits of one instance.
 
     Attributes:
-        exits: Consecutive workers that exited without having answered a batch, including those that a batch crashed.
-        failures: The exits that are blamed on the instance. Each one increases the delay.
+        exits: Number of consecutive workers that exited before they answered a batch, including those that a batch crashed.
+        failures: Number of those exits that are blamed on the instance. Each one increases the delay.
         next_try_at: When the next worker starts, in the event loop's time; None outside a back-off delay.
     """
 
@@ -579,15 +579,15 @@ class Streak:
 class RecycleBackoff:
     """Back-off for workers that are recycled soon after their start because they cannot accept another lane.
 
-    A replacement is likely to have the same problem. So the first one starts at once, and later ones after the delays
-    of a crash loop. Until then the old worker keeps serving its existing lanes.
+    A replacement is likely to have the same problem: the first one starts at once, later ones after the delays of a
+    crash loop. Meanwhile the old worker keeps serving its lanes.
     """
 
     policy: RestartPolicy
     _recycles: int = 0
 
     def pause_s(self, reason: messages.RecycleReason, *, soon: bool) -> float:
-        """Return how long, in seconds, to postpone the recycling; `soon`: the worker started only recently."""
+        """Return how many seconds to postpone the recycling. `soon` says whether the worker started only recently."""
         lacks_lanes = reason is messages.RecycleReason.NO_LANE
         self._recycles = 0 if not lacks_lanes else self._recycles + 1 if soon else 1
         delay_s = self.policy.delay_s(self._recycles)
@@ -595,7 +595,7 @@ class RecycleBackoff:
 
 
 class ImmediateRetry:
-    """Lets callers request an immediate retry of one instance. Concurrent callers share one attempt.
+    """An immediate retry of one instance, on request. Concurrent callers share one attempt.
 
     Attributes:
         requested: Set while an immediate retry is requested.
@@ -608,7 +608,7 @@ class ImmediateRetry:
 
     @property
     def is_over(self) -> bool:
-        """Whether no more attempts are made, because an internal error ended the supervisor."""
+        """Whether retries are impossible, because an internal error ended the supervisor."""
         return self._over is not None
 
     async def request(self) -> None:
@@ -626,7 +626,7 @@ class ImmediateRetry:
         await asyncio.shield(self._attempt)
 
     def finish(self, failure: RemoteFailure | None) -> None:
-        """Report the result of an attempt to the waiting callers; None means that it succeeded."""
+        """Report the result of an attempt to the waiting callers. None stands for success."""
         self.requested.clear()
         attempt, self._attempt = self._attempt, None
         if attempt is not None and failure is None:
@@ -635,7 +635,7 @@ class ImmediateRetry:
             attempt.set_exception(failure)
 
     def give_up(self, error: BaseException | None) -> RemoteFailure:
-        """Fail the waiting callers and all later ones, because an internal error ended the supervisor."""
+        """Fail all waiting and future callers, because an internal error ended the supervisor. Return the failure."""
         text = f"internal error: {error}. Replace the model; the daemon's log has the details"
         self._over = RemoteFailure(ErrorKind.INTERNAL, text)
         self.finish(self._over)
@@ -646,13 +646,13 @@ class ImmediateRetry:
 
 
 class WorkerStarts:
-    """Starts the workers of one registration, or takes the prestarted one.
+    """Source of a registration's workers: new ones, or its prestarted one.
 
     Args:
         start_worker: Starts one worker.
         registrant: The process whose threads run the workers; None if the workers are processes.
-        workers: Index of the registration's workers by name. Started workers are added, and exited ones are
-            removed, except the last few.
+        workers: The registration's workers by name. Started workers are added; exited ones are removed, except the
+            last few.
         counters: Counts starts and exits.
         prestarted: Keeps a prestarted worker while the model is suspended.
         account: Memory account of the workers.
@@ -678,7 +678,7 @@ class WorkerStarts:
         self._forget = forget
 
     async def start(self, spec: messages.ModelSpec, slot: int) -> Worker:
-        """Start the worker of a slot and return it. It then loads the model.
+        """Start the worker of a slot and return it while it loads the model.
 
         Raises:
             RemoteFailure: The worker cannot be started.
@@ -701,12 +701,12 @@ class WorkerStarts:
         self._counters.add(worker, adopted=True)
 
     async def prestart(self, spec: messages.ModelSpec, is_still_wanted: Callable[[], bool]) -> None:
-        """Prestart a worker for a suspended model. Stop it again if it is no longer wanted once it has started."""
+        """Prestart a worker for a suspended model. Stop it if the model has resumed before it has started."""
         if not self._prestarted.room:
             return
         try:
             worker = await self._start_new(spec, 0)
-        except RemoteFailure:  # the next wake-up reports it
+        except RemoteFailure:  # the next resume reports it
             return
         worker.parked = True
         if is_still_wanted():

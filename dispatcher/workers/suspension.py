@@ -4,8 +4,8 @@ suspended ──▶ a batch needs a worker: resuming ──▶ a worker is ready
     ▲                                                                    │
     └────────────── no request for the model for a while ◀──────────────┘
 
-While the model wakes, batches wait as they do when a worker is replaced: those that tritonserver has passed to a proxy
-wait at the dispatcher, all others in tritonserver's queue. Both the time and the number of waiting requests are bounded.
+While the model resumes, batches that tritonserver has passed to a proxy wait at the dispatcher, and all others in
+tritonserver's queue. Both the time and the number of waiting requests are bounded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import Events
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 
-#: How long additional instances of a model that already serves wait for memory before they ask again.
+#: How long a serving model waits for the memory of further instances before it claims the memory again.
 FURTHER_WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
-class WakeBounds:
-    """Limits while a model wakes: seconds since the wake-up began, and requests in tritonserver's queue."""
+class ResumeBounds:
+    """Limits while a model resumes: seconds since the resume began, and requests in tritonserver's queue."""
 
     seconds: float = 60.0
     requests: int = 1000
@@ -36,9 +36,9 @@ class Suspension:
 
     Args:
         model: Name of the model.
-        bounds: Limits on waiting requests while the model wakes.
+        bounds: Limits on waiting requests while the model resumes.
         events: Receives the events about suspending and resuming.
-        counters: Counts the wake-ups.
+        counters: Counts the resumes.
         suspended: Whether the model starts suspended: registered, but not loaded.
 
     Attributes:
@@ -46,14 +46,14 @@ class Suspension:
         resuming: A batch needs a worker, and none is ready yet.
         queued: Requests waiting in tritonserver, as last reported by the autoscaler.
         lacks_room: The model is resuming but has no memory for a worker yet.
-        held: The model must not wake now; batches wait.
-        resumes: Number of wake-ups so far.
+        held: The model must not resume now; batches wait.
+        resumes: Number of resumes so far.
     """
 
     def __init__(
         self,
         model: str,
-        bounds: WakeBounds,
+        bounds: ResumeBounds,
         events: Events,
         counters: ModelCounters | None = None,
         *,
@@ -69,13 +69,13 @@ class Suspension:
         self._events = events
         self._counters = counters or ModelCounters()
         self._since = asyncio.get_running_loop().time()
-        self._woken_at = 0.0
+        self._resuming_since = 0.0
         self._why = ""
         #: Seconds since the epoch, for status.
         self._at = time.time()
 
     @property
-    def now(self) -> bool:
+    def in_effect(self) -> bool:
         """Whether the model is suspended or resuming."""
         return self.suspended or self.resuming
 
@@ -84,7 +84,7 @@ class Suspension:
         return "suspended since " + time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._at))
 
     def begin(self, idle_s: float, workers: int, why: str = "") -> None:
-        """Suspend the model, with this many workers to stop, after `idle_s` seconds without requests or for the reason `why`."""
+        """Record that the model is suspended, after `idle_s` idle seconds or for the reason `why`. `workers` are stopped."""
         self.suspended, self.resuming = True, False
         self._since, self._at = asyncio.get_running_loop().time(), time.time()
         self._events.emit(
@@ -93,36 +93,36 @@ class Suspension:
             numbers={"idle_s": round(idle_s, 3), "workers": workers},
         )
 
-    def wake(self, why: str) -> None:
-        """Start a wake-up. The caller starts the workers."""
+    def begin_resume(self, why: str) -> None:
+        """Record that the model resumes, for the reason `why`. The caller starts the workers."""
         self.suspended, self.resuming, self._why = False, True, why
         self.resumes += 1
-        self._woken_at = asyncio.get_running_loop().time()
+        self._resuming_since = asyncio.get_running_loop().time()
 
-    def back(self) -> None:
-        """Return to suspension after a cancelled or failed wake-up."""
+    def cancel_resume(self) -> None:
+        """Record that the model is suspended again, because the resume was cancelled or failed."""
         self.suspended, self.resuming, self.lacks_room = True, False, False
 
     def refuse(self, failure: RemoteFailure) -> None:
-        """Return to suspension because memory was refused, and fail the requests that wait for this wake-up."""
+        """Cancel the resume because memory was refused, and fail the requests that wait for it."""
         self._refusal = (self.resumes, RemoteFailure(ErrorKind.UNAVAILABLE, failure.text))
-        self.back()
+        self.cancel_resume()
 
-    def raise_refusal(self, wake: int) -> None:
-        """Check wake-up number `wake`; 0 means no wake-up.
+    def raise_refusal(self, resume: int) -> None:
+        """Check whether resume number `resume` was refused; 0 means no resume.
 
         Raises:
-            RemoteFailure: The wake-up failed for lack of memory.
+            RemoteFailure: The resume failed for lack of memory.
         """
-        if wake and self._refusal is not None and wake <= self._refusal[0]:
+        if resume and self._refusal is not None and resume <= self._refusal[0]:
             raise self._refusal[1]
 
-    def end(self) -> None:
-        """Finish a wake-up: a worker is ready."""
-        if not self.now:
+    def finish_resume(self) -> None:
+        """Record that the model has resumed: a worker is ready."""
+        if not self.in_effect:
             return
         now = asyncio.get_running_loop().time()
-        suspended_s, took_s = self._woken_at - self._since, now - self._woken_at
+        suspended_s, took_s = self._resuming_since - self._since, now - self._resuming_since
         self.suspended = self.resuming = False
         self.queued = 0
         self._counters.resumes += 1
@@ -133,14 +133,14 @@ class Suspension:
         )
 
     def left_s(self) -> float | None:
-        """Return how many more seconds a batch may wait for the wake-up, or None if the model is not resuming.
+        """Return how many more seconds a batch may wait for the resume, or None if the model is not resuming.
 
         Raises:
-            RemoteFailure: The wake-up takes longer than `resume_timeout_s`, or too many requests wait.
+            RemoteFailure: The resume takes longer than `resume_timeout_s`, or too many requests wait.
         """
         if not self.resuming:
             return None
-        waited_s = asyncio.get_running_loop().time() - self._woken_at
+        waited_s = asyncio.get_running_loop().time() - self._resuming_since
         why = ""
         if waited_s >= self._bounds.seconds:
             doing = "waiting for memory" if self.lacks_room else "loading"

@@ -20,31 +20,31 @@ from pytriton._protocol.lanes.request_records import CollectedRecords
 from pytriton._protocol.lanes.stats_page import Counts, StatsReading, WorkerStatsPage
 from pytriton.dispatcher.control.control_socket import Peer
 
-#: Why workers end. On their own: while serving ("crash") or before ("load"). Ended by the dispatcher: hung in a batch
+#: Why workers exit. By themselves: while serving ("crash") or before ("load"). Stopped by the dispatcher: hung in a batch
 #: ("hang"), exceeded a hard limit ("limit"), recycled ("recycle"), scaled down ("scale"), model replaced ("replace"),
 #: model idle ("idle"), any other request ("stop").
 EXIT_REASONS = ("crash", "load", "hang", "limit", "recycle", "scale", "replace", "idle", "stop")
 
 
 class Worker:
-    """A worker from its start on.
+    """One worker, from its start until after its exit.
 
     Attributes:
         name: Unique name in this daemon; also names its lane socket.
         instance: Number of the model's instance that it runs.
-        pid: The process that it is or runs in.
-        exited: Resolves when the worker has ended.
-        protocol: Protocol version that it speaks, possibly one from before an upgrade.
-        parked: Whether it is prestarted: it waits for `unpark` before it loads, because its model is suspended.
+        pid: The process that it is, or in which it runs.
+        exited: Resolves when the worker has exited.
+        protocol: Protocol version that it speaks, possibly that of the daemon before an upgrade.
+        parked: Whether it is prestarted: because its model is suspended, it waits for `unpark` before it loads.
         greeted: Resolves when the worker has said hello.
         ready: Resolves when the callable is loaded. Raises RemoteFailure if it cannot be loaded.
         lane_path: Socket on which it accepts lanes once it is ready.
-        stats: The worker's shared counters; closed when it has ended.
+        stats: The worker's statistics page; closed when it has exited.
         recycle_due: Resolves with the reason when the worker is due for recycling.
-        kill_reason: Why the dispatcher kills it; None if it ends on its own or on request.
-        expected_exit: Why it is being ended, one of EXIT_REASONS; None if it ends on its own.
-        not_ready_reason: Why its model's `is_ready` reports that it is not ready; None if it is ready or has no `is_ready`.
-        log_hint: Where to find its log; completes an error text.
+        kill_reason: Why the dispatcher kills it; None if it exits by itself or on request.
+        expected_exit: Why the dispatcher stops it, one of EXIT_REASONS; None if the dispatcher does not.
+        not_ready_reason: The reason given by its model's `is_ready`; None if it is ready or has no `is_ready`.
+        log_hint: The end of an error text, which says where its log is.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Worker:
         self._peer: Peer | None = None
         self._done: StatsReading | None = None
         self._counts: Counts | None = None
-        #: Request records left when it ended, and the last custom metrics of its callable.
+        #: Request records left at its exit, and the last custom metrics of its callable.
         self.last_records = CollectedRecords()
         self.last_user_metrics = b""
         exited.add_done_callback(self._ended)
@@ -93,15 +93,15 @@ class Worker:
         return not self.exited.done()
 
     def counts(self) -> Counts:
-        """Return the work that it has done so far, or until its end."""
+        """Return the work that it has done, up to now or until its exit."""
         return self.stats.counts() if self._counts is None else self._counts
 
     def reading(self) -> StatsReading:
-        """Return the current reading of its statistics page, or the last one before its end."""
+        """Return the current reading of its statistics page, or the last one before its exit."""
         return self.stats.read() if self._done is None else self._done
 
     def outcomes(self) -> tuple[int, tuple[int, ...]]:
-        """Return the number of requests it has started so far, or until its end, and of failed ones by kind."""
+        """Return the number of requests it has started, up to now or until its exit, and of failed ones by kind."""
         done = self._counts
         return self.stats.outcomes() if done is None else (done.requests, done.failed)
 
@@ -110,19 +110,19 @@ class Worker:
         return self._user_metrics() if self._counts is None else self.last_user_metrics
 
     def expect_exit(self, reason: str) -> None:
-        """Record why the worker is being ended, one of EXIT_REASONS. The first reason is kept."""
+        """Record why the dispatcher stops the worker, one of EXIT_REASONS. The first reason is kept."""
         self.expected_exit = self.expected_exit or reason
 
     @property
     def exit_reason(self) -> str:
-        """Why it ended, one of EXIT_REASONS."""
+        """Why the worker exited, one of EXIT_REASONS."""
         if self.expected_exit is not None:
             return self.expected_exit
         ready = self.ready
         return "crash" if ready.done() and not (ready.cancelled() or ready.exception()) else "load"
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Record the worker's hello, and send what it needs to load its model.
+        """Record the worker's hello. A subclass then sends what it needs to load its model.
 
         Raises:
             RemoteFailure: A worker of this name has already said hello.
@@ -133,7 +133,7 @@ class Worker:
         self.greeted.set_result(None)
 
     async def unpark(self) -> None:
-        """Let a parked worker load its model now."""
+        """Let a prestarted worker load its model now."""
         self.parked = False
 
     def loaded(self) -> None:
@@ -154,7 +154,7 @@ class Worker:
             self.recycle_due.set_result(reason)
 
     def connection_failed(self) -> None:
-        """Handle a failed connection of a proxy. A process needs nothing: its exit is detected anyway."""
+        """Handle a proxy's failure to connect. Nothing to do for a process, whose exit is detected anyway."""
 
     async def withdraw_lane(self) -> None:
         """Ask the worker to give up one of its proxies."""
@@ -166,28 +166,28 @@ class Worker:
         return ""
 
     def describe_end(self) -> str:
-        """Describe how the worker ended, for `status` and for the clients of its last batch."""
+        """Describe how the worker exited, for `status` and for the clients of its last batch."""
         raise NotImplementedError
 
     def end_record(self) -> messages.WorkerExit:
-        """Return the record of the worker's end. The worker must have ended."""
+        """Return the record of the worker's exit. The worker must have exited."""
         raise NotImplementedError
 
     @property
     def is_unrecoverable(self) -> bool:
-        """Whether it ended because its callable raised PyTritonUnrecoverableError."""
+        """Whether the worker exited because its callable raised PyTritonUnrecoverableError."""
         return False
 
     async def end_after_batch(self) -> None:
-        """Ask the worker to end, and wait until it has, without a time limit for its batch."""
+        """Ask the worker to exit after its batch, and wait for that without a time limit."""
         raise NotImplementedError
 
     async def end_hung(self, why: str) -> None:
-        """End a worker that hangs in a batch."""
+        """Stop a worker that hangs in a batch, for the reason `why`."""
         raise NotImplementedError
 
     async def stop(self, grace_s: float) -> None:
-        """End the worker and its lanes after its batch, at most `grace_s` seconds later."""
+        """Stop the worker and its lanes after its batch, within `grace_s` seconds."""
         raise NotImplementedError
 
     def _user_metrics(self) -> bytes:
@@ -195,7 +195,7 @@ class Worker:
         return pages.read() if pages is not None else b""
 
     async def _wait_for_output(self) -> None:
-        """Wait until the last lines of its output have arrived."""
+        """Wait until the last lines of the worker's output have arrived."""
 
     def _ended(self, _: asyncio.Future[int]) -> None:
         self._done, self._counts = self.stats.read(), self.stats.counts()
@@ -240,7 +240,7 @@ def instance_of(spec: messages.ModelSpec, slot: int) -> int:
 
 
 def spec_of_slot(spec: messages.ModelSpec, slot: int) -> messages.ModelSpec:
-    """Return the declaration for the worker in a slot. If versions have their own workers, it has only that version."""
+    """Return the declaration for the worker in a slot, limited to the worker's version if it serves only one."""
     versions = own_versions(spec)
     if not versions:
         return spec

@@ -1,4 +1,4 @@
-"""A worker that is a child process of the dispatcher: how it is started, stopped and killed, and how it exited.
+"""A worker that is a child process of the dispatcher: its start, its end, and the description of its exit.
 
 Below it: the environment of the process, the factory that starts workers of both kinds, and the number of compute
 threads of a worker.
@@ -62,15 +62,15 @@ _POLL_INTERVAL_S = 0.25
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What the daemon provides to all workers.
+    """Parameters that are the same for all worker processes of a daemon.
 
     Attributes:
         endpoint: The control endpoint.
         library: The directory that contains `pytriton`.
-        kill_on_death: Kills the processes that the worker started if the daemon is killed.
-        tracing: Environment variables for exporting spans, if tritonserver traces with OpenTelemetry; otherwise None.
-        forks: Fork servers, which start workers without starting an interpreter.
-        clean_up_s: Time in seconds for a worker to clean up and exit after its last batch.
+        kill_on_death: Kills the worker's processes if the daemon is killed.
+        tracing: Environment variables for exporting spans; None unless tritonserver traces with OpenTelemetry.
+        forks: Starts workers as forks, without starting an interpreter.
+        clean_up_s: Seconds that a worker may take to clean up and exit after its last batch.
     """
 
     endpoint: str
@@ -116,7 +116,7 @@ class WorkerProcess(Worker):
         lane_path: Path,
         on_line: OnLine,
     ) -> WorkerProcess:
-        """Start a worker process and return it. The worker then says hello.
+        """Start a worker process and return it before it has said hello.
 
         Raises:
             RemoteFailure: The interpreter or the working directory cannot be used, or a resource limit was reached.
@@ -196,14 +196,14 @@ class WorkerProcess(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Reply to the worker's hello with its model, unless it is parked; raises what `Worker.hello` raises."""
+        """Answer the worker's hello with its model, unless it is prestarted. Raises the exceptions of `Worker.hello`."""
         await super().hello(peer, payloads_of)
         self._payloads_of = payloads_of
         if not self.parked:
             await self._load()
 
     async def unpark(self) -> None:
-        """Send a parked worker its model, or let its hello trigger that."""
+        """Send a prestarted worker its model, now or as soon as it says hello."""
         await super().unpark()
         if self._payloads_of is not None:
             await self._load()
@@ -219,7 +219,7 @@ class WorkerProcess(Worker):
         return self._child.last_lines()
 
     def describe_end(self) -> str:
-        """Describe how the worker ended, for `status` and for the clients of its last batch."""
+        """Describe how the worker exited, for `status` and for the clients of its last batch."""
         code = self.exited.result()
         how = describe_exit(code)
         if self.kill_reason is not None:
@@ -229,7 +229,7 @@ class WorkerProcess(Worker):
         return f"worker {self.name} (pid {self.pid}) {how}"
 
     def end_record(self) -> messages.WorkerExit:
-        """Return the record of the worker's end. The worker must have ended."""
+        """Return the record of the worker's exit. The worker must have exited."""
         code = self.exited.result()
         assert self._done is not None  # it has ended
         return messages.WorkerExit(
@@ -247,12 +247,12 @@ class WorkerProcess(Worker):
 
     @property
     def is_unrecoverable(self) -> bool:
-        """Whether it ended because its callable raised PyTritonUnrecoverableError."""
+        """Whether the worker exited because its callable raised PyTritonUnrecoverableError."""
         failed = dict(zip(FAILURES, self.counts().failed))
         return self.exited.result() == WORKER_UNRECOVERABLE and failed["unrecoverable"] > 0
 
     async def end_after_batch(self) -> None:
-        """Ask the worker to end, and wait until it has, without a time limit for its batch."""
+        """Ask the worker to exit after its batch, and wait for that without a time limit."""
         await self._ask_to_end(math.inf)
         await self.stop(0)
 
@@ -273,14 +273,14 @@ class WorkerProcess(Worker):
         await self._child.stop(_HUNG_GRACE_S)
 
     def kill_now(self, why: str) -> None:
-        """Kill the worker and all processes that it started at once."""
+        """Kill the worker and all processes that it started, without a grace period."""
         if self.kill_reason is None and self.alive:
             self.kill_reason = why
             self.expect_exit("limit")
             self._child.kill()
 
     async def stop(self, grace_s: float) -> None:
-        """Stop the process: ask it to end if `grace_s` is positive, then kill it. Its lanes end with it."""
+        """Stop the process and its lanes: ask it to exit if `grace_s` is positive, then kill it."""
         if grace_s > 0:
             await self._ask_to_end(grace_s)
         await self._child.stop(0)
@@ -290,8 +290,8 @@ class WorkerProcess(Worker):
     async def _ask_to_end(self, grace_s: float) -> None:
         """Send SIGTERM and EndWorker, and wait until the worker exits, at most `grace_s` seconds.
 
-        The message is for a worker whose callable ignores the signal or has replaced our handler. A worker that is idle
-        and reacts to neither is not waited for.
+        The message is for a worker whose callable ignores the signal or has replaced our handler. An idle worker that
+        reacts to neither is killed early.
         """
         if not self.alive:
             return
@@ -349,7 +349,7 @@ async def _start_child(
     on_line: OnLine,
     stats_fd: int,
 ) -> Child:
-    """Start the process, forked from a fork server if possible, otherwise as a new interpreter; raises OSError."""
+    """Start the process: fork it from a fork server if possible, or start a new interpreter. Raises OSError."""
     world = spec.world
     env = _environment(spec, context)
     # Set per fork: frameworks read it on import, and a fork server has imported none.
@@ -377,7 +377,7 @@ async def _start_child(
 
 
 def boot_arguments(library: Path, endpoint: str, python: str) -> list[str]:
-    """Return the arguments of the interpreter `python` that start a worker or a fork server."""
+    """Return the arguments with which the interpreter `python` starts a worker or a fork server."""
     library = library_of(library, python)
     return [str(library / "pytriton" / "worker" / "boot.py"), str(library), endpoint]
 
@@ -402,7 +402,7 @@ def _device(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
 
 
 class WorkerStarter(Protocol):
-    """Starts the worker of one slot of a model. The daemon uses `WorkerFactory.start`."""
+    """Function that starts the worker of one slot of a model, such as `WorkerFactory.start`."""
 
     def __call__(
         self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
@@ -410,7 +410,7 @@ class WorkerStarter(Protocol):
 
 
 class WorkerFactory:
-    """Starts workers, each with a name that is unique for the lifetime of the daemon, which has one factory."""
+    """The daemon's factory of workers. Each worker gets a name that is unique for the lifetime of the daemon."""
 
     def __init__(
         self,
@@ -421,7 +421,7 @@ class WorkerFactory:
         *,
         on_unrecoverable: Callable[[str], None],
     ) -> None:
-        """Create a factory; `on_unrecoverable` is called with the model of a worker that exited as unrecoverable."""
+        """Create the factory. It calls `on_unrecoverable` with the model of a worker that exits as unrecoverable."""
         self._rundir = rundir
         self._on_unrecoverable = on_unrecoverable
         tracing = uses_opentelemetry(config)
@@ -444,11 +444,11 @@ class WorkerFactory:
     async def start(
         self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
     ) -> Worker:
-        """Start a worker and return it. The worker then says hello.
+        """Start a worker and return it before it has said hello.
 
         Args:
             spec: The model.
-            slot: Which of the model's workers to start, see worker.py.
+            slot: Position of the worker in the model, see worker.py.
             registrant: The process whose thread runs the worker; None to start a process.
 
         Raises:
@@ -471,7 +471,7 @@ class WorkerFactory:
         return self._with_exit_callback(worker, spec.name)
 
     def adopt(self, state: WorkerState, spec: messages.ModelSpec, slot: int, peer: Peer) -> Worker:
-        """Adopt a worker that was started before an upgrade; raises what `WorkerProcess.adopt` raises."""
+        """Adopt a worker that was started before an upgrade. Raises the exceptions of `WorkerProcess.adopt`."""
         instance, spec = instance_of(spec, slot), spec_of_slot(spec, slot)
         on_line = _log_lines(state.name, spec.name, instance)
         worker = WorkerProcess.adopt(
@@ -480,7 +480,7 @@ class WorkerFactory:
         return self._with_exit_callback(worker, spec.name)
 
     def _with_exit_callback(self, worker: WorkerProcess, model: str) -> WorkerProcess:
-        """Report an unrecoverable worker when it exits: its own message could be lost during an upgrade."""
+        """Report an unrecoverable worker when it exits. Its message about that may have been lost during an upgrade."""
 
         def ended(_: object) -> None:
             if worker.is_unrecoverable:
@@ -499,7 +499,7 @@ def _log_lines(worker: str, model: str, instance: int) -> OnLine:
     return on_line
 
 
-# ── The number of compute threads of a worker's libraries: its share of the cores, unless the user sets it ──
+# ── Compute threads of a worker's libraries: the worker's share of the cores, unless the user sets their number ──
 
 
 #: OpenMP (torch, scikit-learn, XGBoost), OpenBLAS and MKL (numpy, scipy), BLIS, numexpr (pandas).
@@ -515,7 +515,7 @@ _FOR_ALL = THREAD_VARIABLES[0]
 
 
 def usable_cpus() -> float:
-    """Return how many cores this process and its children may use, by CPU affinity and cgroup quota."""
+    """Return how many cores this process and its children may use according to CPU affinity and cgroup quota."""
     cpus = float(len(os.sched_getaffinity(0)))
     try:
         with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
@@ -526,7 +526,7 @@ def usable_cpus() -> float:
 
 
 def thread_share(spec: messages.ModelSpec) -> int:
-    """Return the number of threads for each library of a worker; 0 keeps the library's default."""
+    """Return the number of compute threads for each library of a worker; 0 keeps the library's default."""
     if spec.isolation == "thread" or _FOR_ALL in spec.world.env:
         return 0
     allowed = len(spec.limits.cpus) or len(os.sched_getaffinity(0))
@@ -537,7 +537,7 @@ def thread_share(spec: messages.ModelSpec) -> int:
 
 
 def thread_variables(spec: messages.ModelSpec) -> Mapping[str, str]:
-    """Return the environment variables that set a worker's share, except those that the user has set."""
+    """Return the environment variables that set a worker's number of compute threads, except those set by the user."""
     share = thread_share(spec)
     wanted = THREAD_VARIABLES if share else ()
     return {name: str(share) for name in wanted if name not in spec.world.env}

@@ -1,4 +1,4 @@
-"""A registration's model in tritonserver: loading, unloading, reloading, and its proxies.
+"""The model of a registration in tritonserver: loads, unloads, reloads, and its proxies.
 
 Belongs here: the requests of one registration to tritonserver. May import: workers and what is below them; nothing
 else of models.

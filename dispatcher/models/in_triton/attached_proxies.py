@@ -1,4 +1,4 @@
-"""The attached proxies of one registration, and detection of those that exit without detaching."""
+"""The attached proxies of one registration, and the detection of proxies that exit without detaching."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SHM = Path("/dev/shm")
 
 
 class _Proxy(NamedTuple):
-    """A proxy's process: its pid, a pidfd, its region in /dev/shm, and the tritonserver that loaded it.
+    """An attached proxy: its pid, a pidfd, its region in /dev/shm, and the pid of its tritonserver.
 
-    The first three are None for a compiled proxy: it runs inside tritonserver and exits with it or detaches.
+    The first three are None for a compiled proxy, which runs inside tritonserver.
     """
 
     pid: int | None
@@ -41,20 +41,20 @@ def _region_of(pid: int) -> Path | None:
 
 
 class Proxies:
-    """Watches the processes of the attached proxies. Calls `gone` with the name of a proxy that has exited.
+    """Watches the processes of the attached proxies. Calls `gone` with the name of each proxy that exits undetached.
 
-    A proxy sends Detach when Triton unloads its model. A killed proxy does not, and Triton does not restart it: every
-    batch that Triton passes to that instance fails. Triton does not remove the proxy's shared memory region either.
+    A proxy sends Detach when Triton unloads its model. A killed proxy does not. Triton neither restarts it, so that
+    every batch of its instance fails, nor removes its shared memory region.
     """
 
     def __init__(self, gone: Callable[[str], None]) -> None:
         self._gone = gone
         self._watched: dict[str, _Proxy] = {}
 
-    def seen(self, proxy: str, pid: int | None, server: int = 0) -> None:
-        """Watch the process of a proxy that requests a worker; `pid` is None for a compiled proxy.
+    def watch(self, proxy: str, pid: int | None, server: int = 0) -> None:
+        """Watch the process of a proxy that requests a worker.
 
-        `server` is the pid of its tritonserver.
+        `pid` is None for a compiled proxy; `server` is the pid of its tritonserver.
 
         Raises:
             RemoteFailure: the process does not exist, or it is attached under another name.
@@ -87,13 +87,13 @@ class Proxies:
         return set(self._watched)
 
     def of(self, servers: Collection[int]) -> set[str]:
-        """Return the attached proxies of these tritonservers."""
+        """Return the names of the attached proxies in these tritonservers."""
         return {proxy for proxy, known in self._watched.items() if known.server in servers}
 
     def end(self, proxies: set[str]) -> set[str]:
-        """Kill those of `proxies` that are still attached, because tritonserver has abandoned them.
+        """Kill the proxies that are still attached, because tritonserver has abandoned them.
 
-        Return the compiled ones, which cannot be killed; the caller must release them.
+        Return the compiled ones, which cannot be killed. The caller must release them.
         """
         compiled = set()
         for proxy in proxies & self.names():
@@ -126,7 +126,7 @@ _REST_S = 1.0
 
 
 class ProxyExits:
-    """Ends the proxies of one registration, and waits for them to exit.
+    """The exits of one registration's proxies: waits for them, and kills proxies that tritonserver abandons.
 
     Args:
         pool: routes them to workers
@@ -149,7 +149,7 @@ class ProxyExits:
         self._detached.set()
 
     def forget_all(self, living: Collection[int] = ()) -> None:
-        """Forget all proxies, which exited with tritonserver, except those of the servers in `living`."""
+        """Forget all proxies except those of the tritonservers in `living`. The others exited with their server."""
         remaining = self.proxies.of(living)
         if remaining:
             for proxy in self.proxies.names() - remaining:
@@ -172,11 +172,10 @@ class ProxyExits:
     async def until_all_ended(
         self, grace_s: float, *, decoupled: bool, queue_delay_s: float = 0.0
     ) -> bool:
-        """Wait up to `grace_s` until Triton has ended the proxies. Return whether all of them are idle or gone.
+        """Wait up to `grace_s` seconds until Triton has ended the proxies. Return whether all of them are idle or gone.
 
-        Proxies of a decoupled model may linger without work: Triton 2.51 keeps a model for as long as a client holds
-        the gRPC stream open on which it was answered. So it is enough that the model's workers are idle for longer than
-        a request may wait in Triton's queue.
+        Idle proxies of a decoupled model may remain: Triton 2.51 keeps a model while a client keeps the gRPC stream of a
+        response open. So idle workers suffice, if they are idle for longer than a request may wait in Triton's queue.
         """
         if not decoupled:
             await self._until(lambda: not self._pool.proxies, grace_s)
@@ -193,7 +192,7 @@ class ProxyExits:
         return False
 
     async def until_ended(self, former: set[str], grace_s: float) -> None:
-        """Wait until these proxies have exited; kill those that have not after `grace_s`."""
+        """Wait until these proxies have exited. Kill the remaining ones after `grace_s` seconds."""
         await self._until(lambda: former.isdisjoint(self.proxies.names()), grace_s)
         self._end(former)
 

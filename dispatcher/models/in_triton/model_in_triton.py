@@ -1,4 +1,4 @@
-"""A registration's model in tritonserver: load it, reload it, and unload it while no worker can serve it.
+"""The model of a registration in tritonserver, which is loaded while a worker can serve it and unloaded otherwise.
 
 a client of tritonserver unloads it: UNLOADED ──▶ a client loads it: READY
 no worker for a while ──▶ Triton unloads: NOT_READY ──▶ a worker is back ──▶ Triton loads: READY
@@ -37,19 +37,19 @@ class ModelInTriton:
     """One registration's model in tritonserver, and the tasks that keep it loaded.
 
     Args:
-        name: of the model
-        config: returns the configuration to load it with; its argument changes when all proxies must be restarted
+        name: name of the model
+        config: returns the configuration to load it with; another argument makes tritonserver restart all proxies
         pool: its workers
         load_lock: the lock of the registration that this one replaces, if any: only one of them may load or unload at a
             time
-        events: receives decisions about the model
+        events: receives events about the model
 
     Attributes:
         machine: the registration's state.
         load_lock: held while Triton loads or unloads the model.
         ends: tracks its proxies until they exit.
         server_lost: tritonserver exited, and its successor has not loaded the model yet.
-        load_failed: the running tritonserver refused the last load, and does not become ready until that is cleared.
+        load_failed: the running tritonserver refused the last load, and stays not ready until the failure is cleared.
     """
 
     def __init__(
@@ -81,51 +81,51 @@ class ModelInTriton:
 
     @property
     def ready(self) -> bool:
-        """Return whether tritonserver has loaded it, or would have if it were running."""
+        """Whether tritonserver has loaded the model, or loads it when it is up again."""
         return self.machine.state is ModelState.READY
 
     @property
-    def is_out(self) -> bool:
-        """Return whether the daemon has unloaded it because no worker can serve it."""
+    def is_unloaded_by_daemon(self) -> bool:
+        """Whether the daemon has unloaded the model because no worker can serve it."""
         return self.machine.state is ModelState.NOT_READY
 
     @property
     def unloaded(self) -> bool:
-        """Return whether a client of tritonserver has unloaded it."""
+        """Whether a client of tritonserver has unloaded the model."""
         return self.machine.state is ModelState.UNLOADED
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration that Triton loads the model with."""
+        """The configuration with which Triton loads the model."""
         return self._config(self._mended)
 
     def mark(self) -> object:
-        """Return a value that is stable while the daemon does not load or unload it; None during a load or unload."""
+        """Return a value that changes whenever the daemon loads or unloads the model; None during a load or unload."""
         if self.server_lost or self.load_lock.locked() or not (self.ready or self.unloaded):
             return None
         return (self.machine.state, self._loads)
 
-    def seen(self, loaded: bool) -> None:
-        """Update the state from Triton's index: if that contradicts the daemon's last action, a client changed it."""
+    def sync_with_index(self, loaded: bool) -> None:
+        """Update the state from Triton's index. If it contradicts the daemon's last action, a client has changed the model."""
         if loaded == self.ready:
             return
         self.machine.change(ModelState.READY if loaded else ModelState.UNLOADED)
         kind = kinds.CLIENT_LOADED if loaded else kinds.CLIENT_UNLOADED
         self._events.emit(kind, model=self._name)
-        wake_task = asyncio.get_running_loop().create_task(self._pool.wake())
+        wake_task = asyncio.get_running_loop().create_task(self._pool.notify_waiters())
         self._tasks.append(wake_task)  # clients may load and unload it repeatedly
         wake_task.add_done_callback(self._tasks.remove)
 
     @property
     def is_quiescent(self) -> bool:
-        """Return whether no load or unload is under way."""
+        """Whether no load or unload is in progress."""
         settled_states = (ModelState.READY, ModelState.NOT_READY, ModelState.UNLOADED)
         if self.load_lock.locked() or self.server_lost or self._broken.is_set():
             return False
         return self.machine.state in settled_states
 
     def numbers(self) -> tuple[int, int]:
-        """Return how often its proxies were restarted, and how many loads and unloads were requested from Triton."""
+        """Return the number of restarts of its proxies, and of loads and unloads requested from Triton."""
         return self._mended, self._loads
 
     def adopt(self, state: RegistrationState, models: Path) -> None:
@@ -137,12 +137,12 @@ class ModelInTriton:
             self.machine.change(ModelState.UNLOADED)
         self._unserved = state.state == ModelState.NOT_READY.value
         for proxy in state.pool.routes:
-            self.ends.proxies.seen(proxy, None)  # compiled: not a process of its own
+            self.ends.proxies.watch(proxy, None)  # compiled: not a process of its own
 
     # ── loading and unloading ────────────────────────────────────────────────────────────────────
 
     def use_folder(self, models: Path) -> None:
-        """From now on, write the configuration to the model's folder in Triton's repository."""
+        """Write the configuration to the model's folder in Triton's repository from now on."""
         self._models = models
 
     def request_new_proxies(self) -> None:
@@ -150,7 +150,7 @@ class ModelInTriton:
         self._mended += 1
 
     async def load(self, server: TritonServer) -> None:
-        """Load the model in Triton with its current configuration, and write that to its folder for loads by clients.
+        """Load the model in Triton with its current configuration. Write it to the model's folder for loads by clients.
 
         Raises:
             ServerLost: tritonserver is not up, or exited during the load.
@@ -174,9 +174,9 @@ class ModelInTriton:
             own_repository.write_config(self._models, self._name, self.config)
 
     async def load_again(self, server: TritonServer, *, loaded: bool) -> None:
-        """Load the model in a restarted tritonserver, unless it is loaded already or no worker could serve it.
+        """Load the model in a restarted tritonserver, unless it is loaded already or no worker can serve it.
 
-        Unload it if it stopped being served while tritonserver was loading it.
+        If the registration ends during the load, unload the model.
         """
         self.load_failed = not loaded
         if self.ready and not loaded:
@@ -189,10 +189,10 @@ class ModelInTriton:
         elif loaded:
             self.write_config()  # the configuration written for the start is gone
         self.server_lost = False
-        await self._pool.wake()
+        await self._pool.notify_waiters()
 
     async def refuse_requests(self, server: TritonServer, text: str) -> None:
-        """Replace the model during shutdown with one that answers every client with `text` (503)."""
+        """Replace the model during shutdown by one that answers every request with 503 and `text`."""
         await server.load(self._name, preload_layout.placeholder(self.config, text))
 
     def forget_proxies(self, living: Collection[int] = ()) -> None:
@@ -206,7 +206,7 @@ class ModelInTriton:
     def start_tasks(
         self, server: TritonServer, *, not_ready_after_s: float, grace_s: float
     ) -> None:
-        """Start to follow the workers, and to reload the model when a proxy breaks."""
+        """Start the tasks that follow the workers and reload the model when a proxy breaks."""
         for duty in (
             self._follow_workers(server, not_ready_after_s),
             self._follow_lanes(self._pool.lanes),
@@ -217,7 +217,7 @@ class ModelInTriton:
             self._tasks.append(task)
 
     def cancel_tasks(self) -> None:
-        """Stop following workers and proxies because the registration is stopping."""
+        """Cancel the tasks of `start_tasks`, because the registration is stopping."""
         for task in self._tasks:
             task.cancel()
 
@@ -258,10 +258,10 @@ class ModelInTriton:
                     await pool.changed(_LOAD_AGAIN_S)
             self.machine.change(ModelState.READY)
             self._events.emit(kinds.READY_AGAIN, model=self._name)
-            await pool.wake()
+            await pool.notify_waiters()
 
     async def _follow_lanes(self, loaded: int) -> None:
-        """Reload the model if its first worker, which started after its proxies, needs more of them."""
+        """Reload the model if its first worker, which starts after the proxies, needs more of them."""
         await self._pool.until(lambda: self._pool.lanes != loaded)
         self._broken.set()
 
@@ -273,9 +273,9 @@ class ModelInTriton:
             former = self.ends.proxies.names()
             if self.ready and server.ready:  # otherwise it is reloaded anyway
                 self._unserved = not await self._try_to_load(server)
-                await self._pool.wake()
-                # The previous proxies that still run exit after answering their batches. But if one of them is dead,
-                # tritonserver 2.51 never gets as far as ending the others.
+                await self._pool.notify_waiters()
+                # The previous proxies exit after answering their batches. But if one of them is dead, tritonserver 2.51
+                # never ends the others.
                 await self.ends.until_ended(former, grace_s)
 
     async def _try_to_load(self, server: TritonServer) -> bool:

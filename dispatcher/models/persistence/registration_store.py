@@ -1,7 +1,6 @@
-"""The registrations that survive a restart, stored in the state directory.
+"""Persisted registrations, as the event loop sees them: reads and writes of the state directory run in a thread.
 
-Reads and writes run in a thread, so that the event loop never waits for the disk. A store error becomes a
-RemoteFailure, which is sent to the client that made the request.
+Errors of the state directory become a RemoteFailure, which is sent to the client that made the request.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ from pytriton.dispatcher.models.persistence.state_dir import (
 class Persistence(enum.Enum):
     """Whether and how a served model is persisted."""
 
-    PERSISTED = "written to the state directory, so that the next start serves it"
+    PERSISTED = "written to the state directory; the next start serves it"
     ALREADY_PERSISTED = "already in the state directory, because it is being restored"
-    EPHEMERAL = "bound to a process; a persisted model that it replaces is forgotten"
+    EPHEMERAL = "bound to a process; removes the persisted model that it replaces"
     EXTERNAL = "the repository that contains it is persisted instead"
 
 
 class PendingChange(Protocol):
-    """A change of the state directory that is not committed yet."""
+    """An uncommitted change of the state directory."""
 
     def finish(self) -> None:
-        """Commit the change. Raises StoreError and changes nothing if that fails."""
+        """Commit the change. If that fails, change nothing and raise StoreError."""
 
     def discard(self) -> None:
         """Remove uncommitted files."""
 
 
 class PendingRemoval:
-    """The pending removal of a model, and of what it replaced.
+    """An uncommitted removal of a model and of the registration that it replaced.
 
     Args:
-        files: the model's files, if it has any
+        files: paths of the model's files, which need not exist
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -60,7 +59,7 @@ class PendingRemoval:
         """Commit the removal.
 
         Raises:
-            StoreError: a file cannot be removed; the model is still persisted.
+            StoreError: a file cannot be removed. The model is still persisted.
         """
         try:
             for path in self._files:
@@ -84,13 +83,13 @@ class PendingRemoval:
 
 
 class RegistrationStore:
-    """The models in a state directory. Every method raises RemoteFailure when the store fails."""
+    """The models in a state directory. Every method raises RemoteFailure if the directory cannot be read or written."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def prepare(self, entry: Entry, persistence: Persistence) -> PendingChange | None:
-        """Prepare the change that `finish` commits once the model serves; None if no persisted state changes."""
+        """Prepare the change that `finish` commits once the model serves. Return None if there is nothing to change."""
         if persistence is Persistence.PERSISTED:
             return await self.write(entry)
         if persistence is Persistence.EPHEMERAL:
@@ -98,11 +97,11 @@ class RegistrationStore:
         return None
 
     async def write(self, entry: Entry) -> PendingChange:
-        """Write a model. It is not committed before `finish`."""
+        """Write a model. `finish` commits it."""
         return await _written(self._store.write, entry.spec, entry.payloads, entry.registered_at)
 
     async def amend(self, entry: Entry, **changes: object) -> None:
-        """Change fields of a persisted model's specification. `entry` is the model as it is in memory."""
+        """Change fields of a persisted model's specification. `entry` is the current registration."""
         prepared = await _written(self._store.amend, entry, changes)
         try:
             finish(prepared)
@@ -113,12 +112,12 @@ class RegistrationStore:
     async def amending(
         self, entry: Entry | None, undo: Callable[[], Awaitable[None]], **changes: object
     ) -> AsyncIterator[None]:
-        """Write changed fields before the block begins, and commit them when it succeeds.
+        """Write changed fields before the block runs, and commit them when it succeeds.
 
-        So a block does not run if its change cannot be persisted. If the final commit fails, `undo` is called.
+        If the fields cannot be written, the block does not run. If they cannot be committed, `undo` is called.
 
         Args:
-            entry: the model as it is in memory; None if it is not persisted
+            entry: the current registration; None if it is not persisted
             undo: reverts the effects of the block
             changes: fields of its specification
         """
@@ -153,7 +152,7 @@ class RegistrationStore:
 
 
 async def _written(write: Callable[..., Unfinished], *what: object) -> Unfinished:
-    """Write in a thread and return the result. On cancellation, discard what was written."""
+    """Call `write` in a thread and return its result. On cancellation, discard the written file."""
     writing = asyncio.ensure_future(asyncio.to_thread(write, *what))
     try:
         with _as_failure():
@@ -169,7 +168,7 @@ def _discard(writing: asyncio.Future[Unfinished]) -> None:
 
 
 def finish(prepared: PendingChange) -> None:
-    """Commit a change. This runs in the event loop, so nothing can happen in between.
+    """Commit a change in the event loop, so that nothing else runs meanwhile.
 
     Raises:
         RemoteFailure: the commit failed.

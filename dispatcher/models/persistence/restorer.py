@@ -1,7 +1,7 @@
 """Restore of persisted registrations after a start: several at a time, in the order of registration.
 
-load_slots.py limits how many are loaded at once; a model that a request waits for is restored immediately. Lazy models
-are restored on first request. tritonserver's frontend reports such requests and holds them until the model is ready
+load_slots.py limits concurrent loads; a model that a request waits for is restored immediately. A lazy model is
+restored when it is first requested: tritonserver's frontend reports the request, and holds it until the model is ready
 (core/pending_models.h).
 """
 
@@ -61,19 +61,19 @@ class _QueuedRestore:
 
 
 class Restorer:
-    """The persisted registrations that are not served (yet), in order.
+    """The persisted registrations that are not served, in order: queued, lazy, being restored, or failed.
 
     Args:
-        content: of the state directory
-        events: receives the outcomes
-        slots: limits how many are registered at once
-        on_unavailable: awaited with the name of a model that requests may wait for and that is now neither served nor
-            restoring
+        content: content of the state directory
+        events: receives events about restores
+        slots: limits concurrent loads
+        on_unavailable: awaited with the name of a model that requests may wait for, when its restore has failed or was
+            cancelled
 
     Attributes:
-        problems: a sentence about each unreadable file.
+        problems: one sentence about each unreadable file.
         changes: notified when a model is restored, fails, is cancelled or is requested.
-        outcomes: the number of models "restored", and of attempts "failed".
+        outcomes: number of models "restored" and of attempts "failed".
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Restorer:
             _log.error(problem)
 
     async def run(self, register: Register) -> None:
-        """Restore the models in order. Failed ones are kept with the reason."""
+        """Restore the models in order. Keep those that fail, with the reason."""
         async with self._running:
             loading: list[asyncio.Task[None]] = []
             self._register = register
@@ -124,7 +124,7 @@ class Restorer:
     # ── lazy models, and models that requests wait for ──────────────────────────────────────────────
 
     def mark_lazy(self, may: Callable[[Entry], bool]) -> None:
-        """Mark the models for which `may` returns True as lazy: they wait for the first request."""
+        """Mark the models for which `may` returns True as lazy: they are restored on their first request."""
         for queued in self._queued.values():
             queued.is_lazy = queued.error is None and may(queued.entry)
 
@@ -151,7 +151,7 @@ class Restorer:
         return self.is_lazy(name) or self.is_restoring(name)
 
     def awaitable_names(self) -> PendingModels:
-        """Return the names that requests may wait for."""
+        """Return the names of the models that requests may wait for."""
         lazy: list[str] = []
         restoring: list[str] = []
         for name, queued in self._queued.items():
@@ -160,7 +160,7 @@ class Restorer:
         return PendingModels(lazy, restoring)
 
     def restore_now(self, name: str) -> None:
-        """Restore a lazy or queued model now; ignore other names."""
+        """Restore a lazy or queued model now. Ignore other names."""
         queued = self._queued.get(name)
         if queued is None or queued.urgent or self._stopped:
             return
@@ -181,7 +181,7 @@ class Restorer:
             self._spawn(self.on_unavailable(name))
 
     async def restore_and_wait(self, name: str, limit_s: float) -> None:
-        """Restore a model now, and wait up to `limit_s` until it is restored or has failed."""
+        """Restore a model now, and wait up to `limit_s` seconds until it is restored or has failed."""
         if not self.is_expected(name) or self._stopped:
             return
 
@@ -190,7 +190,7 @@ class Restorer:
             await asyncio.wait_for(self.until_attempted(name), limit_s)
 
     async def until_attempted(self, name: str) -> None:
-        """Wait until a model is neither queued nor being restored. Returns at once if it is lazy."""
+        """Wait until a model is neither queued nor being restored. Return at once if it is lazy."""
         while True:
             change = self.changes.next
             if not self.is_restoring(name):
@@ -207,7 +207,7 @@ class Restorer:
         task.add_done_callback(self._request_tasks.discard)
 
     def stop(self) -> None:
-        """Cancel the restores of requested models, and start no more."""
+        """Cancel the restores of requested models. Start no more."""
         self._stopped = True
         for task in self._request_tasks:
             task.cancel()
@@ -215,16 +215,16 @@ class Restorer:
     # ── queries, outcomes and removal ────────────────────────────────────────────────────────────────
 
     def entries(self) -> list[Entry]:
-        """Return the entries that have not been tried yet."""
+        """Return the entries of which no restore has been attempted yet."""
         return [queued.entry for queued in self._queued.values() if queued.error is None]
 
     def entry(self, name: str) -> Entry | None:
-        """Return the entry of a model that is not served (yet), or None."""
+        """Return the entry of a persisted model that is not served, or None."""
         queued = self._queued.get(name)
         return None if queued is None else queued.entry
 
     def failures(self) -> dict[str, Entry]:
-        """Return the entries that could not be restored, by name, without those that are being retried."""
+        """Return the entries whose restore has failed, by name, except those being retried."""
         return {
             name: queued.entry
             for name, queued in self._queued.items()
@@ -295,27 +295,27 @@ class Restorer:
 
     @property
     def pending(self) -> bool:
-        """Return whether any model is queued or being restored, apart from lazy ones that were requested."""
+        """Whether any model is queued or being restored, except lazy ones that were requested."""
         return any(
             self.is_restoring(name) for name, queued in self._queued.items() if not queued.requested
         )
 
     @property
     def unfinished(self) -> str | None:
-        """Return the first model that is queued or being restored, including lazy ones that were requested."""
+        """The first model that is queued or being restored, including lazy ones that were requested; None if there is none."""
         return next((name for name in self._queued if self.is_restoring(name)), None)
 
     @property
     def failed(self) -> bool:
-        """Return whether any model could not be restored."""
+        """Whether the restore of any model has failed."""
         return any(queued.error is not None for queued in self._queued.values())
 
     def knows(self, name: str) -> bool:
-        """Return whether a model is persisted and not served (yet)."""
+        """Return whether a model is persisted but not served."""
         return name in self._queued
 
     async def cancel(self, name: str) -> None:
-        """Cancel a model's restore, if one is running, and wait until it is undone. The model is not removed."""
+        """Cancel a running restore of a model and wait until it is undone. The model stays persisted."""
         queued = self._queued.get(name)
         if queued is None:
             return
@@ -325,11 +325,11 @@ class Restorer:
             await self.changes.next.wait()
 
     def error(self, name: str) -> str | None:
-        """Return why a model could not be restored; None if it is unknown or queued."""
+        """Return why the restore of a model failed; None if it is unknown or queued."""
         return self._queued[name].error if name in self._queued else None
 
     def forget(self, name: str) -> bool:
-        """Remove a model that is not being restored. Return whether it was known."""
+        """Remove a model that is not being restored from this list. Return whether it was there."""
         was_known = self._queued.pop(name, None) is not None
         self.changes.notify()
         return was_known

@@ -1,7 +1,7 @@
-"""Measured model sizes, stored in the state directory so that the memory budget knows them after a restart.
+"""Measured model sizes, stored in the state directory for the memory budget after a restart.
 
 The file is `sizes.json`: `{"form": 1, "models": {NAME: KnownSize}}`. Sizes only replace estimates, so a damaged file or
-one with another form is ignored, and overwritten by the next write.
+one of another form is ignored, and the next write overwrites it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SizeStore:
 
     @property
     def problem(self) -> str:
-        """A problem that an administrator should fix; "" if there is none."""
+        """A problem with the file that an administrator should fix; "" if there is none."""
         if not self._problem:
             return ""
         return f"model sizes cannot be stored in the state directory for the next start: {self._problem}"
@@ -70,13 +70,13 @@ class SizeStore:
         return content.models
 
     def lacks(self, sizes: Mapping[str, KnownSize]) -> bool:
-        """Return whether the file differs from `sizes` enough to be rewritten."""
+        """Return whether `sizes` differ enough from the stored ones to write the file."""
         if sizes.keys() != self._written.keys():
             return True
         return any(_differ(one, self._written[name]) for name, one in sizes.items())
 
     def write(self, sizes: Mapping[str, KnownSize]) -> None:
-        """Store exactly these sizes. A write error is reported, and the sizes are lost at the next start."""
+        """Replace the stored sizes. After a write error, which is reported, the next start lacks them."""
         with self._writing:
             self._write(sizes)
 

@@ -1,11 +1,11 @@
-"""The state directory: registrations persisted for the next start of the daemon.
+"""The state directory, which contains the registrations for the next start of the daemon.
 
 Layout::
 
     <state directory>/
       lock                       locked (flock) by the daemon that uses it
       models/NAME.registration   one file per model
-      models/NAME.previous       what NAME.registration contained before it was replaced, for rollback
+      models/NAME.previous       the registration that NAME.registration replaced, for rollback
       sizes.json                 memory used by workers at their last load, see size_store.py
       set-aside/                 damaged files, moved here for inspection; other unusable files stay in place
 
@@ -49,7 +49,7 @@ class DamagedEntry(Exception):
 
 
 class ForeignEntry(DamagedEntry):
-    """An intact file of a newer version of pytriton-daemon."""
+    """A file is intact, but a newer version of pytriton-daemon has written it."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Content(NamedTuple):
-    """The result of `Store.read`: registrations in order, and a sentence about each damaged file."""
+    """Content of a state directory: registrations in order, and one sentence about each damaged file."""
 
     entries: list[Entry]
     problems: list[str]
@@ -80,17 +80,17 @@ _decoder = msgspec.msgpack.Decoder(Entry)
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the file content for an entry."""
+    """Encode an entry as the content of its file."""
     content = _encoder.encode(entry)
     return _FORMAT + hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
 def decode(data: bytes) -> Entry:
-    """Return the entry in a file's content.
+    """Decode the content of a file.
 
     Raises:
         ForeignEntry: a newer version has written it.
-        DamagedEntry: it is not what `encode` returns; the text says what is wrong.
+        DamagedEntry: `encode` cannot have written it; the text says what is wrong.
     """
     head, newline, content = data.partition(b"\n")
     form = _FORM.match(head)
@@ -105,14 +105,14 @@ def decode(data: bytes) -> Entry:
     try:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ForeignEntry(f"it has content that this version does not know ({error})") from error
+        raise ForeignEntry(f"this version cannot decode its content ({error})") from error
 
 
 class Store:
     """The registrations in one state directory, which is locked against other daemons."""
 
     def __init__(self, folder: Path, lock: int | None = None) -> None:
-        """Create the folder, private to its owner, and lock it; an upgraded process passes the `lock` it inherited.
+        """Create the folder, private to its owner, and lock it. After an upgrade, `lock` is the inherited descriptor.
 
         Raises:
             StoreError: the folder cannot be created or written, or another daemon uses it.
@@ -129,12 +129,12 @@ class Store:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreError(
-                f"another daemon uses the state directory {folder}. Give this one its own with --state-dir."
+                f"another daemon uses the state directory {folder}. Choose another one with --state-dir."
             ) from None
         except OSError as error:
             raise StoreError(
                 f"cannot use the state directory {folder}: {error}. Choose another one with --state-dir, or "
-                "keep nothing with --ephemeral."
+                "persist nothing with --ephemeral."
             ) from error
 
     @property
@@ -143,7 +143,7 @@ class Store:
         return self._lock
 
     def close(self) -> None:
-        """Release the folder to other daemons."""
+        """Unlock the folder for other daemons."""
         os.close(self._lock)
 
     def read(self) -> Content:
@@ -199,7 +199,7 @@ class Store:
     def write(
         self, spec: messages.ModelSpec, payloads: Sequence[bytes], registered_at: float
     ) -> Unfinished:
-        """Write a registration to a temporary file. Nothing changes until it is finished.
+        """Write a registration to a temporary file. Its `finish` commits it.
 
         The entry that is currently stored under this name then becomes the previous one.
 
@@ -214,7 +214,7 @@ class Store:
         return Unfinished(self._write(entry), present, self._path(spec.name, _PREVIOUS))
 
     def amend(self, entry: Entry, changes: Mapping[str, Any]) -> Unfinished:
-        """Write a stored registration with changed fields of its specification to a temporary file.
+        """Write a stored registration, with changed fields of its specification, to a temporary file.
 
         The previous entry is unaffected. `entry` is written if the stored one cannot be read.
 
@@ -246,8 +246,8 @@ class Store:
             with contextlib.suppress(OSError):
                 unfinished.unlink()
             raise StoreError(
-                f"the registration of model {entry.spec.name} cannot be kept: {unfinished}: {error.strerror}. Make "
-                "room, or repair the state directory, or start the daemon with --ephemeral to keep nothing."
+                f"the registration of model {entry.spec.name} cannot be persisted: {unfinished}: {error.strerror}. Free "
+                "disk space, repair the state directory, or start the daemon with --ephemeral to persist nothing."
             ) from error
         return unfinished
 
@@ -263,7 +263,7 @@ class Store:
             sync_folder(self._models)
         except OSError as error:
             raise StoreError(
-                f"model {name} is no longer served, but will be again after the next start of the daemon: its "
+                f"model {name} is no longer served, but the next start of the daemon will serve it again, because its "
                 f"file cannot be removed: {error}"
             ) from error
 
@@ -305,12 +305,12 @@ def _load(path: Path) -> Entry:
     """Read the entry of a file. Raises OSError, DamagedEntry."""
     entry = decode(path.read_bytes())
     if entry.spec.name != path.name[: -len(path.suffix)]:
-        raise DamagedEntry(f"it holds the model {entry.spec.name!r}")
+        raise DamagedEntry(f"it contains the model {entry.spec.name!r}")
     return entry
 
 
 def check(folder: Path, names: Sequence[str]) -> None:
-    """Check that a store in use has these models. Nothing is changed.
+    """Check that a store in use contains these models, without changing anything.
 
     Raises:
         StoreError: one is missing or damaged, or others may write to the folder.
@@ -323,13 +323,13 @@ def check(folder: Path, names: Sequence[str]) -> None:
             decode((models / f"{name}{_PRESENT}").read_bytes())
     except (OSError, DamagedEntry) as error:
         raise StoreError(
-            f"the state directory {folder} does not have all that is served: {error}. Register the model again, with "
+            f"the state directory {folder} lacks a served model: {error}. Register the model again, with "
             "replace=True (--replace)"
         ) from error
 
 
 class Unfinished:
-    """A registration that has been written but not committed.
+    """A registration that is written but not committed.
 
     Args:
         path: the temporary file
@@ -346,7 +346,7 @@ class Unfinished:
         """Commit the registration.
 
         Raises:
-            StoreError: writing to disk failed.
+            StoreError: a file cannot be written.
         """
         try:
             if self._previous is not None and self._present.exists():
@@ -360,16 +360,16 @@ class Unfinished:
             raise StoreError(f"{self._present} cannot be written: {error.strerror}") from error
 
     def discard(self) -> None:
-        """Discard it."""
+        """Delete the temporary file."""
         with contextlib.suppress(OSError):  # the next start removes leftovers
             self._path.unlink(missing_ok=True)
 
 
 def _make_private(folder: Path) -> None:
-    """Create the folder for this user alone, or check that it is private.
+    """Create a private folder, or check that an existing one is private.
 
     Raises:
-        StoreError: it belongs to another user, or others may write to it; its content is executed.
+        StoreError: it belongs to another user, or others may write to it, although its content is executed.
         OSError: it cannot be created.
     """
     with contextlib.suppress(FileExistsError):

@@ -257,7 +257,7 @@ def test_full_disk(case: Case) -> None:
             case.register(large)
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
-    case.says("its registration by user", "cannot be kept", "Free space on the disk")
+    case.says("its registration by user", "cannot be persisted", "Free space on the disk")
 
 
 def test_slow_load(case: Case) -> None:

@@ -193,7 +193,7 @@ def test_a_registration_that_cannot_be_persisted_is_refused(keeping: RunningDaem
     register(keeping, 1)
     (state / "models").rename(state / "gone")
     for name, replace in (("model", True), ("other", False)):
-        with pytest.raises(RegistrationError, match=r"cannot be kept: .*--ephemeral"):
+        with pytest.raises(RegistrationError, match=r"cannot be persisted: .*--ephemeral"):
             register(keeping, 2, name, replace=replace)
     assert states(keeping) == {"model": "ready"}
     assert answer(keeping) == 2

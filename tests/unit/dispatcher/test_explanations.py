@@ -28,7 +28,7 @@ _LOG = [
 class Served:
     """Knows `m`, `n` and `quiet`, of which nothing is told."""
 
-    def beginning(self, name: str) -> Any:
+    def find_starting(self, name: str) -> Any:
         return SimpleNamespace(name=name) if name == "begins" else None
 
     def by_name(self, name: str) -> Any:

@@ -37,7 +37,7 @@ class Pool:
     def hold(self) -> None:
         self.suspension.held = True
 
-    async def wake(self) -> None:
+    async def notify_waiters(self) -> None:
         self.woken += 1
 
 
@@ -109,7 +109,7 @@ class Daemon:
             self.model.ready = False
         elif state == "its workers crash":
             self.model.ready, self.model.pool.is_crash_looping = False, True
-            self.model.in_triton.is_out = True
+            self.model.in_triton.is_unloaded_by_daemon = True
         elif state == "a batch is under way":
             self.model.pool.rest = None
         elif state == "the daemon stops":

@@ -258,7 +258,7 @@ def test_resuming_models_report_what_waits_for_them() -> None:
 
     def resuming(wake: Any) -> Any:
         sleep = SimpleNamespace(resuming=True, queued=0)
-        pool = SimpleNamespace(suspension=sleep, wake=wake)
+        pool = SimpleNamespace(suspension=sleep, notify_waiters=wake)
         return SimpleNamespace(pool=pool, spec=SimpleNamespace(name=f"m{len(models)}"))
 
     async def queued() -> dict[str, int]:

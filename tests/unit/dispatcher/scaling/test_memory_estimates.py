@@ -14,7 +14,7 @@ from fakes.suspending_daemons import MIB, Budgeted
 from pytriton._protocol import messages
 from pytriton._protocol.files.shared_entries import Holder, SharedEntry
 from pytriton.dispatcher.scaling.memory_policy import Size
-from pytriton.dispatcher.workers.suspension import WakeBounds
+from pytriton.dispatcher.workers.suspension import ResumeBounds
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_crash_looping_model_is_suspended_for_others(daemon: Budgeted) -> None
 
 
 def with_a_standby(
-    daemon: Budgeted, needs: int, *, bounds: WakeBounds | None = None, **more: Any
+    daemon: Budgeted, needs: int, *, bounds: ResumeBounds | None = None, **more: Any
 ) -> FakeWorker:
     """A model whose standby worker serves, while another leaves its instances no room; return what is busy."""
     daemon.usual = 200
@@ -100,7 +100,7 @@ def with_a_standby(
         registration = daemon.sim.services.registry.served.get("m")
         assert registration is not None
         pool = registration.pool
-        pool._policy = dataclasses.replace(pool._policy, wake_bounds=bounds)
+        pool._policy = dataclasses.replace(pool._policy, resume_bounds=bounds)
     daemon.wait(daemon.batch("m"), 1.0)
     standby.begin()
     daemon.sim.advance(1.0)
@@ -139,7 +139,7 @@ def test_a_model_served_by_a_standby_worker_stays_resumed_without_memory(daemon:
 
 
 def test_a_resume_timeout_of_zero_does_not_spin(daemon: Budgeted) -> None:
-    busy = with_a_standby(daemon, 500, bounds=WakeBounds(seconds=0.0), instances=3)
+    busy = with_a_standby(daemon, 500, bounds=ResumeBounds(seconds=0.0), instances=3)
     daemon.sim.advance(70.0)
     busy.answer()
     daemon.sim.advance(10.0)

@@ -135,8 +135,8 @@ def _damaged_registration(folder: Path) -> None:
     ("spoil", "why"),
     [
         (lambda folder: None, ""),
-        (_no_registration, r"does not have all that is served: .*m\.registration.*--replace"),
-        (_damaged_registration, "does not have all that is served: its checksum is wrong"),
+        (_no_registration, r"lacks a served model: .*m\.registration.*--replace"),
+        (_damaged_registration, "lacks a served model: its checksum is wrong"),
         (lambda folder: (folder / "state").chmod(0o777), "users other than its owner may write to"),
         (lambda folder: (folder / "hooks.toml").write_text("[["), r"webhooks = .*hooks\.toml"),
         (lambda folder: (folder / "hooks.toml").unlink(), r"hooks\.toml: No such file"),

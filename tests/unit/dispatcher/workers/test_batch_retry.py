@@ -59,7 +59,7 @@ def test_the_first_loss_is_retried_and_the_second_is_blamed_on_the_request() -> 
     assert loss(requests=4).action == "retry"
     verdict = loss(lost_workers=2, consecutive_losses=1)
     assert (verdict.action, verdict.fails_rest) == ("fail", False)
-    assert "so did 1 more before" in verdict.text
+    assert "1 worker crashed on the same request before" in verdict.text
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_many_losses_in_a_row_are_blamed_on_the_model() -> None:
     assert not loss(lost_workers=2, consecutive_losses=7).fails_rest
     verdict = loss(lost_workers=2, consecutive_losses=8)
     assert verdict.fails_rest
-    assert "8 requests of one batch" in verdict.text
+    assert "8 consecutive requests of the batch" in verdict.text
 
 
 def test_events_name_the_request_and_the_proxy_names_it_in_the_error() -> None:

@@ -19,7 +19,7 @@ from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY
 from pytriton.dispatcher.workers.instances import Instances
 from pytriton.dispatcher.workers.routing import ProxyRouter, Routes
-from pytriton.dispatcher.workers.suspension import Suspension, WakeBounds
+from pytriton.dispatcher.workers.suspension import ResumeBounds, Suspension
 from pytriton.dispatcher.workers.worker import Worker
 
 #: Each version has workers of its own.
@@ -47,7 +47,7 @@ class Served:
         self.spec = msgspec.structs.replace(SPEC, **spec)
         self.changed = asyncio.Condition()
         self.workers: dict[str, Worker] = {}
-        self.suspension = loop.ask(lambda: Suspension("m", WakeBounds(), LOG_ONLY))
+        self.suspension = loop.ask(lambda: Suspension("m", ResumeBounds(), LOG_ONLY))
         self.instances = Instances(self.spec, self.suspension)
         own = self.instances.own_versions
         self.slots = [Slot(own[n % len(own)] if own else None) for n in range(slots)]
@@ -158,7 +158,7 @@ def test_only_the_last_request_of_a_proxy_is_answered(loop: VirtualLoop) -> None
     served.serves(1)
     assert answer_to(second) == "w1"
     served.serves(1, 2)
-    assert "asked again" in answer_to(first)
+    assert "sent a newer request" in answer_to(first)
     assert served.lanes() == [1, 0]  # w2 does not count a proxy that it never saw
     served.close()
 
@@ -183,7 +183,7 @@ def test_a_cancelled_waiter_leaves_nothing(loop: VirtualLoop) -> None:
         ([1, 2], {"lost": "w1"}, "w2"),
         ([1], {"lost": "w1"}, ""),  # its end is only not seen yet
         ([1, 2], {"avoid": ["w1"]}, "w2"),
-        ([1, 2], {"avoid": ["w1", "w2"]}, "model m: all its workers wait for this very request"),
+        ([1, 2], {"avoid": ["w1", "w2"]}, "model m: all its workers wait for this request"),
         ([], {"avoid": ["w1"]}, ""),  # another one comes
         ([1], {"lost": "unheard of"}, "w1"),
         ([1], {"version": 7}, "w1"),  # each serves all versions

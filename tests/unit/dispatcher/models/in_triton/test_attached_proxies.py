@@ -41,7 +41,7 @@ def test_a_proxy_that_was_killed_is_noticed_once(stub: subprocess.Popen[bytes]) 
         gone = Gone()
         proxies = Proxies(gone)
         for _ in range(2):  # it asks for a lane again and again
-            proxies.seen("p", stub.pid)
+            proxies.watch("p", stub.pid)
         stub.kill()
         await asyncio.wait_for(gone.first.wait(), 30)
         assert gone.names == ["p"]
@@ -55,7 +55,7 @@ def test_a_proxy_that_has_said_that_it_ends_is_not_missed(stub: subprocess.Popen
         gone = Gone()
         proxies = Proxies(gone)
         before = len(os.listdir("/proc/self/fd"))
-        proxies.seen("p", stub.pid)
+        proxies.watch("p", stub.pid)
         proxies.forget("p")
         proxies.forget("p")
         assert len(os.listdir("/proc/self/fd")) <= before
@@ -67,9 +67,9 @@ def test_a_proxy_that_has_said_that_it_ends_is_not_missed(stub: subprocess.Popen
 def test_one_process_cannot_be_two_proxies(stub: subprocess.Popen[bytes]) -> None:
     async def main() -> None:
         proxies = Proxies(Gone())
-        proxies.seen("p", stub.pid)
+        proxies.watch("p", stub.pid)
         with pytest.raises(RemoteFailure, match=f"process {stub.pid} is not proxy q"):
-            proxies.seen("q", stub.pid)
+            proxies.watch("q", stub.pid)
         proxies.clear()
 
     asyncio.run(main())
@@ -79,7 +79,7 @@ def test_one_process_cannot_be_two_proxies(stub: subprocess.Popen[bytes]) -> Non
 def test_a_process_that_is_none_is_refused(pid: int) -> None:
     async def main() -> None:
         with pytest.raises(RemoteFailure, match=f"process {pid} is not a proxy") as caught:
-            Proxies(Gone()).seen("p", pid)
+            Proxies(Gone()).watch("p", pid)
         assert caught.value.kind is ErrorKind.INVALID
 
     asyncio.run(main())
@@ -91,9 +91,9 @@ def test_those_that_tritonserver_has_given_up_are_killed_and_compiled_ones_named
     async def main() -> None:
         gone = Gone()
         proxies = Proxies(gone)
-        proxies.seen("process", stub.pid)
-        proxies.seen("compiled", None)
-        proxies.seen("other", None)
+        proxies.watch("process", stub.pid)
+        proxies.watch("compiled", None)
+        proxies.watch("other", None)
         assert proxies.end({"process", "compiled", "unknown"}) == {"compiled"}
         await asyncio.wait_for(gone.first.wait(), 30)
         assert gone.names == ["process"]
@@ -108,7 +108,7 @@ def test_one_that_has_ended_just_now_is_no_trouble(stub: subprocess.Popen[bytes]
     async def main() -> None:
         gone = Gone()
         proxies = Proxies(gone)
-        proxies.seen("p", stub.pid)
+        proxies.watch("p", stub.pid)
         stub.kill()
         stub.wait()
         assert proxies.end({"p"}) == set()
@@ -125,7 +125,7 @@ def test_a_region_that_cannot_be_removed_does_not_keep_it(
     async def main() -> None:
         gone = Gone()
         proxies = Proxies(gone)
-        proxies.seen("p", stub.pid)
+        proxies.watch("p", stub.pid)
         stub.kill()
         await asyncio.wait_for(gone.first.wait(), 30)
         assert proxies.names() == set()

@@ -24,7 +24,7 @@ def loads(sim: SimulatedDaemon) -> int:
 def attached(sim: SimulatedDaemon, registration: Registration, proxy: str) -> int:
     """Have a proxy attach that is a process; return its pid."""
     pid = sim.processes.start()
-    sim.loop.ask(lambda: registration.proxies.seen(proxy, pid))
+    sim.loop.ask(lambda: registration.proxies.watch(proxy, pid))
     return pid
 
 
@@ -85,6 +85,6 @@ def test_clients_that_load_and_unload_it_leave_nothing(sim: SimulatedDaemon) -> 
 
     before = tasks()
     for loaded in (False, True) * 3:
-        sim.loop.ask(partial(registration.in_triton.seen, loaded))
+        sim.loop.ask(partial(registration.in_triton.sync_with_index, loaded))
         sim.settle()
     assert tasks() == before

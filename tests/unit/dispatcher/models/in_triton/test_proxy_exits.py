@@ -41,7 +41,7 @@ class Ends:
         self.ends = ProxyExits(cast(Pool, self.pool), self.broken.append)
         for name in ("p0", "p1", "p2"):
             self.pool.proxies.add(name)
-            self.ends.proxies.seen(name, None)
+            self.ends.proxies.watch(name, None)
 
 
 @pytest.fixture

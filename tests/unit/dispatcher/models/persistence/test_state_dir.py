@@ -296,7 +296,9 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreError, match=r"model m cannot be kept: .*No space left.*--ephemeral"):
+    with pytest.raises(
+        StoreError, match=r"model m cannot be persisted: .*No space left.*--ephemeral"
+    ):
         store.write(spec("m"), [b"new"], 2.0)
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["m.registration"]
     store.close()

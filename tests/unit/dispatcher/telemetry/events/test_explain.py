@@ -91,9 +91,7 @@ _NO_GPU = instance(
     device="7",
     last_exit="RuntimeError: CUDA error: invalid device ordinal",
 )
-_FULL = (
-    "the registration of model m cannot be kept: x.unfinished: No space left on device. Free space"
-)
+_FULL = "the registration of model m cannot be persisted: x.unfinished: No space left on device. Free space"
 _LEAK = "memory of its own: 600 MiB, limits.recycle_above is 500 MiB"
 
 #: name: situation, in the verdict, about what, in the advice
