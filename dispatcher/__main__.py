@@ -1,6 +1,6 @@
 """python -m pytriton.dispatcher: run a daemon, with its settings as one JSON object on standard input (process.py).
 
-This is the first file that a daemon's interpreter runs. It keeps imports fast.
+This is the first file that a daemon's interpreter runs. It makes later imports fast.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The dispatcher: owns the runtime directory, tritonserver and all workers, and answers the control socket.
-
-Its lifecycle, top to bottom::
+"""The daemon's lifecycle, from top to bottom::
 
     run.run          lock the runtime directory, find tritonserver, open the state directory
     Daemon.main      control socket ▶ tritonserver ▶ ready ▶ (serve until a shutdown is requested)
@@ -54,12 +52,12 @@ _LATE_ANSWERS_S = 1.0
 
 
 class Daemon:
-    """One daemon in one runtime directory: its services, from start to shutdown.
+    """One daemon in one runtime directory, from start to shutdown.
 
     Args:
         config: its settings
         rundir: its runtime directory
-        runtime: tritonserver
+        runtime: the installation of tritonserver
         store: its state directory
         notifier: the service manager
         lock: descriptor of the runtime directory's lock
@@ -89,7 +87,7 @@ class Daemon:
     async def handle(
         self, peer: Peer, message: messages.AnyMessage, payloads: Sequence[bytes]
     ) -> messages.AnyMessage | None:
-        """Return the answer to a message on the control socket, or None.
+        """Handle a message on the control socket. Return the answer, or None if there is none.
 
         Raises:
             RemoteFailure: the failure to send to the client.
@@ -130,7 +128,7 @@ class Daemon:
     # ── start ────────────────────────────────────────────────────────────────────────────────────
 
     def _listen(self) -> ExitCode | None:
-        """Handle signals, and listen on the daemon's own sockets. Return an exit code on failure."""
+        """Install signal handlers, and listen on the daemon's own sockets. Return an exit code on failure."""
         services = self.services
         takeover = services.origin.takeover
         if takeover is None:
@@ -172,14 +170,14 @@ class Daemon:
         return None
 
     def _hung_up(self) -> None:
-        """Handle SIGHUP: a terminal was closed, or a service manager requests a reload."""
+        """Handle SIGHUP: a service manager requests a reload, or a terminal was closed."""
         if sys.stdin is not None and sys.stdin.isatty():
             self.services.shutdown.signalled("SIGHUP")
         else:
             self.services.settings.on_sighup()
 
     async def _start_or_take_over_server(self) -> None:
-        """Start tritonserver with the models that it can load at once, or adopt the previous version's state.
+        """Start tritonserver with the models that it can load during its start, or adopt the state after an upgrade.
 
         Raises:
             ServerStartError, PortError: tritonserver did not start.
@@ -198,9 +196,9 @@ class Daemon:
         services.server_watch.emit_started()
 
     def _may_load_lazily(self, spec: messages.ModelSpec) -> bool:
-        """Return whether a model is only used by clients of tritonserver's frontend.
+        """Return whether only clients of tritonserver's frontend use a model, so that their requests can load it.
 
-        Always False with a model repository: its ensembles and backends may call any other model.
+        False if there is a model repository: its ensembles and backends may call any model.
         """
         config = self.services.config
         awaits = self.services.frontend.queues_requests and self.services.server.proxy_is_native
@@ -208,7 +206,7 @@ class Daemon:
         return awaits and not config.model_repository and spec.name != vertex
 
     def _begin_serving(self, on_ready: OnReady | None) -> None:
-        """Report that clients can register models, and start the tasks that keep models served."""
+        """Report that clients can register models, and start the tasks that keep the models served."""
         services, status = self.services, self.services.status
         status.phase = "draining" if services.registry.refusal else "ready"
         own_version()  # cache it now: another version may be installed later
@@ -272,7 +270,7 @@ class Daemon:
         tasks.cancel("lost proxies", "report not ready")
 
     async def _forget_proxies_of_exited_server(self) -> None:
-        """Forget the proxies if tritonserver exits during the shutdown, so that nothing waits for them."""
+        """Forget the proxies if tritonserver exits during the shutdown. Otherwise the shutdown would wait for them."""
         end = await self.services.server.wait_exited()
         _log.error("tritonserver exited before its models were unloaded", how=end)
         self.services.registry.server_starts.forget_proxies()

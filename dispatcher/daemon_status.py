@@ -29,22 +29,22 @@ _MAX_NAMED = 5
 
 
 class DaemonStatus:
-    """Keeps the daemon's phase, and collects the rest of its status from the other services.
+    """The daemon's phase, and its status collected from the other services.
 
     Args:
-        advice: see below
+        advice: see `advice` below
         memory: returns the memory budgets
-        unpersisted: returns what cannot be written to the state directory, a sentence each
+        unpersisted: returns one sentence for each part of the state directory that cannot be written
         management_urls: returns the addresses of the management server
-        is_healthy: returns whether all vital tasks are running, which must not end before the daemon does
+        is_healthy: returns whether all tasks that must run until the shutdown are running
 
     Attributes:
-        started_at: seconds since the epoch
+        started_at: start of the daemon, in seconds since the epoch
         phase: "starting", "ready", "draining" or "stopping"
-        why_stopped: the reason, from phase "stopping" on
+        why_stopped: the reason for the shutdown, set in phase "stopping"
         control_tcp: the TCP address and port for clients with a key; "" if there is none
-        state_dir: where models and events are persisted; "" if they are not
-        advice: a warning about the settings that applies until the daemon exits, if there is one
+        state_dir: the state directory; "" if nothing is persisted
+        advice: a warning about the settings that holds until the daemon exits; None if there is none
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class DaemonStatus:
         self.started_at = time.time()
 
     def report_tcp_lost(self, address: str, why: str) -> None:
-        """Report that clients with a key can no longer connect."""
+        """Record that clients with a key can no longer connect."""
         self.control_tcp = ""
         self._tcp_problem = (
             f"after an upgrade the daemon could not listen on {address} again (control_tcp): {why}. "
@@ -93,12 +93,12 @@ class DaemonStatus:
         _log.error("cannot listen", control_tcp=address, reason=why)
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
-        """Return a model's description for clients."""
+        """Return the status of a model for clients."""
         log_file = self._rundir.log_file(registration.spec.name)
         return registration.info(self._server.info().http_url, log_file)
 
     def model_infos(self) -> list[messages.ModelInfo]:
-        """Return all models in the order of registration."""
+        """Return the status of all models, in the order of registration."""
         served = [self.model_info(registration) for registration in self._registry.served]
         served += self._repository_models.records.infos(self._server.info().http_url)
         http_url = self._server.info().http_url
@@ -158,7 +158,7 @@ class DaemonStatus:
 
 @cache
 def own_version() -> str:
-    """Return the version of pytriton-daemon. The first call must come before another version can be installed."""
+    """Return the running version. The first call must come before another version can be installed."""
     from importlib.metadata import version  # takes 20 ms, which would delay the start
 
     return version("pytriton-daemon")

@@ -1,4 +1,4 @@
-"""Answers from the event log: why a model is in its state, and which decisions were made."""
+"""Explanations of models from the event log, and the events themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_EVENTS = 1000
 
 
 class Explainer:
-    """Explains the state of models from their events and from what the daemon knows about them now."""
+    """Explains the state of models from their events and current status."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Explainer:
         self._requests = requests
 
     async def explain(self, request: messages.Explain) -> messages.Explanation:
-        """Explain the state of a model.
+        """Explain why a model is in its state.
 
         Raises:
             RemoteFailure: the model is unknown; the text lists the served models.
@@ -73,7 +73,7 @@ class Explainer:
         """Return the requested events.
 
         Raises:
-            RemoteFailure: a kind or the model is unknown.
+            RemoteFailure: a kind of event, or the model, is unknown.
         """
         unknown = sorted(set(request.kinds) - set(KINDS))
         if unknown:
@@ -97,7 +97,7 @@ class Explainer:
         return messages.EventList(found[max(0, len(found) - count) :])
 
     def _info(self, name: str) -> messages.ModelInfo | None:
-        """Return a model's description, even while it is starting; None if it is unknown."""
+        """Return a model's status, even while it is starting; None if the model is unknown."""
         infos = self._status.model_infos()
         starting = self._registry.served.find_starting(name)
         if starting is not None:

@@ -1,6 +1,7 @@
-"""Handlers of the messages on the control socket: each acts on one message and returns the answer.
+"""Handlers of the messages on the control socket: each handles one message and returns the answer.
 
-First those of clients, in groups by subject, then those of workers and proxies, and last the table of all of them.
+The handlers for clients come first, in groups by subject, then those for workers and proxies. `handlers_of` is the
+table of all of them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ MessageHandler = Callable[[Peer, Any, Payloads], Awaitable[Optional[messages.Any
 
 @dataclass(frozen=True)
 class RegistrationHandlers:
-    """Register, change and remove the models of clients."""
+    """Handlers of messages that register, change and remove models."""
 
     registry: Registry
     leases: LeaseManager
@@ -75,7 +76,7 @@ class RegistrationHandlers:
     async def register(
         self, peer: Peer, message: messages.Register, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Serve a model, reporting progress."""
+        """Serve a model, and report the progress."""
         check_protocol(message.protocol, "the client")
         check(message.spec, payloads)
         if message.spec.completed_by_workers:
@@ -122,7 +123,7 @@ class RegistrationHandlers:
     async def scale(
         self, peer: Peer, message: messages.Scale, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Scale a model to another number of instances, reporting progress."""
+        """Scale a model to another number of instances, and report the progress."""
         registration = await self.registry.scale(
             message.name, message.instances, peer.reply, message.autoscale
         )
@@ -131,7 +132,7 @@ class RegistrationHandlers:
     async def rollback(
         self, peer: Peer, message: messages.Rollback, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Roll a model back to what it replaced, reporting progress."""
+        """Roll a model back to the registration that it replaced, and report the progress."""
         registration = await self.registry.rollback(message.name, peer.reply)
         return messages.Registered(self.status.model_info(registration))
 
@@ -145,7 +146,7 @@ class RegistrationHandlers:
     async def end_lease(
         self, peer: Peer, message: messages.EndLease, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Keep a provisional model, or roll it back."""
+        """Make a provisional model permanent, or roll it back."""
         end = self.leases.keep if message.keep else self.leases.roll_back
         await end(message.name, message.lease)
         return messages.Done()
@@ -153,7 +154,7 @@ class RegistrationHandlers:
     async def get_registrations(
         self, peer: Peer, message: messages.GetRegistrations, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Return the registrations, so that another daemon can also serve them."""
+        """Return registrations in a form that another daemon can serve."""
         registrations = self.registry.served.declared(message.names)
         # In a thread: hashing a large payload takes a while the first time.
         return await asyncio.to_thread(
@@ -166,7 +167,7 @@ class RegistrationHandlers:
 
 @dataclass(frozen=True)
 class RepositoryHandlers:
-    """Load and unload the models of repositories."""
+    """Handlers of messages that load and unload repository models."""
 
     repository_models: RepositoryModels
     registry: Registry
@@ -202,7 +203,7 @@ class RepositoryHandlers:
 
 @dataclass(frozen=True)
 class StatusHandlers:
-    """Answer questions about the daemon and its models."""
+    """Handlers of queries about the daemon and its models."""
 
     rundir: RuntimeDir
     registry: Registry
@@ -236,7 +237,7 @@ class StatusHandlers:
     async def get_logs(
         self, peer: Peer, message: messages.GetLogs, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Return the newest log lines of a model or of the daemon."""
+        """Return the last log lines of a model or of the daemon."""
         if message.model is not None and not self.registry.restoring.knows(message.model):
             self.registry.served.by_name(message.model)
         count = max(0, min(message.lines, _MAX_LOG_LINES))
@@ -245,7 +246,7 @@ class StatusHandlers:
     async def explain(
         self, peer: Peer, message: messages.Explain, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Explain the state of a model."""
+        """Explain why a model is in its state."""
         await self.index_watch.poll_once()
         return await self.explainer.explain(message)
 
@@ -258,7 +259,7 @@ class StatusHandlers:
     async def log_requests(
         self, peer: Peer, message: messages.LogRequests, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Turn a model's access log on or off."""
+        """Enable or disable a model's access log."""
         await self.registry.restoring.restore_and_wait(message.name, _RESTORE_WAIT_S)
         registration = await self.registry.amend(message.name, access_log=message.on)
         registration.events.emit(kinds.ACCESS_LOG, numbers={"on": int(message.on)})
@@ -274,7 +275,7 @@ class StatusHandlers:
     async def profile_worker(
         self, peer: Peer, message: messages.ProfileWorker, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Sample a worker's stacks for a while, and return the profile."""
+        """Sample a worker's stacks for the requested time, and return the profile."""
         await self.registry.restoring.restore_and_wait(message.model, _RESTORE_WAIT_S)
         registration = self.registry.served.by_name(message.model)
         if registration.registrant is not None:
@@ -292,7 +293,7 @@ class StatusHandlers:
 
 @dataclass(frozen=True)
 class DaemonHandlers:
-    """Stop, drain, upgrade and reload the daemon, and replace tritonserver."""
+    """Handlers of messages that stop, drain, upgrade or reload the daemon, or replace tritonserver."""
 
     shutdown_controller: ShutdownController
     drain_controller: DrainController
@@ -310,12 +311,12 @@ class DaemonHandlers:
     async def drain(
         self, peer: Peer, message: messages.Drain, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Drain the daemon: load balancers notice before it stops, so no request is lost."""
+        """Drain the daemon: report not ready to load balancers before it stops, so that no request is lost."""
         await self.drain_controller.begin(message)
         return messages.Done()
 
     async def upgrade(self, peer: Peer, message: messages.Upgrade, payloads: Payloads) -> None:
-        """Answer, then upgrade to another version of the daemon."""
+        """Check that an upgrade is possible, answer, then upgrade to another version of the daemon."""
         await self.upgrade_coordinator.prepare(message)
         await peer.reply(messages.Done())
         self.upgrade_coordinator.begin(message)
@@ -323,7 +324,7 @@ class DaemonHandlers:
     async def reload(
         self, peer: Peer, message: messages.Reload, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Reload the settings, like SIGHUP."""
+        """Reload the settings, as SIGHUP does."""
         return self.settings.reload()
 
     async def replace_server(
@@ -337,7 +338,7 @@ class DaemonHandlers:
 
 @dataclass(frozen=True)
 class WorkerHandlers:
-    """Handle the messages of workers."""
+    """Handlers of messages from workers."""
 
     registry: Registry
     model_control: ModelControl
@@ -373,20 +374,20 @@ class WorkerHandlers:
     async def worker_recycle_due(
         self, peer: Peer, message: messages.WorkerRecycleDue, payloads: Payloads
     ) -> None:
-        """Record that a worker has passed a limit and should be recycled."""
+        """Record that a worker is due for recycling."""
         self.registry.served.worker(message.worker)[1].request_recycle(message)
 
     async def worker_unrecoverable(
         self, peer: Peer, message: messages.WorkerUnrecoverable, payloads: Payloads
     ) -> None:
-        """Stop the daemon on a callable's request, so that its service manager restarts it."""
+        """Stop the daemon because a callable raised PyTritonUnrecoverableError. Its service manager restarts it."""
         registration, _ = self.registry.served.worker(message.worker)
         self.shutdown.unrecoverable(registration.spec.name, message.text)
 
     async def worker_readiness(
         self, peer: Peer, message: messages.WorkerReadiness, payloads: Payloads
     ) -> None:
-        """Record that the answer of a model's own `is_ready` has changed."""
+        """Record that the result of a model's `is_ready` has changed."""
         registration, worker = self.registry.served.worker(message.worker)
         if worker.not_ready_reason != (
             None if message.ready else message.why
@@ -404,7 +405,7 @@ class WorkerHandlers:
     async def load_other(
         self, peer: Peer, message: messages.LoadOther, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Load a model on request of another one."""
+        """Load a model at the request of another model."""
         await self.registry.restoring.restore_and_wait(message.name, _RESTORE_WAIT_S)
         await self.model_control.load(message, payloads)
         return messages.Done()
@@ -412,7 +413,7 @@ class WorkerHandlers:
     async def unload_other(
         self, peer: Peer, message: messages.UnloadOther, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Unload a model on request of another one."""
+        """Unload a model at the request of another model."""
         await self.registry.restoring.restore_and_wait(message.name, _RESTORE_WAIT_S)
         await self.model_control.unload(message)
         return messages.Done()
@@ -427,14 +428,14 @@ class WorkerHandlers:
     async def may_call(
         self, peer: Peer, message: messages.MayCall, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Check that a call back to a model can be answered, and does not deadlock."""
+        """Decide whether a call that leads back to a model can be answered, or would deadlock."""
         pool = self.registry.served.by_name(message.model).pool
         return pool.proxies.judge_call(message.chain, message.workers)
 
     async def calls_wait(
         self, peer: Peer, message: messages.CallsWait, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Return which of the calls that have waited for a while are deadlocked."""
+        """Return which of a worker's waiting calls are deadlocked."""
         self.pending_calls.record(message.worker, message.pid, message.models, message.proxy)
         stuck = self.pending_calls.stuck(message.worker, self.registry.served.workers_of)
         text = ""
@@ -450,7 +451,7 @@ class WorkerHandlers:
 
 @dataclass(frozen=True)
 class ProxyHandlers:
-    """Handle the messages of proxies."""
+    """Handlers of messages from proxies."""
 
     registry: Registry
     server: TritonServer
@@ -459,7 +460,7 @@ class ProxyHandlers:
     async def attach(
         self, peer: Peer, message: messages.Attach, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Return the worker that serves a proxy."""
+        """Assign a worker to a proxy and return it."""
         check_protocol(message.protocol, "the proxy")
         registration = self.registry.served.by_key(message.registration)
         server = self.server.check_proxy(message.pid)
@@ -474,14 +475,14 @@ class ProxyHandlers:
     async def lane_lost(
         self, peer: Peer, message: messages.LaneLost, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Decide what to do with a batch whose worker was lost."""
+        """Decide whether to retry or fail a batch whose worker was lost."""
         pool = self.registry.served.by_key(message.registration).pool
         return await pool.batch_retry.on_loss(message)
 
     async def batch_overdue(
         self, peer: Peer, message: messages.BatchOverdue, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Decide whether a proxy should keep waiting for its batch."""
+        """Decide whether a proxy should wait longer for an overdue batch, retry it or fail it."""
         pool = self.registry.served.by_key(message.registration).pool
         return pool.batch_retry.on_overdue(message)
 
@@ -490,10 +491,10 @@ class ProxyHandlers:
         self.registry.served.by_key(message.registration).detach(message.instance)
 
     def _check_start_not_delayed(self, registration: Registration) -> None:
-        """Refuse a proxy that would wait for a worker before tritonserver has opened its ports.
+        """Refuse a proxy that would delay tritonserver's start by waiting for a worker.
 
         Raises:
-            RemoteFailure: it would wait; tritonserver loads its model later.
+            RemoteFailure: the proxy would wait. Its model is loaded later.
         """
         if not self.server.ready and not registration.pool.answers:
             name = registration.spec.name
@@ -501,7 +502,7 @@ class ProxyHandlers:
 
 
 def handlers_of(services: Services, upgrade: UpgradeCoordinator) -> dict[type, MessageHandler]:
-    """Return the handler of each message. Each group of handlers gets the services that it uses."""
+    """Return the handler of each type of message. Each group of handlers gets only the services that it uses."""
     registrations = RegistrationHandlers(
         services.registry,
         services.leases,
@@ -603,10 +604,10 @@ def newest(lines: Sequence[str], most_bytes: int = MAX_LOG_BYTES) -> list[str]:
 
 
 def check_protocol(protocol: int, who: str) -> None:
-    """Check that a process speaks the daemon's protocol.
+    """Check that a process speaks a protocol that the daemon serves.
 
     Raises:
-        RemoteFailure: it has another version.
+        RemoteFailure: the protocol is another one.
     """
     if protocol not in PROTOCOLS:
         raise RemoteFailure(

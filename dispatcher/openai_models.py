@@ -1,4 +1,4 @@
-"""The state sent to the OpenAI frontend: tritonserver's address, and the models to serve through the API."""
+"""The state that the OpenAI frontend gets: tritonserver's address, and the models to serve through the API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["api_state", "check_aliases", "upstream"]
 
 
 def api_state(config: DaemonConfig, frontend: Frontend, served: ServedModels) -> ApiState:
-    """Return the current state."""
+    """Return the current settings, server address and models for the OpenAI frontend."""
     limits = openai_limits(config.openai_limit)
     return ApiState(
         ApiSettings(
@@ -36,10 +36,10 @@ def api_state(config: DaemonConfig, frontend: Frontend, served: ServedModels) ->
 
 
 def check_aliases(spec: messages.ModelSpec, served: ServedModels) -> None:
-    """Refuse a model if another model already has one of its ids in the OpenAI API.
+    """Refuse a model if another model has one of its ids in the OpenAI API.
 
     Raises:
-        RemoteFailure: an id is taken.
+        RemoteFailure: another model has one of the ids.
     """
     if spec.openai is None:
         return
@@ -57,10 +57,10 @@ def check_aliases(spec: messages.ModelSpec, served: ServedModels) -> None:
 
 
 def upstream(config: DaemonConfig, frontend: Frontend) -> Upstream:
-    """Return the address of tritonserver for the OpenAI frontend: a unix socket if there is one, else loopback.
+    """Return the address of tritonserver for the OpenAI frontend: a unix socket if there is one, otherwise loopback.
 
-    The native frontend has a separate unix socket for this, even if clients get no HTTP, or only TLS. Connections over
-    it do not count towards the limits per address.
+    The native frontend always has a private unix socket, even if clients get no HTTP, or only TLS. Connections to it do
+    not count towards the limits per address.
     """
     socket = frontend.http_socket or config.http_unix_socket
     if socket is not None:

@@ -1,9 +1,9 @@
-"""A daemon's process, from its settings on standard input to its exit code: `python -m pytriton.dispatcher`.
+"""The process of a daemon, from its settings on standard input to its exit code: `python -m pytriton.dispatcher`.
 
-With `--owner PID` the daemon is private: it exits when that process, its parent, does, and then removes its runtime
-directory and the folder given by `--workspace`, which it created. A daemon that is not private exits with the process
-in $PYTRITON_DAEMON_OWNER, if that is set. With `--report FD` it writes its state as lines of JSON:
-`{"state": "ready"}`, and at its end `{"state": "ended", "code": 5, "reason": "..."}`.
+With `--owner PID` the daemon is private: it creates the folder given by `--workspace`, exits when its parent process PID
+exits, and then removes that folder and its runtime directory. A daemon that is not private exits with the process in
+$PYTRITON_DAEMON_OWNER, if that is set. With `--report FD` it writes its state as lines of JSON: `{"state": "ready"}`,
+and at its end `{"state": "ended", "code": 5, "reason": "..."}`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _take_over(descriptor: int) -> int:
-    """Continue the daemon that this process has been until now, in this version."""
+    """Take over from the previous version of this process."""
     environ = dict(os.environ)  # a daemon removes some variables
     document = snapshot.read(descriptor)
     left: TakeOver | None = None
@@ -78,7 +78,7 @@ def _take_over(descriptor: int) -> int:
 
 
 def _run(config: DaemonConfig, owner: Owner, report: int | None, origin: Origin) -> int:
-    """Run a daemon that exits with its owner."""
+    """Run a daemon that exits when its owner does."""
     try:
         code = run(config, lambda status: _report(report, state="ready"), owner, origin)
         end = exit_record.read(config.rundir)
@@ -105,7 +105,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _report(descriptor: int | None, **record: object) -> None:
-    """Write one line. If the reader has exited, `Owner` handles that."""
+    """Write one line of the report. Ignore a reader that has exited, which `Owner` handles."""
     if descriptor is None:
         return
     try:

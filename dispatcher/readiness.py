@@ -30,10 +30,10 @@ _MAX_NAMED = 5
 
 
 class ReadinessController:
-    """Follows the models, and decides when tritonserver may report ready.
+    """Decides from the states of the models when tritonserver may report ready.
 
     Attributes:
-        announced: whether each model has been tried once, so that the service manager was notified.
+        announced: whether the service manager was notified, which happens once a load of each model was attempted.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ReadinessController:
         self._withdrawn = self._gate_is_open = False
 
     def problem(self) -> str:
-        """Return why tritonserver reports not ready, if models failed to load; else ""."""
+        """Return why tritonserver reports not ready if models failed to load; "" otherwise."""
         failed = [*self._registry.restoring.failures(), *self._repository.records.failed]
         if self._gate_is_open or self._withdrawn or self._when != "all_loaded" or not failed:
             return ""
@@ -70,12 +70,12 @@ class ReadinessController:
         )
 
     async def withdraw(self) -> None:
-        """Make tritonserver, and any server that replaces it, permanently report not ready."""
+        """Make tritonserver, and each one that replaces it, report not ready from now on."""
         self._withdrawn = True
         await self._server.close_gate()
 
     async def run(self) -> None:
-        """Open the readiness gate of each tritonserver that starts. Runs until cancelled."""
+        """Open the readiness gate of each tritonserver that starts, until cancelled."""
         try:
             await self._follow()
         except Exception:
@@ -103,7 +103,7 @@ class ReadinessController:
                 await self._open_gate()
 
     async def _open_gate(self) -> None:
-        """Open the gate of this tritonserver. Return when it has exited or must be restarted."""
+        """Open this tritonserver's gate once the models are served. Return when it has exited or must be restarted."""
         try:
             await self._server.open_gate()
             self._gate_is_open = True
@@ -117,7 +117,7 @@ class ReadinessController:
             await self._watch.restart("Vertex AI's model is served", lambda: self._registry.busy)
 
     async def until_vertex(self, name: str, timeout_s: float) -> None:
-        """Wait up to `timeout_s` seconds for Vertex AI's frontend, if `name` is its model."""
+        """If `name` is Vertex AI's model, wait up to `timeout_s` seconds until Vertex AI's frontend is up."""
         if self._vertex != name:
             return
 
@@ -131,7 +131,7 @@ class ReadinessController:
 
     @property
     def _all_attempted(self) -> bool:
-        """Return whether each model has been tried, successfully or not."""
+        """Whether a load of each model has been attempted, successfully or not."""
         return not (
             self._registry.restoring.pending
             or self._registry.server_starts.loads_again
@@ -141,7 +141,7 @@ class ReadinessController:
 
     @property
     def _is_ready(self) -> bool:
-        """Return whether all models required by the settings are served."""
+        """Whether all models that the setting `readiness` requires are served."""
         if self._withdrawn:
             return False
         if self._when == "server_up":
@@ -154,7 +154,7 @@ class ReadinessController:
 
     @property
     def _vertex_is_served(self) -> bool:
-        """Return whether Vertex AI's frontend, if configured, is up and its model is served."""
+        """Whether Vertex AI's frontend, if configured, is up and its model is served."""
         return self._vertex is None or (
             self._server.vertex_model == self._vertex
             and self._vertex in self._registry.server_starts.preload()
@@ -162,7 +162,7 @@ class ReadinessController:
 
     @property
     def _may_start_vertex(self) -> bool:
-        """Return whether Vertex AI's frontend is configured and not running, and could be started."""
+        """Whether Vertex AI's frontend is configured and not running, but could be started."""
         return (
             self._vertex is not None
             and self._server.vertex_model is None

@@ -1,4 +1,4 @@
-"""Run a daemon in this process: lock its directories, find tritonserver, serve, release everything."""
+"""Run a daemon in this process: lock its directories, find tritonserver, serve, and clean up."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _LOCK_ATTEMPTS, _LOCK_PAUSE_S = 5, 0.02
 
 
 def take_activated_sockets(config: DaemonConfig, environ: MutableMapping[str, str]) -> None:
-    """Take over the sockets that a service manager opened for the daemon (socket activation).
+    """Adopt the sockets that a service manager has opened for the daemon (socket activation).
 
     Raises:
-        SocketActivationError: a socket matches no setting, so its connections would wait forever; or its address
-            differs from the settings.
+        SocketActivationError: a socket's port matches no setting, so that its connections would wait forever, or its
+            address differs from the settings.
     """
     socket_activation.take(environ)
     named = {
@@ -79,7 +79,7 @@ def take_activated_sockets(config: DaemonConfig, environ: MutableMapping[str, st
 
 
 def _address_of(name: str, config: DaemonConfig) -> tuple[str, str]:
-    """Return the name and value of the setting that gives a listener's address."""
+    """Return the name and value of the setting for the address of a listener."""
     if name == "management_address":
         return name, (config.management_address or "").rpartition(":")[0].strip("[]")
     return f"{name}_address", str(getattr(config, f"{name}_address"))
@@ -100,7 +100,7 @@ def run(
         origin: why it starts, and the state that it takes over
 
     Raises:
-        Exception: an internal error; `TakeOver.done` says whether it happened after the takeover.
+        Exception: an internal error. `TakeOver.done` tells whether it happened after the takeover.
     """
     locks = None if origin.takeover is None else origin.takeover.state.locks
     rundir = RuntimeDir(Path(config.runtime_dir))
@@ -172,7 +172,7 @@ async def _serve(
 
 @contextmanager
 def _store(config: DaemonConfig, locks: tuple[int, int] | None) -> Iterator[Store]:
-    """Yield the locked state directory; a temporary, empty one if the daemon is ephemeral."""
+    """Yield the locked state directory. An ephemeral daemon gets an empty, temporary one."""
     if config.ephemeral and locks is None and config.state_path.exists():
         shutil.rmtree(config.state_path)
     store = Store(config.state_path, None if locks is None else locks[1])
@@ -183,20 +183,20 @@ def _store(config: DaemonConfig, locks: tuple[int, int] | None) -> Iterator[Stor
 
 
 class AlreadyRunning(Exception):
-    """Another daemon holds the runtime directory."""
+    """Another daemon uses the runtime directory."""
 
 
 @contextmanager
 def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None) -> Iterator[int]:
-    """Lock the runtime directory for the block; the kernel releases it when the process exits. Yield the descriptor."""
+    """Lock the runtime directory during the block and yield the descriptor. The kernel unlocks it at exit, too."""
     opened = rundir.lock_file if locks is None else locks[0]
     with open(opened, "a+", opener=open_private if locks is None else None) as lock:
         share(rundir.lock_file, group)
         if not _take(lock):
             pid = rundir.running_pid()
             raise AlreadyRunning(
-                f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with `pytriton-daemon stop`, or give "
-                "this one a directory of its own with --runtime-dir."
+                f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with `pytriton-daemon stop`, or choose "
+                "another directory with --runtime-dir."
             )
         # After an upgrade the file already contains this pid. If it were empty for a moment, clients would think that
         # the daemon had exited.
@@ -215,7 +215,7 @@ def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None
 
 
 def _take(lock: IO[str]) -> bool:
-    """Lock the file. Return False if a daemon holds the lock. Retries, since `running_pid` holds it for a moment."""
+    """Lock the file. Return False if a daemon holds the lock. Retry, since `running_pid` holds it for a moment."""
     for attempt in range(_LOCK_ATTEMPTS):
         if attempt:
             time.sleep(_LOCK_PAUSE_S)

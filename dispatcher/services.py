@@ -1,4 +1,4 @@
-"""The services of a daemon, and how they are created and connected."""
+"""The services of a daemon: their creation, and their connections."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Services:
 
     Attributes:
         regions: prefix of the names of the daemon's shared memory
-        frontend_is_native: whether our native frontend serves; otherwise NVIDIA's does
+        frontend_is_native: whether the native frontend is in use, rather than NVIDIA's
         tasks: the tasks that run from start to shutdown
     """
 
@@ -129,7 +129,7 @@ class Services:
 
     @property
     def events(self) -> Events:
-        """Receives the daemon's decisions."""
+        """Emitter of the daemon's events."""
         return self.event_log.events
 
 
@@ -144,8 +144,8 @@ def build_services(
 ) -> Services:
     """Create a daemon's services in the order of their dependencies.
 
-    Where two services need each other, the first one gets a function that looks the second one up when it is called.
-    `handle` answers the messages on the control socket.
+    If two services need each other, the first one gets a function that refers to the second one, and is called later.
+    `handle` handles the messages on the control socket.
     """
     takeover = origin.takeover
     tasks = SupervisedTasks()

@@ -1,4 +1,4 @@
-"""Settings of a running daemon: reloaded, and applied by the daemon or by a replacement of tritonserver."""
+"""Reload of the settings of a running daemon, and their application to its services or to a new tritonserver."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _log = structlog.get_logger(__name__)
 
 
 class SettingsReloader:
-    """Holds the current settings, and applies changes to the daemon's services.
+    """The current settings. Applies changes to the daemon's services.
 
     Args:
-        config: the settings that the daemon was started with
-        rundir: contains the flags that it was started with
+        config: the settings with which the daemon was started
+        rundir: contains the flags with which it was started
         notifier: reports a reload to the service manager
-        events: receives the changes
-        status: knows whether the daemon is ready
+        events: receives an event about each reload
+        status: tells whether the daemon is ready
         registry: applies changes to models that are registered from now on
-        repository_models: the models that tritonserver runs itself
-        server: gets its settings when it is replaced
+        repository_models: the models of repositories
+        server: gets changed settings when it is replaced
         watch: replaces tritonserver
 
     Attributes:
@@ -69,7 +69,7 @@ class SettingsReloader:
         self._watch = watch
 
     def reload(self) -> messages.Reloaded:
-        """Reload the settings, and apply those that can change while the daemon runs."""
+        """Read the settings again, and apply those that can change while the daemon runs."""
         if self._status.phase != "ready":
             return messages.Reloaded(
                 [], [], f"the daemon is {self._status.phase}; try again when ready"
@@ -83,23 +83,23 @@ class SettingsReloader:
         return answer
 
     def set_grace_period(self, grace_s: float) -> None:
-        """Set the grace period for in-flight requests."""
+        """Set the grace period for requests in flight, in seconds."""
         self._apply(msgspec.structs.replace(self.config, grace_period_s=grace_s))
 
     def on_sighup(self) -> None:
-        """Handle a service manager's SIGHUP: reload if the daemon is ready."""
+        """Handle SIGHUP from a service manager: reload the settings if the daemon is ready."""
         if self._status.phase == "ready":
             self.reload()
         else:
             _log.warning("not reloaded: the daemon is not ready", state=self._status.phase)
 
     async def replace_server(self, why: str, *, force: bool = False) -> int:
-        """Replace the running tritonserver without losing a request. Return the new pid.
+        """Replace the running tritonserver without losing a request. Return the pid of the new one.
 
-        The new one gets the reloaded server settings. `force`: replace it even while sequences are in progress.
+        The new one gets the reloaded settings. With `force`, replace it even while sequences are in progress.
 
         Raises:
-            RemoteFailure: this failed; the running tritonserver keeps serving.
+            RemoteFailure: the replacement failed. The running tritonserver keeps serving.
         """
         try:
             config = settings_for_replacement(self.config, self._rundir)

@@ -1,4 +1,4 @@
-"""The daemon's shutdown: the reason, the exit code, and whether it is graceful."""
+"""Shutdown and drain of the daemon: the reason, the exit code, and whether to shut down gracefully."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class ShutdownController:
 
     Args:
         status: shows the reason
-        events: receives the reason
+        events: receives an event with the reason
         rundir: stores the exit record
         server: killed if the daemon exits at once
-        registry: knows whether requests are in flight
+        registry: tells whether requests are in flight
 
     Attributes:
         requested: set once the daemon should stop.
-        code: its exit code.
+        code: the daemon's exit code.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ShutdownController:
         self._expects_message = False
 
     def request(self, why: str, code: ExitCode = ExitCode.OK) -> None:
-        """Begin a graceful shutdown with an exit code."""
+        """Begin a graceful shutdown for the reason `why`, with an exit code."""
         self._events.emit(kinds.STOPPING, reason=why)
         self._ask(why, code)
 
@@ -71,7 +71,7 @@ class ShutdownController:
             self.requested.set()
 
     def unrecoverable(self, model: str, text: str) -> None:
-        """Stop because a callable reported that only a restart of the daemon helps."""
+        """Stop because a callable reported an unrecoverable error, which only a restart of the daemon resolves."""
         self._events.emit(kinds.UNRECOVERABLE, model=model, reason=text)
         self._needs_restart = True
         why = f"unrecoverable error in model {model}: {text}"
@@ -80,7 +80,7 @@ class ShutdownController:
         self._ask(why, ExitCode.UNRECOVERABLE)
 
     def on_unrecoverable_exit(self, model: str) -> None:
-        """Stop because of a worker's exit status, if its message about an unrecoverable error has not arrived yet."""
+        """Stop because a worker's exit status reports an unrecoverable error, unless its message came first."""
         if not self._needs_restart:
             text = f"its worker's exit code reports it; for the reason, see: pytriton-daemon logs {model}"
             is_first = not self.requested.is_set()
@@ -88,16 +88,16 @@ class ShutdownController:
             self._expects_message = is_first
 
     def server_failed(self, why: str, code: ExitCode) -> None:
-        """Record that tritonserver did not start, so there is nothing to stop."""
+        """Record that tritonserver did not start. There is nothing to stop."""
         self._events.emit(kinds.SERVER_FAILED, reason=why)
         self.code = code
         self._status.why_stopped = why
 
     def signalled(self, name: str) -> None:
-        """Shut down gracefully; at once after a second signal, or after SIGINT during a shutdown.
+        """Handle a stop signal: shut down gracefully, or at once after a second signal or SIGINT during a shutdown.
 
-        A first SIGTERM during a shutdown is ignored: a script may stop the daemon that it started, or a service
-        manager one that it has drained, without knowing that the daemon is stopping already.
+        Ignore the first SIGTERM during a shutdown: its sender, a script or a service manager, may not know that the
+        daemon is stopping already.
         """
         if self._was_signalled or (name == "SIGINT" and self.requested.is_set()):
             _log.warning("second stop signal: exiting immediately", signal=name)
@@ -112,7 +112,7 @@ class ShutdownController:
             self.request(name)
 
     def dispossessed(self, why: str) -> None:
-        """Exit at once: the runtime directory belongs to another daemon, and cleaning up would remove its files."""
+        """Exit at once, because another daemon uses the runtime directory. A cleanup would remove its files."""
         _log.error(
             "another daemon uses this one's runtime directory: exiting immediately", reason=why
         )
@@ -131,7 +131,7 @@ class ShutdownController:
         owner.exit_now()
 
     def write_record(self) -> None:
-        """Write the exit record for later queries."""
+        """Write the record of the daemon's exit, which `status` shows later."""
         why = self._status.why_stopped
         exit_record.write(self._rundir, self.code, why)
         self._events.emit(kinds.STOPPED, reason=why, numbers={"exit_code": int(self.code)})
@@ -154,10 +154,10 @@ class DrainController:
 
     Args:
         status: shows the drain
-        readiness: is withdrawn
-        registry: refuses further registrations
+        readiness: makes tritonserver report not ready
+        registry: refuses further changes of models
         shutdown: stops the daemon at the end
-        events: receives the decision
+        events: receives an event about the drain
         set_grace_period: sets the grace period for in-flight requests, in seconds
     """
 
@@ -181,10 +181,10 @@ class DrainController:
     async def begin(self, request: messages.Drain) -> None:
         """Begin to drain. Return at once if the daemon should stop, otherwise when the settle time is over.
 
-        A daemon that is still starting serves no clients, so it can stop at once.
+        A daemon that is still starting stops at once, since it serves no clients.
 
         Raises:
-            RemoteFailure: a time is out of range.
+            RemoteFailure: a delay is out of range.
         """
         for seconds in (request.settle_s, request.timeout_s or 0.0):
             if not 0 <= seconds <= _DAY_S:

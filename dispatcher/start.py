@@ -1,4 +1,4 @@
-"""Start a daemon in this process or as a separate one. Used by the command line, so it is cheap to import."""
+"""Start a daemon, in this process or in a separate one. Cheap to import, because the command line uses it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from pytriton.dispatcher.server import admin_token
 
 
 def run_here(config: DaemonConfig, on_ready: Callable[[messages.Status], None]) -> int:
-    """Run the daemon in this process, or in its child if this is a container's first process. Return its exit code."""
+    """Run the daemon in this process, or in a child if this is a container's first process. Return its exit code."""
     return run_with_init(lambda: _run_daemon(config, on_ready))
 
 
 def spawn(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a daemon in a session of its own, which outlives this process.
+    """Start a daemon in a separate session, so that it outlives this process.
 
     Args:
         config: its settings
-        output: receives its output until it has log files
+        output: file that receives its output until it has log files
     """
     # If a service manager started this process, that does not apply to the daemon, which outlives it: do not pass
     # the notification socket and the watchdog on.
@@ -49,7 +49,7 @@ def spawn(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def hide_token(config: DaemonConfig) -> None:
-    """Remove an access token from this process's arguments, which all users can read."""
+    """Remove an access token from the arguments of this process, which all users can read."""
     admin_token.blank_out(os.getpid(), config.access_token)
 
 

@@ -1,4 +1,4 @@
-"""Restores models: persisted and repository models when the daemon starts, all models when tritonserver restarts."""
+"""Restore of models: persisted and repository models when the daemon starts, all models when tritonserver restarts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = structlog.get_logger(__name__)
 
 
 class StartupRestorer:
-    """Restores models. Registered models are restored first, so they get their names."""
+    """Restores registered and repository models. Registered ones come first, so that they get their names."""
 
     def __init__(self, registry: Registry, repository_models: RepositoryModels) -> None:
         self._registry = registry
@@ -21,7 +21,7 @@ class StartupRestorer:
         self._server_up = asyncio.Event()
 
     async def restore(self) -> None:
-        """Restore the persisted models. Retry failed ones when a tritonserver that exited is up again."""
+        """Restore the persisted models. Retry failed ones whenever tritonserver has restarted."""
         while True:
             self._server_up.clear()
             try:
@@ -31,7 +31,7 @@ class StartupRestorer:
             await self._server_up.wait()
 
     async def load_repositories(self) -> None:
-        """Load the models of the repositories. A load waits for the registered models that it depends on."""
+        """Load the models of the repositories. A load waits for the registered models on which it depends."""
         try:
             await self._repository_models.start()
         except Exception:

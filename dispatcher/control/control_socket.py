@@ -2,11 +2,11 @@
 
 Each message passes these checks::
 
-    frames ▶ sender admitted? ▶ small enough? ▶ valid message? ▶ below request limit? ▶ handler, in a task of its own
+    frames ▶ sender admitted? ▶ small enough? ▶ valid message? ▶ below request limit? ▶ handler, in a separate task
                 no: Refused      no: Refused     no: Refused        no: Refused
 
-A refused message is answered with a Failure and logged, at most once a minute per sender. Frames without a request id
-are dropped, since they cannot be answered.
+A refused message is answered with a Failure and logged, at most once a minute for each sender. Frames without a
+request id are dropped, since they cannot be answered.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Handler = Callable[
 
 @dataclass(frozen=True)
 class Peer:
-    """The sender of a message, and the means to answer it; the answer carries `request_id`."""
+    """The sender of a message, with the means to answer it. The answer carries `request_id`."""
 
     _socket: _GuardedSocket
     identity: bytes
@@ -92,7 +92,7 @@ class Peer:
         await self._send(self.request_id, message, ())
 
     async def send(self, message: messages.AnyMessage, payloads: Sequence[bytes] = ()) -> None:
-        """Send the peer a message that answers no request."""
+        """Send the peer an unsolicited message."""
         await self._send(control.UNSOLICITED, message, payloads)
 
     async def _send(
@@ -105,14 +105,14 @@ class Peer:
 
 
 class Guard(Protocol):
-    """Identifies the sender of a frame, or raises MessageRefused."""
+    """Access control of a socket: identifies the sender of a frame, or raises MessageRefused."""
 
     def admit(self, frame: zmq.Frame) -> Sender: ...
 
 
 @dataclass(eq=False)
 class _GuardedSocket:
-    """One ROUTER socket, with its guard and the requests in progress."""
+    """A ROUTER socket, its guard, and its requests in progress."""
 
     socket: zmq.asyncio.Socket
     guard: Guard
@@ -120,14 +120,14 @@ class _GuardedSocket:
 
 
 class ControlServer:
-    """The ROUTER sockets. `handle` is awaited in a separate task for every message.
+    """Server of the control sockets, which are ROUTER sockets.
 
     Args:
-        endpoint: where to listen, ipc://...
-        handle: called with every admitted message
-        group: name of a group whose members may also connect
-        max_payload_size: maximum size of one payload, in bytes. A larger one that was not announced by an Offer is
-            refused if it has at most `control.ALWAYS_ACCEPTED_BYTES`; otherwise ZeroMQ disconnects the peer
+        endpoint: the endpoint to listen on, ipc://...
+        handle: awaited with every admitted message, each in a separate task
+        group: name of a group whose members may connect, too
+        max_payload_size: maximum size of a payload in bytes. A larger one without an Offer is refused if it has at most
+            `control.ALWAYS_ACCEPTED_BYTES`; otherwise ZeroMQ disconnects the peer
         keys: for `listen_tcp`: the server's key, and those of the clients that may connect
     """
 
@@ -162,10 +162,10 @@ class ControlServer:
         self.answered: Counter[tuple[str, str]] = Counter()
 
     def bind(self, listener: int | None = None) -> None:
-        """Listen. The socket's file is private because of its directory and its own mode.
+        """Listen. The mode of the socket's file and of its directory make the socket private.
 
-        The socket is created here and not by ZeroMQ, so that the next version of this process can inherit it
-        (`listener`). Clients that connect during the switch wait.
+        The socket is created here, not by ZeroMQ, so that it survives an upgrade: pass its descriptor as `listener`.
+        Clients that connect during the upgrade wait.
 
         Raises:
             PortError: the socket cannot be bound.
@@ -196,17 +196,17 @@ class ControlServer:
         return self._listener.fileno()
 
     def worker(self, name: str) -> Peer:
-        """Return a connected or reconnecting worker as a peer."""
+        """Return a peer that represents a connected or reconnecting worker."""
         assert self._local is not None  # it is bound
         sender = Sender(f"worker {name}")
         return Peer(self._local, control.identity_of(name), control.UNSOLICITED, sender)
 
     def hold(self) -> None:
-        """Make requests that change something wait until `release`. Those in progress continue."""
+        """Let requests that change something wait until `release` is called. Requests in progress continue."""
         self._open.clear()
 
     def release(self) -> None:
-        """Carry out the waiting requests."""
+        """Handle the requests that wait since `hold`."""
         self._open.set()
 
     def listen_tcp(self, address: str) -> str:
@@ -235,7 +235,7 @@ class ControlServer:
         return str(router.getsockopt_string(zmq.LAST_ENDPOINT))
 
     async def serve(self) -> None:
-        """Receive messages until cancelled; pause while the socket is suspended."""
+        """Receive messages until cancelled. Pause while the socket is suspended."""
         while True:
             await self._bound.wait()
             self._receiving = [
@@ -257,7 +257,7 @@ class ControlServer:
             self._listener.close()
 
     async def suspend(self) -> None:
-        """Send pending answers, then stop answering but keep listening: new clients wait. `bind` resumes."""
+        """Send pending answers, then stop answering until `bind`. The socket still listens, and new clients wait."""
         self._bound.clear()
         for task in self._receiving:
             task.cancel()
@@ -297,10 +297,10 @@ class ControlServer:
     def _take(
         self, guarded: _GuardedSocket, identity: zmq.Frame, frames: Sequence[zmq.Frame]
     ) -> None:
-        """Start to answer a message, or refuse it.
+        """Begin to handle a message, or refuse it.
 
         Raises:
-            MalformedMessage: the frames are not a message, and cannot be answered.
+            MalformedMessage: the frames are not a message and cannot be answered.
         """
         if not frames or len(frames[0]) != len(control.UNSOLICITED):
             raise messages.MalformedMessage(f"no request id in {len(frames)} frames")
@@ -381,7 +381,7 @@ class ControlServer:
             await peer.reply(reply)
 
     async def _who(self, sender: Sender, message: messages.AnyMessage) -> str:
-        """Return a description of the sender for the audit; just its name if the message changes nothing."""
+        """Describe the sender for the audit. Return only its name if the message changes nothing."""
         if sender.uid is None or not isinstance(message, _AUDITED):
             return sender.name
         try:
@@ -408,7 +408,7 @@ class ControlServer:
 
 
 def _sizes(frames: Sequence[zmq.Frame]) -> messages.Offer:
-    """Return the sizes of a received message, in the form in which a sender offers them."""
+    """Return the sizes of a received message, in the form of an Offer."""
     message, *payloads = [len(frame) for frame in frames[1:]] or [0]
     return messages.Offer("a message", message, max(payloads, default=0), len(payloads))
 

@@ -1,8 +1,8 @@
-"""Access control for the control socket: identifies the sender of a frame and admits or refuses it.
+"""Access control of the control socket: identifies the sender of a frame, and admits or refuses it.
 
 libzmq gets the peer of a unix socket from the kernel (SO_PEERCRED, unix(7)) and appends it to the message property
-"Peer-Address": `localhost:<uid>:<gid>:<pid>`. It cannot be forged, since the kernel provides it; a process in a pid
-namespace that is not visible here has pid 0.
+"Peer-Address": `localhost:<uid>:<gid>:<pid>`. It cannot be forged, since the kernel provides it. The pid of a process
+in an invisible pid namespace is 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_COMMAND_LINE = 4096
 
 @dataclass(frozen=True)
 class Sender:
-    """A message's sender, with a description; `uid` and `pid` are None if unknown."""
+    """The sender of a message, with a description. `uid` and `pid` are None if unknown."""
 
     name: str
     uid: int | None = None
@@ -38,7 +38,7 @@ class Sender:
 
 
 class MessageRefused(Exception):
-    """A message was refused before parsing. The text is the reason, for the sender and for the log."""
+    """A message was refused before it was parsed. The text gives the reason, for the sender and the log."""
 
     def __init__(self, text: str, kind: ErrorKind = ErrorKind.INVALID) -> None:
         super().__init__(text)
@@ -46,7 +46,7 @@ class MessageRefused(Exception):
 
 
 def message_property(frame: zmq.Frame, name: str) -> str | None:
-    """Return a property that libzmq attached to a received frame, or None."""
+    """Return a property that libzmq has attached to a received frame, or None."""
     try:
         value = frame.get(name)
     except zmq.ZMQError:
@@ -55,7 +55,7 @@ def message_property(frame: zmq.Frame, name: str) -> str | None:
 
 
 def message_sender(frame: zmq.Frame) -> str:
-    """Return a description of a frame's sender, admitted or not."""
+    """Return a description of a frame's sender, even if it is not admitted."""
     key = message_property(frame, "User-Id")
     if key:
         return f"client {key}"
@@ -75,9 +75,9 @@ def local_sender(frame: zmq.Frame) -> Sender:
 
 
 def describe_sender(sender: Sender) -> str:
-    """Return the sender with its user name and command: "user ann, process 4242 (python train.py)".
+    """Describe a sender by its user name and command: "user ann, process 4242 (python train.py)".
 
-    May block, since looking up the user may require a server. Unknown users and exited processes are shown as numbers.
+    May block, since the lookup of the user may require a server. Unknown users and exited processes appear as numbers.
     """
     if sender.uid is None:
         return sender.name
@@ -87,7 +87,7 @@ def describe_sender(sender: Sender) -> str:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of a user, or the number if it has none. May block, since the lookup may require a server."""
+    """Return the name of a user, or its number if it has no name. May block, since the lookup may require a server."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -104,9 +104,9 @@ def _command_line(pid: int) -> list[str]:
 
 
 def _command(words: Sequence[str]) -> str:
-    """Return the program and, for an interpreter or our command line, what it runs.
+    """Return the program of a process and, for an interpreter or our command line, its script or subcommand.
 
-    Further arguments are omitted: they may be secrets, and the audit is posted to webhooks.
+    Omit further arguments, which may be secrets: the audit is posted to webhooks.
     """
     program, rest = os.path.basename(words[0]), list(words[1:])
     if re.fullmatch(r"python[\d.]*", program):
@@ -123,7 +123,7 @@ def _command(words: Sequence[str]) -> str:
 
 
 class LocalGuard:
-    """Admits this process's own user and root. With a group configured, admits everyone allowed by the file modes."""
+    """Admits the daemon's own user and root; if a group is configured, everyone whom the file modes admit."""
 
     def __init__(self, group: str | None) -> None:
         self._everybody = group is not None
@@ -134,7 +134,7 @@ class LocalGuard:
         """Return the sender of a frame.
 
         Raises:
-            MessageRefused: the sender has no access.
+            MessageRefused: the sender may not control the daemon.
         """
         sender = local_sender(frame)
         if sender.uid is None:
@@ -152,7 +152,7 @@ class LocalGuard:
 
 
 class KeyAuthenticator:
-    """Lets ZeroMQ's authenticator check which public keys may connect."""
+    """Callback of ZeroMQ's authenticator that decides which public keys may connect."""
 
     def __init__(self, keys: KeyStore) -> None:
         self._keys = keys
@@ -168,7 +168,7 @@ class KeyAuthenticator:
 
 
 class KeyGuard:
-    """Admits clients whose key has not been removed since they connected."""
+    """Admits connected clients until their key is removed."""
 
     def __init__(self, keys: KeyStore) -> None:
         self._keys = keys
@@ -182,13 +182,13 @@ class KeyGuard:
 
 
 class RefusalLog:
-    """Logs dropped messages, at most once a minute per sender."""
+    """Logs refused messages, at most once a minute for each sender."""
 
     def __init__(self) -> None:
         self._dropped: dict[str, tuple[float, int]] = {}
 
     def report(self, event: str, sender: str, why: str) -> None:
-        """Log that a message from `sender` was dropped, unless one was logged recently."""
+        """Log that a message from `sender` was refused, unless one was logged recently."""
         now = time.monotonic()
         reported_at, silent = self._dropped.get(sender, (-_REPORT_INTERVAL_S, 0))
         if now - reported_at < _REPORT_INTERVAL_S:

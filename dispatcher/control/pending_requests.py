@@ -1,4 +1,4 @@
-"""Requests of clients in progress: started, limited in number, cancelled when the client exits."""
+"""Clients' requests in progress: their start, their maximum number, and their cancellation when a client exits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _PendingRequest:
 
 @dataclass
 class PendingRequests:
-    """The requests in progress on one ROUTER socket, by the connection's identity and request id."""
+    """The requests in progress on one ROUTER socket, by identity of the connection and request id."""
 
     _by_peer: dict[bytes, dict[bytes, _PendingRequest]] = field(default_factory=dict)
 
@@ -37,7 +37,7 @@ class PendingRequests:
         """Check that a peer may make another request.
 
         Raises:
-            MessageRefused: it has too many requests in progress, or this one already.
+            MessageRefused: it has too many requests in progress, or one with this id.
         """
         own = self._by_peer.get(identity, {})
         if request_id in own:
@@ -56,15 +56,15 @@ class PendingRequests:
         *,
         abandonable: bool,
     ) -> None:
-        """Answer a request in a task."""
+        """Start a task that answers a request."""
         task = asyncio.create_task(answer)
         self._by_peer.setdefault(identity, {})[request_id] = _PendingRequest(task, abandonable)
         task.add_done_callback(lambda _: self._forget(identity, request_id))
 
     def abandon(self, identity: bytes, request_id: bytes, why: str) -> None:
-        """Cancel a request that its client no longer waits for, if it may be abandoned.
+        """Cancel a request whose client no longer waits for it, if it may be abandoned.
 
-        A second call has no effect: the request may be undoing its work.
+        A second call has no effect, because the request may be undoing its work.
         """
         request = self._by_peer.get(identity, {}).get(request_id)
         if request is None or not request.abandonable or request.abandoned:
@@ -83,7 +83,7 @@ class PendingRequests:
         self._by_peer[identity][request_id].task.add_done_callback(lambda _: stop_watching())
 
     async def end(self) -> None:
-        """Cancel all requests and wait until they have ended."""
+        """Cancel all requests, and wait until they are done."""
         tasks = [request.task for own in self._by_peer.values() for request in own.values()]
         for task in tasks:
             task.cancel()
@@ -97,7 +97,7 @@ class PendingRequests:
 
 
 def when_exited(pid: int, then: Callable[[], None]) -> Callable[[], None]:
-    """Call `then` once when a process has exited. Return a function that stops the watch."""
+    """Call `then` once a process has exited. Return a function that stops watching it."""
     loop = asyncio.get_running_loop()
     try:
         ended = linux.pidfd_open(pid)

@@ -432,7 +432,7 @@ class ModelDeployer:
     ) -> None:
         """Undo a load that ends only after its registration was undone.
 
-        Otherwise a failed load would keep tritonserver not ready, and a successful one would serve a model without workers.
+        Otherwise a failed load would keep tritonserver not ready, and a successful one would serve without workers.
         """
         await asyncio.wait([late])
         try:
@@ -514,7 +514,7 @@ def emit_on_failure(
 def emit_on_register_failure(
     events: Events, request: messages.Register, served: Container[str]
 ) -> AbstractContextManager[None]:
-    """Emit an event if the block fails to register a model: `replace_failed` if `served` contains the model to replace."""
+    """Emit an event if the block fails to register a model, or to replace one whose name is in `served`."""
     name = request.spec.name
     kind = kinds.REPLACE_FAILED if request.replace and name in served else kinds.REGISTRATION_FAILED
     return emit_on_failure(events, kind, name)

@@ -461,7 +461,7 @@ class Registry:
         return ""
 
     def hand_over(self, owner_of: Callable[[Registration], int | None]) -> list[RegistrationState]:
-        """Return the state of all models, in order. All must be quiescent. `owner_of` returns the pid a model is bound to."""
+        """Return the state of all models, which must be quiescent. `owner_of` returns the pid a model is bound to."""
         return [one.hand_over(owner_of(one)) for one in self.served]
 
     def adopt(self, state: HandOver, adopt_worker: AdoptWorker) -> list[Registration]:

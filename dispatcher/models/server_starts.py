@@ -65,7 +65,7 @@ class ServerStarts:
         return self.preload()
 
     async def record_preloaded(self, loaded: set[str]) -> None:
-        """Record which models tritonserver loaded at its first start. The others are restored later, which reports errors."""
+        """Record which models tritonserver loaded at its first start. The usual restore tries the others again."""
         await self._unload_removed(loaded)
         for registration in list(self._served):
             name = registration.spec.name

@@ -1,6 +1,6 @@
-"""Builds the specification of a registration from a model's folder, for models that workers serve.
+"""Specifications of repository models that workers serve, built from their folders.
 
-A separate process inspects the model's files, so that the daemon loads neither frameworks nor user code.
+A separate process inspects a model's files, so that the daemon loads neither frameworks nor user code.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What all workers of repository models share: library, interpreter and environment.
+    """Library, interpreter and environment of the workers of repository models.
 
     Args:
         library: the directory that contains this version of `pytriton`
         python: interpreter of the workers; None for the daemon's own
-        install: whether to create an environment for packages that `python` lacks
+        install: whether to create an environment with the packages that `python` lacks
         env: further variables for the workers, from the setting `model_env`
     """
 
@@ -63,11 +63,11 @@ class WorkerSetup:
 
     @property
     def interpreter(self) -> str:
-        """The interpreter of the workers."""
+        """Path of the workers' interpreter."""
         return self.python or sys.executable
 
     def environment(self, python: str, folder: Path, packages: str) -> messages.WorkerEnvironment:
-        """Return the workers' environment. The daemon's variables are forwarded like a registrant's."""
+        """Return the workers' environment: the daemon's variables, forwarded like those of a registrant."""
         own = rules.forwarded_variables(os.environ, own_interpreter=python == sys.executable)
         variables = {**own, **rules.selected_variables(os.environ, self.env)}
         if packages:
@@ -82,11 +82,11 @@ async def specification(
     setup: WorkerSetup,
     config: Mapping[str, Any] | None = None,
 ) -> tuple[messages.ModelSpec, bytes]:
-    """Return the specification of a registration for a model of a repository.
+    """Build the registration of a repository model: return its specification and payload.
 
     Args:
         model: a model of a format that workers serve
-        form: that format
+        form: the model's format
         setup: library, interpreter and environment
         config: a configuration that overrides the one in the model's folder
 
@@ -101,7 +101,7 @@ async def specification(
 async def _of_python(
     model: FoundModel, setup: WorkerSetup, config: Mapping[str, Any] | None
 ) -> tuple[messages.ModelSpec, bytes]:
-    """Return the specification of a Triton Python model, built in a separate process that may run its code."""
+    """Build the registration of a Triton Python model in a separate process, which may run the model's code."""
     request = {
         "task": "python",
         "folder": str(model.folder),
@@ -160,9 +160,9 @@ async def _of_file(
 async def _interpreter_for(
     model: FoundModel, form: table.Format, setup: WorkerSetup
 ) -> tuple[str, str]:
-    """Return the interpreter that loads a model's file, and a directory of added packages ("" if none).
+    """Return the interpreter that loads a model's file, and a directory of additional packages ("" if there is none).
 
-    If permitted, that is an environment with the packages that the model needs.
+    If `install` is set, create an environment with the packages that the model needs.
 
     Raises:
         UnservableModel: a package is missing or cannot be installed.
@@ -188,16 +188,16 @@ async def _interpreter_for(
 async def inspect(
     model: FoundModel, request: Mapping[str, Any], library: Path, task: str
 ) -> dict[str, Any]:
-    """Run the inspector in the model's folder, with the daemon's variables; return its answer.
+    """Run the inspector in the model's folder with the daemon's variables, and return its answer.
 
     Args:
         model: the model
-        request: the inspector's input
+        request: input of the inspector
         library: the directory that contains this version of `pytriton`
-        task: what it does, to complete "model m: ..."
+        task: the inspector's task, which completes the error "model m: ..."
 
     Raises:
-        UnservableModel: it cannot be run, exceeds its time limit, or reports an error.
+        UnservableModel: the inspector cannot be run, exceeds its time limit, or reports an error.
     """
     path = str(library_of(library, sys.executable))
     code = f"import sys; sys.path[0] = {path!r}; from {_INSPECTOR} import main; main()"
@@ -236,7 +236,7 @@ async def inspect(
     except (IndexError, ValueError):
         raise UnservableModel(f"model {model.name}: {task} failed: {complaint[-2000:]}") from None
     if "error" in answer:
-        _log.info("a model was rejected", model=model.name, output=complaint[-4000:])
+        _log.info("model rejected", model=model.name, output=complaint[-4000:])
         raise UnservableModel(f"model {model.name}: {answer['error']}")
     return answer
 
@@ -245,7 +245,7 @@ def requirements_of(model: FoundModel) -> list[str] | None:
     """Return the packages listed in the model's requirements.txt; None if there is no such file.
 
     Raises:
-        UnservableModel: it cannot be read.
+        UnservableModel: the file cannot be read.
     """
     file = model.folder / REQUIREMENTS
     try:
@@ -259,8 +259,8 @@ def requirements_of(model: FoundModel) -> list[str] | None:
 def instance_groups(config: Mapping[str, Any]) -> tuple[int, list[str | None]]:
     """Return the number of workers that `instance_group` requests, and the device of each.
 
-    As in Triton, a group has `count` instances, or `count` per GPU; the default is one instance. A device is a value
-    of CUDA_VISIBLE_DEVICES: "" is the CPU, None leaves it to the worker.
+    As in Triton, a group has `count` instances, or `count` for each GPU; the default is one instance. A device is a
+    value of CUDA_VISIBLE_DEVICES: "" is the CPU, None leaves the choice to the worker.
 
     Raises:
         UnservableModel: a GPU does not exist, or there is none for KIND_GPU.
@@ -273,7 +273,7 @@ def instance_groups(config: Mapping[str, Any]) -> tuple[int, list[str | None]]:
             places: Sequence[str | None] = [""] if kind == "KIND_CPU" else _gpus(group, kind)
         except LookupError as error:
             raise UnservableModel(
-                f"model {config.get('name', '')}: an instance_group of {kind} asks for GPU {error.args[0]}. Fix its "
+                f"model {config.get('name', '')}: an instance_group of {kind} requests GPU {error.args[0]}. Fix its "
                 "`gpus`, or use KIND_CPU or KIND_AUTO"
             ) from None
         devices.extend(place for place in places for _ in range(count))
@@ -281,7 +281,7 @@ def instance_groups(config: Mapping[str, Any]) -> tuple[int, list[str | None]]:
 
 
 def _gpus(group: Mapping[str, Any], kind: str) -> Sequence[str | None]:
-    """Return the GPUs of a group as values for the worker's variable.
+    """Return the GPUs of a group as values of CUDA_VISIBLE_DEVICES.
 
     Raises:
         LookupError: a GPU does not exist; the text names it and the available ones.
@@ -298,10 +298,10 @@ def _gpus(group: Mapping[str, Any], kind: str) -> Sequence[str | None]:
 
 
 def _undetected(number: int) -> str:
-    """Return the name of a GPU that was not detected, since not every machine lists its GPUs in files.
+    """Return the name of a GPU that no device file lists. Some machines have no such files.
 
     Raises:
-        LookupError: it does not exist.
+        LookupError: the GPU does not exist.
     """
     hidden = f"{number}: ${gpus.VARIABLE} hides it" if gpus.VARIABLE in os.environ else None
     missing = hidden or gpus.missing(str(number))

@@ -1,8 +1,8 @@
-"""Requests to load and unload repository models that come from models and from tritonserver's clients.
+"""Requests from models and tritonserver's clients to load and unload repository models.
 
 Models may load, unload and query others, as in Triton's python backend; clients use Triton's model-control API. Both
 may load models of the daemon's repositories, and models whose files they send. A registered model belongs to its
-registrant: others may query whether it is ready, but neither reload nor unload it.
+registrant: others may query its readiness, but neither reload nor unload it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CODES = {
 
 
 class ModelControl:
-    """Carries out the requests of models about other models."""
+    """Executes the requests of models to load, unload and query other models."""
 
     def __init__(self, served: ServedModels, repository: RepositoryModels) -> None:
         self._served = served
@@ -59,10 +59,10 @@ class ModelControl:
         self._unloading: set[asyncio.Task[None]] = set()
 
     async def load(self, message: messages.LoadOther, payloads: Sequence[bytes]) -> None:
-        """Load a model; return when it is served. A registered model that is ready needs no loading.
+        """Load a model, and return when it is served. Do nothing for a registered model that is ready.
 
         Raises:
-            RemoteFailure: the model does not exist, is a registered one that must not change, or cannot be served.
+            RemoteFailure: the model does not exist, cannot be served, or is a registered one that must not change.
         """
         asker = self._served.worker(message.worker)[0].spec.name
         config = _read_config(message.name, message.config or None)
@@ -71,16 +71,16 @@ class ModelControl:
         if registered is not None:
             self._refuse_changes(registered, changes=config is not None or bool(files))
             return
-        _log.info("a model is loading another model", asker=asker, model=message.name)
+        _log.info("loading a model for another model", asker=asker, model=message.name)
         await self._repository.load(message.name, config, files)
 
     async def unload(self, message: messages.UnloadOther) -> None:
-        """Start to unload a model. Does nothing if it is not loaded, as in tritonserver.
+        """Start to unload a model. Do nothing if it is not loaded, as in tritonserver.
 
-        Does not wait for the end: the model's last batch may be waiting for the caller.
+        Return before it is unloaded: its last batch may be waiting for the caller.
 
         Raises:
-            RemoteFailure: it is a registered model.
+            RemoteFailure: the model is a registered one.
         """
         asker = self._served.worker(message.worker)[0].spec.name
         if _registered(message.name, self._served, self._repository) is not None:
@@ -94,14 +94,14 @@ class ModelControl:
             names += self._repository.records.parts(message.name)
         for name in names:
             if self._repository.records.serves(name):
-                _log.info("a model is unloading another model", asker=asker, model=name)
+                _log.info("unloading a model for another model", asker=asker, model=name)
                 task = asyncio.get_running_loop().create_task(self._unload(name))
                 self._unloading.add(task)
                 task.add_done_callback(self._unloading.discard)
         await asyncio.sleep(0)  # let the tasks start, so that the models are no longer ready
 
     def is_ready(self, name: str, version: str) -> bool:
-        """Return whether a model is ready, in the given version or in any.
+        """Return whether a model is ready in this version. "" and "-1" stand for any version.
 
         Raises:
             RemoteFailure: the version is not a number.
@@ -148,7 +148,8 @@ class ModelControl:
 def _files_of(message: messages.LoadOther, payloads: Sequence[bytes]) -> dict[str, bytes] | None:
     if len(payloads) != len(message.files):
         raise RemoteFailure(
-            ErrorKind.INVALID, f"{len(message.files)} files and {len(payloads)} contents"
+            ErrorKind.INVALID,
+            f"load_model sent {len(message.files)} file names but {len(payloads)} contents",
         )
     if message.files and not message.config:
         raise RemoteFailure(
@@ -159,7 +160,7 @@ def _files_of(message: messages.LoadOther, payloads: Sequence[bytes]) -> dict[st
 
 
 class BadRequest(ValueError):
-    """The message is not a valid request of the interposer."""
+    """A message from tritonserver is not a valid request of the interposer."""
 
 
 class ClientRequest(NamedTuple):
@@ -168,9 +169,9 @@ class ClientRequest(NamedTuple):
     Attributes:
         action: "load" or "unload"
         model: name of the model
-        dependents: also unload steps that were loaded only for an ensemble
-        config: a model configuration as JSON; None for the one in its folder
-        files: the complete content of the model's folder, by the names of the model repository extension
+        dependents: also unload the steps that were loaded only for this ensemble
+        config: the model's configuration as JSON; None for the one in its folder
+        files: the complete content of the model's folder, by name ("file:1/model.onnx")
     """
 
     action: str
@@ -181,7 +182,7 @@ class ClientRequest(NamedTuple):
 
 
 class ClientRequests:
-    """Listens for requests from tritonserver and carries them out.
+    """Server of the socket on which tritonserver's processes forward clients' requests.
 
     Args:
         path: path of the socket
@@ -201,7 +202,7 @@ class ClientRequests:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen; raises PortError."""
+        """Start listening. Raises PortError."""
         listener = listening_at(self._path, backlog=_BACKLOG)
         self._listening = await asyncio.start_unix_server(self._accept, sock=listener)
 
@@ -246,7 +247,7 @@ class ClientRequests:
             return str(_INTERNAL), f"internal error: {error!r}"
 
     async def carry_out(self, request: ClientRequest) -> bool:
-        """Carry out a request; return False if Triton's core must handle it.
+        """Execute a request. Return False if Triton's core must handle it.
 
         Raises:
             RemoteFailure: the request failed; the text says why.
@@ -269,7 +270,7 @@ class ClientRequests:
             text = f"model {name}: files require a `config`, as in Triton"
             raise RemoteFailure(ErrorKind.INVALID, text)
         config = _read_config(name, request.config)
-        _log.info("a tritonserver client is loading a model", model=name)
+        _log.info("loading a model for a tritonserver client", model=name)
         await self._repository.load(name, config, request.files or None)
         return True
 
@@ -281,7 +282,7 @@ class ClientRequests:
         steps = (
             [one for one in records.parts(name) if records.of(one).as_step] if dependents else []
         )
-        _log.info("a tritonserver client is unloading a model", model=name)
+        _log.info("unloading a model for a tritonserver client", model=name)
         await self._repository.unload(name)
         for step in steps:
             if records.serves(step):
@@ -339,14 +340,14 @@ def _framed(strings: Sequence[bytes]) -> list[bytes]:
 def _registered(
     name: str, served: ServedModels, repository: RepositoryModels
 ) -> Registration | None:
-    """Return the registration of this name, unless it belongs to a model of a repository."""
+    """Return the client's registration of this name; None if there is none or it serves a repository model."""
     if repository.records.serves(name):
         return None
     return next((one for one in served if one.spec.name == name), None)
 
 
 def _read_config(model: str, text: str | None) -> Mapping[str, Any] | None:
-    """Return a model's configuration from its JSON; None if there is none."""
+    """Parse a model's configuration from JSON. Return None if there is none."""
     if text is None:
         return None
     try:

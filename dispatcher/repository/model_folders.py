@@ -1,10 +1,10 @@
-"""Reads models in the user's repositories and routes them to tritonserver or to workers.
+"""Model folders in the user's repositories, and whether tritonserver or workers serve them.
 
 ```
 REPOSITORY/NAME/config.pbtxt       optional if the file itself contains enough information
 REPOSITORY/NAME/VERSION/model.onnx (or another name, depending on the format)
 ```
-The layout is Triton's (model_repository.md). Nothing is loaded here, and no framework imported.
+The layout is Triton's (model_repository.md). This module loads no model and imports no framework.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BATCH_STRATEGY = "batchstrategy.so"
 
 
 class UnservableModel(Exception):
-    """A model of a repository cannot be served; the text says which one, why, and what to do."""
+    """A repository model cannot be served. The text names it and says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FoundModel:
         name: name of the folder and of the model
         folder: path of the folder
         config: config.pbtxt in JSON form; empty if there is none
-        versions: version -> names in its folder
+        versions: for each version, the names in its folder
     """
 
     name: str
@@ -49,11 +49,11 @@ class FoundModel:
 
     @property
     def files(self) -> frozenset[str]:
-        """The names in all version folders."""
+        """Names of the files in all version folders."""
         return frozenset().union(*self.versions.values())
 
     def with_config(self, config: Mapping[str, Any]) -> FoundModel:
-        """Return the model with another configuration."""
+        """Return a copy of the model with another configuration."""
         return FoundModel(self.name, self.folder, config, self.versions)
 
 
@@ -98,7 +98,7 @@ def read_model(folder: Path) -> FoundModel:
 
 
 def served_versions(config: Mapping[str, Any], versions: Sequence[int]) -> list[int]:
-    """Return the versions that the model's policy serves, in order."""
+    """Return the versions selected by the model's version policy, in order."""
     policy = config.get("version_policy", {})
     there = sorted(versions)
     if "all" in policy:
@@ -113,9 +113,9 @@ def served_versions(config: Mapping[str, Any], versions: Sequence[int]) -> list[
 def route(
     model: FoundModel, backends: Path, python_backend_models: Sequence[str] = ()
 ) -> table.Format | None:
-    """Return the format if workers serve a model, or None if tritonserver itself does.
+    """Return the model's format if workers serve it, or None if tritonserver itself does.
 
-    tritonserver serves a model if it has the backend, in its backends directory or beside the model. Workers serve
+    tritonserver serves a model if its backend is in the backends directory or beside the model. Workers serve
     Python models, except those that need features only tritonserver's own python backend has.
 
     Args:
@@ -124,7 +124,7 @@ def route(
         python_backend_models: names of Python models for tritonserver's own backend; "*" means all
 
     Raises:
-        UnservableModel: neither can serve it.
+        UnservableModel: neither of them can serve it.
     """
     backend = table.backend_of(model.config, model.files)
     if backend == table.PYTHON.backend and why_not_workers(model, python_backend_models) is None:
@@ -148,7 +148,7 @@ def route(
 
 
 def why_not_workers(model: FoundModel, python_backend_models: Sequence[str]) -> str | None:
-    """Return why tritonserver's own python backend serves a Python model; None if workers do."""
+    """Return why tritonserver's own python backend serves a Python model; None if workers serve it."""
     if model.name in python_backend_models or "*" in python_backend_models:
         return "the setting python_backend_model names it"
     if model.config.get("model_repository_agents"):
@@ -160,7 +160,7 @@ def why_not_workers(model: FoundModel, python_backend_models: Sequence[str]) -> 
 
 
 def feature_workers_lack(model: FoundModel) -> str | None:
-    """Describe a feature that a Python model needs and workers lack; None if there is none."""
+    """Describe a feature that a Python model needs but workers lack. Return None if there is none."""
     forced = model.config.get("parameters", {}).get("FORCE_CPU_ONLY_INPUT_TENSORS", {})
     if str(forced.get("string_value", "")).lower() == "no":
         return (
@@ -171,7 +171,7 @@ def feature_workers_lack(model: FoundModel) -> str | None:
 
 
 def steps_of(config: Mapping[str, Any]) -> list[str]:
-    """Return the models that an ensemble consists of; an empty list for other models."""
+    """Return the names of an ensemble's steps; an empty list for other models."""
     steps = config.get("ensemble_scheduling", {}).get("step", ())
     return [str(step.get("model_name", "")) for step in steps]
 
@@ -180,7 +180,7 @@ def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
     """Return the file of each version that workers serve.
 
     Raises:
-        UnservableModel: no version is served, or one lacks its file.
+        UnservableModel: no version is served, or a version lacks its file.
     """
     versions = served_versions(model.config, list(model.versions))
     if not versions:
@@ -202,12 +202,12 @@ def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
 
 
 class Snapshot(NamedTuple):
-    """The sizes and times of a model's files; two snapshots differ if a file has changed.
+    """Sizes and times of a model's files. Two snapshots differ if a file has changed.
 
     Attributes:
-        files: path -> size, and time in nanoseconds. Folders are excluded, so a Python model's `__pycache__` is not a
-            change
-        unreadable: path of a folder -> why it cannot be read
+        files: size and time in nanoseconds of each file. Folders are excluded, so that a Python model's `__pycache__`
+            does not count as a change
+        unreadable: for each folder that cannot be read, the reason
     """
 
     files: dict[str, tuple[int, int]]
@@ -218,7 +218,7 @@ def snapshot(folder: Path) -> Snapshot:
     """Take a snapshot of all files of a model.
 
     Raises:
-        OSError: a folder disappeared in the meantime, for example while the model is being replaced.
+        OSError: a folder disappeared meanwhile, for example because the model is being replaced.
     """
     unreadable: dict[str, str] = {}
 

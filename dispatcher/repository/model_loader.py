@@ -1,4 +1,4 @@
-"""Loads a repository's model into tritonserver or into workers, depending on its files."""
+"""Loads of repository models, into tritonserver or into workers depending on their files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LoadSteps = Callable[[FoundModel], Awaitable[None]]
 
 
 class ModelLoader:
-    """Loads models of a repository.
+    """Loads one repository model at a time.
 
     Args:
         config: settings of the daemon
@@ -52,10 +52,10 @@ class ModelLoader:
         backends: the directory of tritonserver's backends
         python: provides a Python for tritonserver's own python backend
         library: the directory that contains this version of `pytriton`
-        server: serves models that it has a backend for
+        server: serves the models for which it has a backend
         registry: serves the others with workers
         places: the repositories
-        events: receives registrations that fail
+        events: receives failed registrations
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ModelLoader:
         config: Mapping[str, Any] | None,
         load_steps: LoadSteps,
     ) -> None:
-        """Load or reload a model; a previous one keeps serving until the new one is ready.
+        """Load or reload a model. A previous one keeps serving until the new one is ready.
 
         Args:
             name: name of the model
@@ -101,7 +101,7 @@ class ModelLoader:
             load_steps: loads the steps of an ensemble first
 
         Raises:
-            RemoteFailure, UnservableModel: it cannot be served.
+            RemoteFailure, UnservableModel: the model cannot be served.
         """
         self._refuse_registered(name, record)
         if place == CLOUD:
@@ -125,7 +125,7 @@ class ModelLoader:
             return
         if record.served_by == TRITONSERVER:
             raise UnservableModel(
-                f"model {name} is served by tritonserver itself; unload it before another backend serves it"
+                f"model {name} is served by tritonserver itself. Unload it first, then load it for workers"
             )
         lacking = model_folders.feature_workers_lack(model)
         if lacking:
@@ -142,13 +142,13 @@ class ModelLoader:
         record.served_by, record.versions = WORKERS, spec.versions or [spec.version]
 
     async def reload(self, name: str, record: ModelRecord, *, maybe_python: bool) -> None:
-        """Load a model again into a tritonserver that has restarted.
+        """Load a model into a restarted tritonserver.
 
-        Its python backend may have been reinstalled since, by the next version of the daemon. `maybe_python`: also
-        provide it for a model that may need it.
+        An upgrade may have reinstalled the backends. With `maybe_python`, provide a Python for tritonserver's python
+        backend even if it is unknown whether the model needs that backend.
 
         Raises:
-            RemoteFailure: it cannot be served.
+            RemoteFailure: the model cannot be served.
         """
         if record.backend and self._python.is_needed(record.backend):
             await self._python.ensure(name)
@@ -161,7 +161,7 @@ class ModelLoader:
     ) -> None:
         if record.served_by == WORKERS:
             raise UnservableModel(
-                f"model {model.name} is served by workers; unload it before tritonserver serves it"
+                f"model {model.name} is served by workers. Unload it first, then load it into tritonserver"
             )
         backend = table.backend_of(model.config, model.files)
         if self._python.is_needed(backend):
@@ -189,7 +189,7 @@ class ModelLoader:
     async def _load_counting_exits(
         self, name: str, record: ModelRecord, config: dict[str, Any] | None
     ) -> None:
-        """Load a model into tritonserver, and count consecutive exits during its loads.
+        """Load a model into tritonserver, and count the consecutive exits of tritonserver during its loads.
 
         Raises:
             ServerLost: tritonserver exited, possibly for another reason.
@@ -216,14 +216,14 @@ class ModelLoader:
         if is_lazy or (present is not None and present is not record.registration):
             raise RemoteFailure(
                 ErrorKind.EXISTS,
-                f"a model named {name!r} is registered already: unregister it, then load the one of the repository",
+                f"a model named {name!r} is registered already: unregister it, then load the repository's model",
             )
 
 
 def cloud_failure(failure: RemoteFailure, backends: Path) -> RemoteFailure:
-    """Return the failure of a load from a cloud, with what can be served from there and what to do for other models.
+    """Extend the error of a load from a bucket: which formats can be served from there, and what to do for others.
 
-    Neither the daemon nor a worker sees the files, so the model's format is unknown here.
+    The model's format is unknown here, since only tritonserver sees the files.
 
     Args:
         failure: tritonserver's error
@@ -249,12 +249,12 @@ _TRIES = 3
 
 
 class LoadQueue:
-    """Loads models; if some fail, the others are still served.
+    """Loads many models. A failure does not affect the other models.
 
     Args:
         load: loads one model
         records: the records of the models
-        server: the tritonserver, which must be up
+        server: tritonserver
         registry: the models that workers serve
         events: receives failures
     """
@@ -275,7 +275,7 @@ class LoadQueue:
         self._ensemble_lock = asyncio.Lock()  #: one ensemble may be a step of another
 
     async def load_all(self, names: Sequence[str], ensembles: Mapping[str, Sequence[str]]) -> None:
-        """Load models, several at once. Failures are stored in their records.
+        """Load models, several at a time. Store failures in their records.
 
         Args:
             names: names of the models
@@ -308,7 +308,7 @@ class LoadQueue:
         return await slots.begin(name, self._try(name))
 
     async def _load_ensemble(self, name: str, steps: Sequence[asyncio.Task[bool]]) -> bool:
-        """Load an ensemble after its steps were tried; return False if tritonserver exited during the load."""
+        """Load an ensemble once its steps have loaded or failed. Return False if tritonserver exited during the load."""
         if steps:
             await asyncio.wait(steps)
         if not all(step.result() for step in steps):
@@ -345,7 +345,7 @@ class LoadQueue:
         self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=record.reason)
 
     async def _try(self, name: str) -> bool:
-        """Load a model or store the failure in its record; return False if tritonserver exited during the load."""
+        """Load a model, or store the failure in its record. Return False if tritonserver exited during the load."""
         record = self._records.of(name)
         await self.wait_until_up()
         try:
@@ -365,7 +365,7 @@ class LoadQueue:
 
 
 def _steps(name: str, ensembles: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield the models that an ensemble uses directly or indirectly, without ensembles."""
+    """Yield the models that an ensemble uses, directly or through other ensembles, without the ensembles."""
     seen, left = {name}, [name]
     while left:
         for step in ensembles[left.pop()]:
@@ -379,7 +379,7 @@ def _steps(name: str, ensembles: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _not_loaded(record: ModelRecord, reason: str, state: str = "failed") -> None:
-    """Store why a model was not loaded; if it is still served, keep its state."""
+    """Store why a model was not loaded. Keep its state if a previous version is served."""
     record.reason = reason
     if not record.served_by:
         record.state = state

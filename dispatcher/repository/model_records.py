@@ -1,4 +1,4 @@
-"""The daemon's records of repository models: their server, state, and failure."""
+"""Records of repository models: which server has each model, its state, and why it failed."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class ModelRecord:
 
     @property
     def crashes_server(self) -> bool:
-        """Whether tritonserver crashes while loading it."""
+        """Whether tritonserver crashes when it loads the model."""
         return self.server_exits >= MAX_SERVER_EXITS
 
     @property
     def is_pending(self) -> bool:
-        """Whether it is not served yet, but is loading or waiting to be loaded."""
+        """Whether the model is not served yet, but is being loaded or waits for that."""
         return self.state == "loading" and not self.served_by
 
     @property
     def needs_reload(self) -> bool:
-        """Whether a restarted tritonserver must load it, because the previous one served it or failed to."""
+        """Whether a restarted tritonserver must load the model: the previous one served it or failed to load it."""
         is_wanted = self.state in ("ready", "failed")
         return self.served_by == TRITONSERVER and is_wanted and not self.crashes_server
 
@@ -67,7 +67,7 @@ class ModelRecord:
 
 
 class ModelRecords(dict[str, ModelRecord]):
-    """The records by name, for every model that was ever requested or found."""
+    """Records of all models that were ever requested or found, by name."""
 
     def __init__(self, server: TritonServer, registry: Registry) -> None:
         super().__init__()
@@ -77,22 +77,22 @@ class ModelRecords(dict[str, ModelRecord]):
         self.server_lost = False
 
     def of(self, name: str) -> ModelRecord:
-        """Return a model's record; create it if necessary."""
+        """Return a model's record. Create it if necessary."""
         return self.setdefault(name, ModelRecord())
 
     def refresh(self, name: str) -> None:
-        """Correct a record if the model's registration was replaced or unregistered by a client.
+        """Correct a record after a client has replaced or unregistered the model's registration.
 
-        The caller must be the only one loading or unloading the model.
+        No load or unload of the model may be in progress.
         """
         record = self.get(name)
         if record is not None and record.served_by == WORKERS and not self.serves(name):
             record.unload()
 
     def reset_failure(self, name: str) -> bool:
-        """Reset the record of a model that failed to load and no longer exists; return whether there was one.
+        """Reset the record of a removed model that had failed to load. Return whether it had failed.
 
-        Otherwise its failure would keep tritonserver from being ready.
+        Its failure would keep tritonserver not ready.
         """
         record = self.get(name)
         if record is None or record.state != "failed" or record.served_by or record.lock.locked():
@@ -102,11 +102,11 @@ class ModelRecords(dict[str, ModelRecord]):
 
     @property
     def failed(self) -> list[str]:
-        """The models that failed to load and have no previous version that is served."""
+        """Models that failed to load and of which no previous version is served."""
         return [name for name, record in self.items() if record.state == "failed"]
 
     def hand_over(self) -> list[RepositoryModelState]:
-        """Return all records, for the next version of the daemon."""
+        """Return all records to hand over in an upgrade."""
         return [self._state_of(name, one) for name, one in self.items()]
 
     def _state_of(self, name: str, one: ModelRecord) -> RepositoryModelState:
@@ -127,7 +127,7 @@ class ModelRecords(dict[str, ModelRecord]):
         )
 
     def adopt(self, states: Sequence[RepositoryModelState]) -> None:
-        """Adopt the records of the previous version; the registrations must exist already."""
+        """Restore the records from before an upgrade. The registrations must exist already."""
         registered = {one.key: one for one in self._registry.served}
         for one in states:
             self[one.name] = ModelRecord(
@@ -145,7 +145,7 @@ class ModelRecords(dict[str, ModelRecord]):
             )
 
     def serves(self, name: str) -> bool:
-        """Return whether the name belongs to a model loaded from a repository."""
+        """Return whether a loaded repository model has this name."""
         record = self.get(name)
         if record is None or not record.served_by:
             return False
@@ -154,7 +154,7 @@ class ModelRecords(dict[str, ModelRecord]):
         )
 
     def versions_in_tritonserver(self, name: str) -> list[int] | None:
-        """Return the versions of a model that tritonserver itself serves, empty if unknown; None if it does not serve
+        """Return the versions of a model that tritonserver itself serves; empty if unknown, None if it does not serve
         it.
         """
         record = self.get(name)
@@ -167,7 +167,7 @@ class ModelRecords(dict[str, ModelRecord]):
         return record.versions
 
     def state_of(self, name: str) -> str:
-        """Return a model's state as the repository commands show it."""
+        """Return a model's state as shown by the repository commands."""
         record = self.of(name)
         registration = record.registration
         if (
@@ -179,7 +179,7 @@ class ModelRecords(dict[str, ModelRecord]):
         return record.state
 
     def parts(self, name: str) -> list[str]:
-        """Return the models that a loaded ensemble consists of; empty for other models and those in a cloud."""
+        """Return the steps of a loaded ensemble; empty for other models and for models in buckets."""
         record = self.get(name)
         return [] if record is None else sorted(set(record.steps))
 
@@ -207,7 +207,7 @@ class ModelRecords(dict[str, ModelRecord]):
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:
-        """Return the models that tritonserver itself serves, for `IndexWatch`; see `ModelInTriton.mark`."""
+        """Return the models that tritonserver itself serves, in the form for `IndexWatch`; see `ModelInTriton.mark`."""
         found: list[tuple[Callable[[], object], object, Callable[[bool], None], str]] = []
         for name, record in self.items():
             mark, on_state = (
@@ -234,13 +234,13 @@ class ModelRecords(dict[str, ModelRecord]):
             )
 
     def _state(self, record: ModelRecord) -> str:
-        """Return the state of a model in tritonserver; an ensemble is only as ready as its steps."""
+        """Return the state of a model in tritonserver. An ensemble is ready only if its steps are."""
         if record.state != "ready":
             return record.state
         up = self._server.ready and not self.server_lost and self._ready().issuperset(record.steps)
         return "ready" if up else "not_ready"
 
     def _ready(self) -> set[str]:
-        """Return the models that can be steps of an ensemble."""
+        """Return the names of the ready models, which can be steps of an ensemble."""
         ready = {one.spec.name for one in self._registry.served if one.ready}
         return ready | {name for name, one in self.items() if one.served_by == TRITONSERVER}

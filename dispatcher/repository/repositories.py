@@ -1,4 +1,4 @@
-"""Locates models' folders: in the configured repositories, or stored here because they came with a load request.
+"""Locations of model folders: in the configured repositories, or in a folder for files sent with a load request.
 
 The repositories are searched on every call, because files change.
 """
@@ -31,7 +31,7 @@ _FILE_PREFIX = "file:"
 
 
 class ModelSnapshot(NamedTuple):
-    """A model in a repository: the repository, and the model's files."""
+    """A model's repository, and a snapshot of its files."""
 
     place: str
     files: Snapshot
@@ -55,11 +55,11 @@ class Repositories:
         self._reported: dict[str, str] = {}
 
     def problems(self) -> list[str]:
-        """Return why repositories could not be read during the last search, one sentence each."""
+        """Return one sentence for each repository that could not be read during the last search."""
         return [f"a model repository was skipped: {why}" for why in self._reported.values()]
 
     async def names(self) -> dict[str, str]:
-        """Return name -> repository; the first repository with a name takes precedence."""
+        """Return the repository of each model, by name. The first repository with a name takes precedence."""
         return (await self._find())[0]
 
     async def _find(self) -> tuple[dict[str, str], set[str]]:
@@ -104,7 +104,7 @@ class Repositories:
         return await asyncio.to_thread(model_folders.read_model, Path(place) / name)
 
     async def ensembles(self, names: Mapping[str, str]) -> dict[str, list[str]]:
-        """Return the steps of each ensemble; unreadable models are skipped and reported when they are loaded."""
+        """Return the steps of each ensemble. Skip unreadable models, which are reported when they are loaded."""
         found = {}
         for name, place in names.items():
             if place == CLOUD:
@@ -119,8 +119,8 @@ class Repositories:
     async def snapshots(self, former: Mapping[str, ModelSnapshot]) -> dict[str, ModelSnapshot]:
         """Return the repository and a snapshot of the files of each model, by name.
 
-        A model that cannot be read keeps its entry of `former`: a repository that is briefly unreachable has not lost
-        its models, and a model that is being replaced is read in the next poll.
+        A model that cannot be read keeps its entry in `former`: its repository may be unreachable for a moment, or the
+        model may be being replaced.
         """
         names, unreadable = await self._find()
         now = {}
@@ -130,7 +130,7 @@ class Repositories:
             try:
                 found = await asyncio.to_thread(model_folders.snapshot, Path(place) / name)
             except OSError as error:
-                _log.debug("model changed while it was read", model=name, reason=str(error))
+                _log.debug("model changed while its files were read", model=name, reason=str(error))
                 if name in former:
                     now[name] = former[name]
                 continue
@@ -151,11 +151,11 @@ class BadFileName(ValueError):
 
 
 class UploadedModels:
-    """Models whose files came with the load request, each in a repository of its own: SERIAL/MODEL/VERSION/FILE.
+    """Models whose files were sent with the load request, each in a separate repository: SERIAL/MODEL/VERSION/FILE.
 
     Args:
         folder: the directory
-        is_adopted: keep its content, which the previous version serves; otherwise it is emptied
+        is_adopted: whether to keep the folder's content, which is still served after an upgrade; otherwise it is emptied
     """
 
     def __init__(self, folder: Path, *, is_adopted: bool = False) -> None:
@@ -168,11 +168,11 @@ class UploadedModels:
         self._serial = itertools.count(last + 1)
 
     def write(self, model: str, files: Mapping[str, bytes]) -> Path:
-        """Write a model's files; return the repository that contains only this model.
+        """Write a model's files. Return the repository that contains only this model.
 
         Raises:
             BadFileName: a name is not allowed.
-            OSError: they cannot be written.
+            OSError: the files cannot be written.
         """
         inside = {relative_path(name): content for name, content in files.items()}
         if "/" in model or model in ("", ".", ".."):
@@ -189,16 +189,16 @@ class UploadedModels:
         return repository
 
     def remove(self, repository: Path | None) -> None:
-        """Remove a repository that `write` returned; None is ignored."""
+        """Remove a repository created by `write`. Ignore None."""
         if repository is not None:
             shutil.rmtree(repository, ignore_errors=True)
 
 
 def relative_path(name: str) -> PurePosixPath:
-    """Return the path within a model's folder for a file name.
+    """Convert a file name of a load request to a path within the model's folder.
 
     Raises:
-        BadFileName: it lacks the prefix "file:", or leads out of the folder.
+        BadFileName: the name lacks the prefix "file:", or leads out of the folder.
 
     Example:
         >>> str(relative_path("file:1/model.py"))

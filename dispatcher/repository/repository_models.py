@@ -1,7 +1,7 @@
-"""Loads, unloads and reloads the models of the configured repositories at run time.
+"""The models of the configured repositories: loads, unloads and reloads.
 
-tritonserver has a single repository, the daemon's own. A model that it serves itself is linked into that repository;
-one whose backend it lacks is registered like any callable, but not persisted, since its folder persists it.
+tritonserver has a single repository, the daemon's own. A model that it serves itself is linked into that repository.
+A model whose backend it lacks is registered like any callable, but not persisted, since its folder persists it.
 Repositories in a cloud (s3://, gs://, as://) and their models are handled by tritonserver alone.
 """
 
@@ -63,7 +63,7 @@ class RepositoryModels:
         is_adopted: bool = False,
         events: Events = LOG_ONLY,
     ) -> None:
-        """Initialize. `is_adopted`: the previous version has loaded models; `adopt` follows."""
+        """Create the object. With `is_adopted`, `adopt` must be called next with the models from before an upgrade."""
         self._config = config
         self._events = events
         self._models = models
@@ -99,7 +99,7 @@ class RepositoryModels:
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """Load the models according to the control mode; with "poll", keep polling. `index` reports failures."""
+        """Load the models according to the control mode. In mode "poll", keep polling. `index` shows failures."""
         polls = self._config.model_control_mode == "poll"
         if polls:
             # Before the loads, which may take minutes: changes during them are loaded afterwards.
@@ -125,7 +125,7 @@ class RepositoryModels:
         self._registry.changes.notify()
 
     async def reload_all(self) -> None:
-        """Load the models that tritonserver itself serves again, after it restarted."""
+        """Load the models that tritonserver itself serves into a restarted tritonserver."""
         self._former = {
             name: (one.state, one.reason, one.server_exits)
             for name, one in self.records.items()
@@ -157,7 +157,7 @@ class RepositoryModels:
         self._registry.changes.notify()
 
     async def _load_missing(self, name: str) -> bool:
-        """Load a model into a restarted tritonserver; return False if it exited during the load."""
+        """Load a model into a restarted tritonserver. Return False if tritonserver exited during the load."""
         record = self.records.of(name)
         async with record.lock:
             if not record.needs_reload:
@@ -187,9 +187,9 @@ class RepositoryModels:
         self._config = config
 
     async def stop(self) -> None:
-        """Unload the models that tritonserver itself serves; return when requests in progress have been answered.
+        """Unload the models that tritonserver itself serves.
 
-        Waits at most for the grace period.
+        Return when the requests in progress have been answered, or after the grace period.
         """
         leaving = {
             name for name, record in self.records.items() if record.served_by == TRITONSERVER
@@ -206,7 +206,7 @@ class RepositoryModels:
             await asyncio.sleep(_POLL_INTERVAL_S)  # tritonserver does not notify
 
     def problems(self) -> list[str]:
-        """Return which repositories cannot be read and why, one sentence each."""
+        """Return one sentence for each repository that cannot be read, with the reason."""
         return self._places.problems()
 
     # ── an upgrade of the daemon ─────────────────────────────────────────────────────────────────
@@ -217,12 +217,12 @@ class RepositoryModels:
         return self.tried and not any(one.lock.locked() for one in self.records.values())
 
     def hand_over(self) -> RepositoriesState:
-        """Return the state for the next version of the daemon; `is_quiescent` must hold."""
+        """Return the state to hand over in an upgrade. Must be quiescent."""
         python = self._python.is_there or self._needs_python  # it may be in progress
         return RepositoriesState(self.records.hand_over(), python, self.watch.hand_over())
 
     def adopt(self, state: RepositoriesState) -> None:
-        """Adopt the models that the previous version loaded; those of workers are registered already."""
+        """Restore the models from before an upgrade. Those served by workers are registered already."""
         self.records.adopt(state.models)
         self.watch.adopt(state.seen)
         self._needs_python = state.python
@@ -244,12 +244,12 @@ class RepositoryModels:
         Args:
             name: name of the model
             config: a configuration that overrides the one in its folder
-            files: the complete content of its folder ("file:1/model.onnx"), used until it is unloaded or loaded without
-                files
-            parent_ensembles: the ensembles that it is a step of
+            files: the complete content of its folder, by name ("file:1/model.onnx"); used until the model is unloaded or
+                loaded without files
+            parent_ensembles: the ensembles of which it is a step
 
         Raises:
-            RemoteFailure: the model does not exist or cannot be served; a previous one keeps serving.
+            RemoteFailure: the model does not exist or cannot be served. A previous one keeps serving.
         """
         # A registered model keeps its name if it can be restored.
         await self._registry.restoring.until_attempted(name)
@@ -300,10 +300,10 @@ class RepositoryModels:
         _log.info("repository model loaded", model=name, served_by=record.served_by)
 
     async def unload(self, name: str) -> None:
-        """Stop serving a model; requests in progress are answered.
+        """Stop serving a model. Requests in progress are answered.
 
         Raises:
-            RemoteFailure: it is not served from a repository.
+            RemoteFailure: no loaded repository model has this name.
         """
         await self._server.placed.wait()
         record = self._served(name)
@@ -346,7 +346,7 @@ class RepositoryModels:
         ]
 
     async def names(self) -> dict[str, str]:
-        """Return name -> repository; files that came with a request have the lowest precedence."""
+        """Return the repository of each model, by name. Files sent with a load request have the lowest precedence."""
         found = await self._places.names()
         for name, record in self.records.items():
             if record.uploaded is not None:
@@ -356,7 +356,7 @@ class RepositoryModels:
     # ── internals ────────────────────────────────────────────────────────────────────────────────
 
     def _served(self, name: str) -> ModelRecord:
-        """Return the record of a model served from a repository; raises RemoteFailure if it is not."""
+        """Return the record of a loaded repository model; raises RemoteFailure if there is none."""
         record = self.records.get(name)
         if record is None or not record.served_by:
             raise RemoteFailure(
@@ -381,7 +381,7 @@ class RepositoryModels:
             _log.error("tritonserver refused to unload a model", model=name, reason=failure.text)
 
     async def _load_steps(self, model: FoundModel, *, parent_ensembles: Sequence[str]) -> None:
-        """Load the steps of an ensemble that are not served. tritonserver reports steps that no repository has.
+        """Load the steps of an ensemble that are not served yet. tritonserver reports those that no repository has.
 
         Raises:
             UnservableModel: a step cannot be loaded.
@@ -418,7 +418,7 @@ class RepositoryModels:
                 ) from failure
 
     async def _follow(self, changed: list[str], removed: list[str]) -> None:
-        """Load models that have appeared or changed in the repositories; unload removed ones."""
+        """Load models that were added or changed in the repositories, and unload removed ones."""
         ensembles = await self._places.ensembles(await self._places.names()) if changed else {}
         await self._load_queue.reload(changed, ensembles)
         for name in removed:

@@ -1,4 +1,4 @@
-"""Watches the files of model repositories, for the control mode "poll"."""
+"""Watches for changes of repository models: of their files, and by tritonserver's clients."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Follow = Callable[[list[str], list[str]], Awaitable[None]]
 
 
 class FileWatch:
-    """Polls all files and reports the models that have changed since the last poll.
+    """Polls the files of all repositories, and reports the models that have changed since the last poll.
 
     Args:
         places: the repositories
         interval_s: polling interval, in seconds
-        follow: called with the changes
+        follow: awaited with the changed and the removed models
     """
 
     def __init__(self, places: Repositories, interval_s: float, follow: Follow) -> None:
@@ -42,7 +42,7 @@ class FileWatch:
         self._may_poll.set()
 
     async def begin(self) -> None:
-        """Take the first snapshot, unless one was adopted; `run` reports changes from then on."""
+        """Take the first snapshot, unless one was adopted. `run` reports the changes since then."""
         if self._seen is None:
             self._seen = await self._places.snapshots({})
 
@@ -57,7 +57,7 @@ class FileWatch:
                 _log.exception("internal error: model repositories were not polled")
 
     async def _poll(self, seen: Mapping[str, ModelSnapshot]) -> dict[str, ModelSnapshot]:
-        """Report the changes since `seen`; return the current snapshot."""
+        """Report the changes since the snapshot `seen`. Return the current snapshot."""
         now = await self._places.snapshots(seen)
         changed = [name for name in now if now[name] != seen.get(name)]
         await self._follow(changed, [name for name in seen if name not in now])
@@ -66,7 +66,7 @@ class FileWatch:
     # ── an upgrade of the daemon ─────────────────────────────────────────────────────────────────
 
     def hold(self) -> None:
-        """Suspend polling until `release`, or until the next version resumes it."""
+        """Suspend polling until `release` is called or an upgrade is done."""
         self._may_poll.clear()
 
     def release(self) -> None:
@@ -74,7 +74,7 @@ class FileWatch:
         self._may_poll.set()
 
     def hand_over(self) -> SeenFiles:
-        """Return the last snapshot, for the next version of the daemon."""
+        """Return the last snapshot to hand over in an upgrade."""
         return {
             name: (
                 one.place,
@@ -85,7 +85,7 @@ class FileWatch:
         }
 
     def adopt(self, seen: SeenFiles) -> None:
-        """Continue from the snapshot of the previous version."""
+        """Continue with the snapshot from before an upgrade."""
         self._seen = {
             name: ModelSnapshot(
                 place,
@@ -107,7 +107,7 @@ _MAX_DELAY_S = 1.0
 
 
 class IndexWatch:
-    """Compares the known state of all models with tritonserver's index."""
+    """Polls tritonserver's index to detect the models that its clients have loaded or unloaded."""
 
     def __init__(self, server: TritonServer, served: ServedModels, records: ModelRecords) -> None:
         self._server = server
@@ -121,7 +121,7 @@ class IndexWatch:
             await self.poll_once()
 
     async def poll_once(self) -> None:
-        """Compare now. Skip this if tritonserver does not answer in time."""
+        """Query tritonserver's index once and update the models' states, unless it does not answer in time."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._poll(), _MAX_DELAY_S)
 

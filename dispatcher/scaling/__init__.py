@@ -1,6 +1,6 @@
-"""Scaling: the autoscaler and the memory budget, which change models by themselves.
+"""Scaling: the autoscaler and the memory budget, which change models without a request.
 
-Each has its rules as pure functions (`policy`, `memory_policy`), and a loop that measures and carries them out
+The rules of both are pure functions (`policy`, `memory_policy`). A loop measures, and applies the rules
 (`autoscaler`, `memory_budget`). The rules import nothing of the dispatcher; the loops may import telemetry and the
 packages below it.
 """

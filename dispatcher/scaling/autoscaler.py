@@ -1,9 +1,9 @@
-"""The autoscaler: a loop that samples the load of models, decides, and scales them.
+"""The autoscaler: a loop that samples the load of models and scales them.
 
     statistics pages ─────┬──▶ samples ──▶ policy.decide: how many instances each model should have
     tritonserver's queue ─┘           └──▶ policy.share_out: how many the machine has resources for ──▶ BackgroundChanges
 
-It reads shared memory and /proc, and queries tritonserver's metrics while a model is busy; no batch waits for it. Each
+It reads shared memory and /proc, and queries tritonserver's metrics while a model is busy. No batch waits for it. Each
 decision is emitted as an event with its figures, and shown by `status`.
 """
 
@@ -56,14 +56,14 @@ _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class ResourceUse(NamedTuple):
-    """The resources used by a model's worker processes: total CPU seconds so far, average bytes of memory per process."""
+    """Resources used by a model's worker processes: CPU seconds in total, and average bytes of memory per process."""
 
     cpu_s: float
     memory: int
 
 
 class _ScaledModel:
-    """One autoscaled registration, with its samples and measured cost."""
+    """An autoscaled registration, with its samples and the measured cost of an instance."""
 
     def __init__(self, registration: Registration, rules: messages.Autoscale) -> None:
         self.registration = registration
@@ -80,7 +80,7 @@ class _ScaledModel:
         self._before: tuple[float, Counts, ResourceUse] | None = None
 
     def add_sample(self, at: float, counts: Counts, use: ResourceUse, queued: int = 0) -> None:
-        """Add a sample of the load since the last call; `queued` requests are waiting in tritonserver."""
+        """Add a sample of the load since the last call, while `queued` requests wait in tritonserver."""
         before, self._before = self._before, (at, counts, use)
         if before is None or at <= before[0]:
             return
@@ -117,7 +117,7 @@ class _ScaledModel:
         self.cost = Cost(cpus, memory or self.cost.memory)
 
     def want(self, at: float) -> Want:
-        """Decide how many instances it wants, and return that with its current state."""
+        """Decide how many instances the model wants, and return this with its current state."""
         spec = self.registration.spec
         now = wanted = self.registration.instances
         load = 0.0
@@ -133,17 +133,17 @@ class _ScaledModel:
 
     @property
     def may_suspend(self) -> bool:
-        """Whether it is not resuming and runs no batch, including batches that the samples have not counted yet."""
+        """Whether the model can be suspended: it is not resuming, and no batch is running, even one not sampled yet."""
         pool = self.registration.pool
         return not pool.suspension.resuming and not pool.busy
 
     def idle_s(self, at: float) -> float:
-        """Return the time since its last request, in seconds."""
+        """Return the time since the model's last request, in seconds."""
         since = self.window.idle_since
         return 0.0 if since is None else at - since
 
     def text(self) -> str:
-        """Describe its current scaling for users."""
+        """Describe the current scaling of the model for users."""
         rules, registration = self.rules, self.registration
         text = f"{rules.least} to {rules.most} instances, now {registration.instances}"
         if registration.pool.suspension.suspended:
@@ -158,12 +158,12 @@ class _ScaledModel:
 
 
 class Autoscaler:
-    """Scales all models with `autoscale` according to their load.
+    """The autoscaler of all models that are registered with `autoscale`.
 
     Args:
         registry: The models.
         counts: Returns the work done by the workers of a model.
-        resource_use: Returns the resources that they use.
+        resource_use: Returns the resources that the workers of a model use.
         resources: Returns the resources of the machine.
         queued: Returns the number of requests in tritonserver's queues, by model.
     """
@@ -185,7 +185,7 @@ class Autoscaler:
         self._models: dict[str, _ScaledModel] = {}
 
     async def run(self) -> None:
-        """Sample, decide and scale periodically until cancelled."""
+        """Sample the load and scale models periodically, until cancelled."""
         try:
             while True:
                 await asyncio.sleep(_TICK_S)
@@ -199,7 +199,7 @@ class Autoscaler:
                     one.change_task.cancel()
 
     async def _queued(self) -> Mapping[str, int]:
-        """Return the number of requests waiting in tritonserver, by model. Do not query it if all models are idle."""
+        """Return the number of requests waiting in tritonserver, by model. Skip the query if all models are idle."""
         resuming = any(one.pool.suspension.resuming for one in self._registry.served)
         if self.queued is None or not (
             resuming or any(not one.is_idle for one in self._models.values())
@@ -213,7 +213,7 @@ class Autoscaler:
         return queued
 
     def tick(self, queued: Mapping[str, int]) -> None:
-        """Sample, decide and scale once; `queued` is the number of requests waiting in tritonserver, by model."""
+        """Sample the load and scale models once. `queued` has the number of waiting requests in tritonserver, by model."""
         self._update_models()
         if not self._models:
             return
@@ -230,7 +230,7 @@ class Autoscaler:
             self._apply(one, grants[one.registration.spec.name])
 
     def _update_models(self) -> None:
-        """Keep the autoscaled models that are served now, and forget the others."""
+        """Update the list of autoscaled models: add newly served ones, remove those no longer served."""
         models: dict[str, _ScaledModel] = {}
         for registration in self._registry.served:
             rules = registration.spec.autoscale
@@ -292,7 +292,7 @@ class Autoscaler:
 
 
 async def queued_at(url: Callable[[], str]) -> Mapping[str, int]:
-    """Return the number of requests waiting in tritonserver's queues, by model, if it answers in time."""
+    """Return the number of requests waiting in tritonserver's queues, by model."""
     from pytriton.dispatcher.telemetry.metrics import triton_metrics
 
     where = partial(triton_metrics.waiting_at, url())
@@ -308,7 +308,7 @@ def resource_use_of(registration: Registration) -> ResourceUse:
 
 
 def machine_resources() -> MachineResources:
-    """Return the resources of this machine, or of the part of it that the daemon may use."""
+    """Return the resources that the daemon may use: those of the machine, or of its part of it."""
     free = linux.available_memory()
     return MachineResources(usable_cpus(), int(free * (1 - _RESERVE)))
 

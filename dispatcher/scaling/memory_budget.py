@@ -1,14 +1,14 @@
-"""The memory budget: a loop that measures workers, grants memory claims, and suspends idle models to make room.
+"""The memory budget: a loop that measures workers, grants memory claims, and suspends idle models for them.
 
     memory of workers ──▶ accounts ──▶ memory_policy.plan ──▶ grant claims
     (/proc, GPUs)                                         └─▶ suspend models (BackgroundChanges)
 
-A pool claims memory for its workers before it starts them (`workers/memory_account.py`). The pure rules are in
-`memory_policy.py`. This loop measures, and carries out what they decide: twice a second, every 50 ms while a claim waits,
-and at once when an account changes. In each step it
+A pool claims memory for its workers before it starts them (`workers/memory_account.py`). The rules are pure functions
+in `memory_policy.py`. This loop applies them twice a second, every 50 ms while a claim waits, and at once when an
+account changes. In each step it
 
 1. records the measured sizes of all workers in the accounts of their pools,
-2. refuses claims that no suspension could satisfy, after a few seconds,
+2. refuses claims that no suspension can satisfy, after a few seconds,
 3. grants the claims for which there is memory, and
 4. suspends idle models, in background tasks, so that no model waits for another one to stop.
 
@@ -66,7 +66,7 @@ _REFUSE_AFTER_S = 5.0
 _WRITE_INTERVAL_S = 5.0
 #: Interval between measurements of GPU memory, which cost some CPU time.
 _GPU_INTERVAL_S = 1.0
-#: Prefix of the keys of prestarted workers, which share a namespace with those of models.
+#: Prefix of the keys of prestarted workers, to distinguish them from the keys of models.
 _PRESTARTED = "prestarted "
 
 #: Returns the private host memory and the GPU memory of a process, by its pid.
@@ -74,7 +74,7 @@ MemoryOf = Callable[[int], Size]
 
 
 class _ModelUse:
-    """The observed use of one model.
+    """The observed use of a model.
 
     Attributes:
         at: Time of its last request or load.
@@ -87,7 +87,7 @@ class _ModelUse:
         self._mark: object = None
 
     def update(self, registration: Registration, now: float) -> bool:
-        """Record its current use; return whether the model is idle. A newly loaded model is not idle yet."""
+        """Record whether the model is in use now. Return whether it is idle; a newly loaded model is not."""
         pool = registration.pool
         answered = pool.answered_if_idle()
         mark = (answered, pool.can_serve)
@@ -104,17 +104,17 @@ class _ModelUse:
 
 
 class MemoryBudget:
-    """Updates the memory accounts with measurements, and grants or refuses claims.
+    """The loop that updates memory accounts with measurements, and grants or refuses claims.
 
     Args:
         registry: The models and the accounts of their pools.
         size_store: Persistent store of known sizes.
-        suspend_any_idle_model: Whether models may be suspended that have not opted in.
+        suspend_any_idle_model: Whether any idle model may be suspended, not only those that have opted in.
         shared: Returns the mappings that workers share, by digest.
 
     Attributes:
-        memory: Returns the memory of a process.
-        gpu: Bytes of GPU memory by pid, as far as known.
+        memory: Measures the memory of a process.
+        gpu: Bytes of GPU memory by pid, where known.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class MemoryBudget:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Measure and decide, periodically and whenever an account changes, until cancelled."""
+        """Run a step periodically and whenever an account changes, until cancelled."""
         if not self._accounts.limits:
             return
         if any(kind != MEMORY for kind in self._accounts.limits):
@@ -162,7 +162,7 @@ class MemoryBudget:
                 task.cancel()
 
     def step(self) -> None:
-        """Measure, grant claims and suspend models once."""
+        """Measure workers, grant claims and suspend models once."""
         now = asyncio.get_running_loop().time()
         self._measure()
         free = self.free()
@@ -195,12 +195,12 @@ class MemoryBudget:
                 await asyncio.to_thread(self._size_store.write, sizes)
 
     def close(self) -> None:
-        """Persist the known sizes after all models have stopped."""
+        """Persist the known sizes. Called after all models have stopped."""
         if self._accounts.limits and self._size_store.lacks(self._accounts.sizes):
             self._size_store.write(self._accounts.sizes)
 
     def _mark_deferred(self) -> None:
-        """Mark the claims that were not granted, and wake the tasks that wait for this (`until_deferred`)."""
+        """Mark the claims that were not granted, and notify the tasks in `until_deferred`."""
         new = [one for one in self._accounts.waiting if not one.is_deferred]
         for one in new:
             one.is_deferred = True
@@ -217,7 +217,7 @@ class MemoryBudget:
     def _refuse_unreachable(
         self, holders: Sequence[MemoryHolder], free: Amounts, coming: Amounts, now: float
     ) -> None:
-        """Handle claims that can never be granted: lower estimated sizes first, and refuse the claim after a while."""
+        """Lower the estimates of claims that can never be granted; after some seconds, refuse the claims."""
         for claim, one in zip(self._claims(), list(self._accounts.waiting)):
             if now - max(one.since, one.checked_at) < _CHECK_INTERVAL_S:
                 continue
@@ -235,7 +235,7 @@ class MemoryBudget:
                 one.account.refuse(one)
 
     def _may_change(self, waiting: PendingClaim) -> bool:
-        """Whether other models may soon free memory without being suspended for this claim."""
+        """Return whether other models may soon free memory without being suspended for this claim."""
         others = [one for one in self._accounts.open_accounts if one is not waiting.account]
         ending = any(one.state == "stopping" for one in self._registry.served.keys.values())
         return ending or bool(self._suspending) or any(one.is_changing for one in others)
@@ -243,7 +243,7 @@ class MemoryBudget:
     # ── measurements ─────────────────────────────────────────────────────────────────────────────
 
     def free(self) -> dict[str, int]:
-        """Return the unused part of each budget; negative if it is exceeded."""
+        """Return the unused part of each budget in bytes; negative if the budget is exceeded."""
         used = self.used()
         return {kind: limit - used[kind] for kind, limit in self._accounts.limits.items()}
 
@@ -255,7 +255,7 @@ class MemoryBudget:
         return used
 
     def available(self, machine: MachineResources) -> MachineResources:
-        """Return the resources for more instances: of the machine, limited by the budgets with idle models suspended."""
+        """Limit the machine's resources to what the budgets would leave if all idle models were suspended."""
         if not self._accounts.limits:
             return machine
         now = asyncio.get_running_loop().time()
@@ -381,7 +381,7 @@ class MemoryBudget:
             await asyncio.sleep(_GPU_INTERVAL_S)
 
     def _memory_of(self, pid: int) -> Size:
-        """Return the private memory of a process."""
+        """Return the private memory of a process in bytes."""
         seen = memory_of(pid)
         own = 0 if seen is None else max(0, seen.resident - seen.shared)
         return Size(own, self.gpu.get(pid, 0))

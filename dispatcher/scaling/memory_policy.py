@@ -1,13 +1,13 @@
-"""The rules of the memory budget: which models may load, and which ones are suspended for them. Pure functions.
+"""The rules of the memory budget, as pure functions: which models may load, and which are suspended for them.
 
 - Claims are considered in order of arrival. A claim that fits into the free memory is granted.
-- Otherwise the models that are idle and may be suspended are suspended, the least recently used first, until there is
-  enough. If not even that would be enough, none is suspended and the claim waits.
-- Later claims may overtake a waiting one, but only for `PATIENCE_S`. After that, all freed memory is reserved for it.
-  So it is granted eventually, however large it is, unless it would not fit even with every other model suspended.
+- Otherwise idle models that may be suspended are suspended, the least recently used first, until the claim fits. If it
+  would not fit even then, none is suspended and the claim waits.
+- Later claims may overtake a waiting one for `PATIENCE_S`. After that, all freed memory is reserved for it. So a claim
+  of any size is granted eventually, unless it would not fit even if every other model were suspended.
 - Grants never exceed the budget. If a loaded model grows beyond it, idle models are suspended.
 
-`plan` applies these rules once; `scaling/memory_budget.py` calls it with measurements, and carries the plan out.
+`plan` applies these rules once. `scaling/memory_budget.py` calls it with measurements, and carries the plan out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Amounts = Mapping[str, int]
 
 
 class Size(NamedTuple):
-    """The memory of one worker in bytes: host memory, and memory on each GPU that it uses."""
+    """Memory of one worker in bytes: host memory, and memory on each GPU that it uses."""
 
     memory: int = 0
     gpu: int = 0
@@ -47,13 +47,13 @@ class Size(NamedTuple):
 
 
 class KnownSize(msgspec.Struct, frozen=True):
-    """The size of one registration's workers when they were last loaded. Persisted, and handed over in an upgrade.
+    """Size of a registration's workers at their last load. Persisted, and handed over in an upgrade.
 
     Attributes:
         registration: Identifies the registration among others of the same model name.
         memory: Bytes of host memory of one worker.
         gpu: Bytes of one worker on each of its GPUs.
-        shared: Mappings that the workers shared, digest -> bytes.
+        shared: Mappings that the workers shared: digest -> bytes.
         lived: Whether a worker has been observed from its load to its exit.
     """
 
@@ -65,13 +65,13 @@ class KnownSize(msgspec.Struct, frozen=True):
 
 
 class Claim(NamedTuple):
-    """A model's claim for memory to load.
+    """A model's claim for the memory that it needs to load.
 
     Attributes:
         key: Key of the claim.
         needs: Memory that it needs.
         since: When it was made, in seconds of a monotonic clock.
-        of: Key of the holder that claims more; "" if the model holds nothing yet.
+        of: Key of the holder that makes the claim; "" if the model holds no memory yet.
     """
 
     key: str
@@ -81,14 +81,14 @@ class Claim(NamedTuple):
 
 
 class MemoryHolder(NamedTuple):
-    """A model that has workers.
+    """A model that holds memory, because it has workers.
 
     Attributes:
         key: Key of the holder.
         frees: Memory that is freed when it is suspended.
         used_at: Time of its last request or load.
-        idle: Whether it could be suspended now: it is allowed to be suspended and runs no requests.
-        suspendable: Whether it is allowed to be suspended at all.
+        idle: Whether it can be suspended now: it is allowed to be, and runs no requests.
+        suspendable: Whether it may ever be suspended.
     """
 
     key: str
@@ -99,11 +99,11 @@ class MemoryHolder(NamedTuple):
 
 
 class MemoryPlan(NamedTuple):
-    """The next steps: which claims are granted, and which models are suspended for which claims.
+    """A plan: claims to grant, and models to suspend for other claims.
 
     Attributes:
         granted: Keys of the granted claims.
-        suspend: Key of a holder -> key of the claim that it is suspended for, or "" if the budget is exceeded.
+        suspend: For each holder to suspend, the key of the claim that needs its memory; "" if the budget is exceeded.
     """
 
     granted: Sequence[str]
@@ -123,7 +123,7 @@ def plan(
         claims: Pending claims, oldest first.
         holders: Models that have workers and are not being suspended already.
         free: Unused part of each budget; negative if it is exceeded. Resources that are not listed are not bounded.
-        coming: Memory that will be freed by models that are being suspended.
+        coming: Memory that models being suspended will free.
         now: Current time by the clock of the claims.
     """
     left = _FreeMemory(free, coming)
@@ -164,13 +164,13 @@ def plan(
 def is_in_reach(
     claim: Claim, holders: Iterable[MemoryHolder], free: Amounts, coming: Amounts
 ) -> bool:
-    """Return whether suspending every model that may be suspended would free enough memory for a claim; see `plan`."""
+    """Return whether a claim fits if every model that may be suspended is. The arguments are those of `plan`."""
     needs = {kind: count for kind, count in claim.needs.items() if kind in free}
     return _FreeMemory(free, coming).reaches(needs, _suspendable_for(claim, holders))
 
 
 def shortage(claim: Claim, holders: Collection[MemoryHolder], *, is_in_reach: bool) -> str:
-    """Explain which models hold the memory that a claim needs, and what would help, in a sentence."""
+    """Return a sentence that names the models holding the memory that a claim needs, and says what would help."""
     others = [
         one
         for one in holders
@@ -195,19 +195,19 @@ def shortage(claim: Claim, holders: Collection[MemoryHolder], *, is_in_reach: bo
 
 
 def _names(keys: Iterable[str]) -> str:
-    """Format the model names of some keys, such as "a, b, 3 more"."""
+    """Return the model names of some keys as text, such as "a, b, 3 more"."""
     names = sorted({key.partition("#")[0] for key in keys})
     more = [f"{len(names) - _MAX_NAMED} more"] if len(names) > _MAX_NAMED else []
     return ", ".join([*names[:_MAX_NAMED], *more])
 
 
 def _suspendable_for(claim: Claim, holders: Iterable[MemoryHolder]) -> list[MemoryHolder]:
-    """Return the models that may be suspended for a claim now or later. A model is not suspended for its own claim."""
+    """Return the models that may be suspended for a claim, now or later: all suspendable ones but the claim's own."""
     return [one for one in holders if one.idle or (one.suspendable and one.key != claim.of)]
 
 
 class _FreeMemory:
-    """The remaining budget during planning: free now, and after models that are being suspended have freed theirs."""
+    """The remaining budget during planning: memory that is free now, and memory that suspended models will free."""
 
     def __init__(self, free: Amounts, coming: Amounts) -> None:
         self._free = dict(free)
@@ -220,7 +220,7 @@ class _FreeMemory:
         return all(count <= 0 or count <= self._free[kind] for kind, count in needs.items())
 
     def reaches(self, needs: Amounts, suspended: Collection[MemoryHolder]) -> bool:
-        """Return whether the memory suffices once these models are also suspended."""
+        """Return whether the memory suffices if these models are suspended, too."""
         return all(
             count <= 0
             or count <= self.soon(kind) + sum(max(0, one.frees.get(kind, 0)) for one in suspended)
@@ -237,7 +237,7 @@ class _FreeMemory:
                 self._coming[kind] += max(0, count)
 
     def reserve(self, needs: Amounts) -> None:
-        """Reserve memory so that later claims do not get it: first free memory, then memory about to be freed."""
+        """Reserve memory that later claims must not get: first free memory, then memory about to be freed."""
         for kind, count in needs.items():
             now = min(max(0, self._free[kind]), count)
             self._free[kind] -= now
@@ -245,11 +245,11 @@ class _FreeMemory:
 
 
 def estimate(known: Collection[int], payload: int, budget: int) -> int:
-    """Estimate the memory of a worker of a model that was never loaded. The estimate is deliberately high.
+    """Return a deliberately high estimate of a worker's memory, for a model that was never loaded.
 
     Args:
         known: Bytes per worker of the other models.
-        payload: Bytes of the pickled callable, which exist twice while it loads.
+        payload: Bytes of the pickled callable. While it loads, they are in memory twice.
         budget: The budget of all models in bytes. The estimate never exceeds it.
     """
     usual = min(max(known, default=budget), round(budget * _USUAL_SHARE))
@@ -257,7 +257,7 @@ def estimate(known: Collection[int], payload: int, budget: int) -> int:
 
 
 def added(*amounts: Amounts) -> dict[str, int]:
-    """Return the sum of the amounts for each resource."""
+    """Return the sum of several amounts, for each resource."""
     total: dict[str, int] = {}
     for one in amounts:
         for kind, count in one.items():
@@ -266,23 +266,23 @@ def added(*amounts: Amounts) -> dict[str, int]:
 
 
 def size_text(count: float) -> str:
-    """Format a number of bytes for messages, such as "512 MiB"."""
+    """Return a number of bytes as text, such as "512 MiB"."""
     mib = count / (1 << 20)
     return f"{mib / 1024:,.2f} GiB" if abs(mib) >= 10240 else f"{mib:,.0f} MiB"
 
 
 def resource_text(kind: str) -> str:
-    """Return the name of a resource for messages."""
+    """Return the name of a resource in texts, such as "memory"."""
     return kind if kind == MEMORY else f"memory of GPU {kind}"
 
 
 def setting_text(kind: str) -> str:
-    """Return the setting that limits a resource, for messages."""
+    """Return the name of the setting that limits a resource."""
     return "memory_budget" if kind == MEMORY else f"gpu_memory_budget of GPU {kind}"
 
 
 def amounts_text(amounts: Amounts) -> str:
-    """Format amounts for messages, such as "512 MiB of memory"."""
+    """Return amounts as text, such as "512 MiB of memory"."""
     texts = [
         f"{size_text(count)} of {resource_text(kind)}" for kind, count in amounts.items() if count
     ]

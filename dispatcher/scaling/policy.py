@@ -1,17 +1,17 @@
-"""The autoscaling policy: how many instances a model should have for its load, and how many the machine allows.
+"""The autoscaling policy, as pure functions: how many instances a model needs, and how many the machine allows.
 
-Pure functions. `decide` looks at the load of one model:
+`decide` looks at the load of one model:
 
     up     the load over `up_after_s`, and that of the newest sample, need more instances than there are
     down   no period of `up_after_s` within `down_after_s` would have needed all current instances
     zero   there was no request for `idle_after_s`
 
-The load is measured in instances: the busy ones, plus those needed to drain the queue within `up_after_s`. The right
-number of instances is the load divided by `target`. Scaling down leaves some slack below the target, so that the same
-load does not scale the model up again.
+The unit of the load is an instance: the busy ones, plus those needed to drain the queue within `up_after_s`. A model
+needs its load divided by `target`. Scaling down leaves some slack below the target, so that the same load does not
+scale the model up again.
 
-`share_out` divides a machine that cannot run all the instances that models want: each gets its minimum first, then one
-instance at a time goes to the model with the fewest in proportion to its weight, as long as CPUs and memory last.
+`share_out` divides a machine that cannot run all wanted instances: each model gets its minimum; after that, one
+instance at a time goes to the model with the fewest in proportion to its weight, until CPUs or memory are used up.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ROUNDING = 1e-9
 
 
 class Decision(NamedTuple):
-    """How many instances a model should have, and why.
+    """A decision about the number of instances of a model.
 
     Attributes:
         instances: Number of instances.
-        why: "steady", "load", "saturated", "quiet", "idle" or "bounds".
-        load: Number of instances that the load would keep permanently busy.
+        why: The reason: "steady", "load", "saturated", "quiet", "idle" or "bounds".
+        load: Number of instances that the load keeps permanently busy.
         stats: The figures behind the decision.
     """
 
@@ -51,7 +51,7 @@ class Decision(NamedTuple):
     stats: SampleStats
 
     def text(self, now: int) -> str:
-        """Describe the decision; `now` is the current number of instances."""
+        """Describe the decision. `now` is the current number of instances."""
         stats = self.stats
         figures = (
             f"load {self.load:.1f} instances, busy {stats.share:.0%}, {stats.waiting:.1f} batches waiting, queue "
@@ -126,7 +126,7 @@ def _round_up(instances: float) -> int:
 
 
 def _load(rules: Autoscale, stats: SampleStats) -> float:
-    """Return the instances needed for the current load plus draining the queue on time.
+    """Return the number of instances needed for the current load and for draining the queue in time.
 
     Waiting batches need at most one instance each, however long they take.
     """
@@ -168,8 +168,8 @@ class Sample(NamedTuple):
         waiting: Average number of requests in Triton's queue.
         requests: Number of requests that workers started.
         batches: Number of batches that workers started.
-        queued_s: Total time that the answered requests had waited in Triton's queue.
-        computed_s: Total time that they took to compute.
+        queued_s: Total time that the answered requests waited in Triton's queue.
+        computed_s: Total compute time of the answered requests.
     """
 
     at: float
@@ -275,7 +275,7 @@ _SUM_ROUNDING = 1e-6
 
 
 class Cost(NamedTuple):
-    """The measured resources of one instance of a model; 0 if not known yet.
+    """Measured resources of one instance of a model; 0 while unknown.
 
     Attributes:
         cpus: CPUs that it uses while it is busy.
@@ -289,14 +289,14 @@ class Cost(NamedTuple):
 
 
 class Want(NamedTuple):
-    """The instances that a model has and wants.
+    """The current and wanted number of instances of a model, with what is needed to divide the machine.
 
     Attributes:
         model: Name of the model.
         now: Current number of instances.
         wanted: Number of instances that its load needs.
         least: Minimum number of instances.
-        load: Number of instances that it keeps busy.
+        load: Number of instances that its load keeps busy.
         weight: Its share relative to a model of weight 1.
         cost: Resources of each instance.
         gpus: GPUs of the instances, used in turn; empty if it uses none.
@@ -312,7 +312,7 @@ class Want(NamedTuple):
     gpus: Sequence[str] = ()
 
     def cpus(self, instances: int) -> float:
-        """Return the CPUs used by this many instances. Idle instances use none."""
+        """Return the CPUs that `instances` instances use. Idle instances use none."""
         return min(float(instances), self.load) * self.cost.cpus
 
     def gpu(self, instance: int) -> str | None:
@@ -321,10 +321,10 @@ class Want(NamedTuple):
 
 
 class MachineResources(NamedTuple):
-    """The resources of a machine, or of the part of it that this process may use.
+    """Resources of a machine, or of the part of it that this process may use.
 
     Attributes:
-        cpus: Total number of CPUs, busy or not, as processes share them.
+        cpus: Number of CPUs, including busy ones, since processes share them.
         memory: Bytes of host memory that are free now; None if unknown.
         gpu_memory: Bytes that are free now on each known GPU.
     """
@@ -335,7 +335,7 @@ class MachineResources(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The number of instances that a model gets; `limit` describes the resource that prevents more, "" if none does."""
+    """Number of instances that a model gets. `limit` describes the resource that prevents more; "" if none does."""
 
     instances: int
     limit: str = ""
@@ -344,8 +344,8 @@ class Grant(NamedTuple):
 def share_out(wants: Sequence[Want], machine: MachineResources) -> dict[str, Grant]:
     """Return the grant of each model.
 
-    A model does not lose instances only because other processes fill the machine. It loses those that it no longer
-    wants, and those that another model needs for its fair share.
+    A model loses the instances that it does not want any more, and those that another model needs for its fair share,
+    but none because other processes fill the machine.
     """
     left = _FreeResources(wants, machine)
     current = {want.model: want.now for want in wants}
@@ -377,10 +377,10 @@ def share_out(wants: Sequence[Want], machine: MachineResources) -> dict[str, Gra
 
 
 class _FreeResources:
-    """The remaining resources of a machine while instances are handed out.
+    """The remaining resources of a machine while instances are allocated.
 
-    The resources of running instances are handed out again. If other processes use resources too, the sum may exceed
-    what the machine has. Then running instances stay, as stopping them gains nothing, but none is added.
+    The resources of running instances are allocated again. With other processes on the machine, the sum may exceed its
+    resources: running instances then stay, since stopping them gains nothing, but none is added.
     """
 
     def __init__(self, wants: Sequence[Want], machine: MachineResources) -> None:
@@ -396,7 +396,7 @@ class _FreeResources:
                     self._gpu_memory[gpu] += want.cost.gpu_memory
 
     def take(self, want: Want, instance: int) -> None:
-        """Take the resources of one more instance of a model."""
+        """Allocate the resources of one more instance of a model."""
         self._cpus -= want.cpus(instance + 1) - want.cpus(instance)
         if self._memory is not None:
             self._memory -= want.cost.memory
@@ -405,7 +405,7 @@ class _FreeResources:
             self._gpu_memory[gpu] -= want.cost.gpu_memory
 
     def lacks(self, want: Want, instance: int) -> str:
-        """Describe the resource that is insufficient for one more instance of a model; "" if none is."""
+        """Describe the resource that one more instance of a model lacks; "" if there is enough of each."""
         cost, gpu = want.cost, want.gpu(instance)
         more = want.cpus(instance + 1) - want.cpus(instance)
         exists = instance < want.now

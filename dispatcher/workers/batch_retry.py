@@ -98,7 +98,7 @@ class BatchRetry:
         return verdict
 
     def _is_poison(self, lost: messages.LaneLost) -> bool:
-        """Return whether a batch is blamed for its lost workers: from the second one on, or later if batches overlapped."""
+        """Return whether a batch is blamed for its lost workers: from the second on, or later if batches overlapped."""
         worker = self._workers.get(lost.worker)
         reading = None if worker is None else worker.reading()
         overlapped = (
@@ -135,7 +135,7 @@ class BatchRetry:
         return self._on_hang(worker, overdue, what)
 
     def _has_answered(self, stats: StatsReading, read_s: float) -> bool:
-        """Return whether a worker has finished the batch that it read `read_s` seconds ago, so that its response is lost."""
+        """Return whether a worker has finished a batch that it read `read_s` seconds ago: the response is lost."""
         if read_s == 0:  # first report: the response may still be on its way
             return False
         if stats.begun == stats.answered:

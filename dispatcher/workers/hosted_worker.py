@@ -170,7 +170,7 @@ _USE_PROCESSES = 'Use isolation="process", the default, or run it'
 class Registrant:
     """A process that registered a model with isolation="thread" and runs the model's workers.
 
-    The dispatcher can neither start nor stop this process. It asks the process to run workers, and watches for its exit.
+    The dispatcher can neither start nor stop this process. It asks it to run workers, and watches for its exit.
 
     Attributes:
         pid: Process id.

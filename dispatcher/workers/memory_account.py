@@ -8,9 +8,9 @@ A pool acquires memory before it starts workers, and waits until its claim is gr
 measures workers, records their sizes in the accounts, and grants or refuses claims by the rules of
 `scaling/memory_policy.py`. Without a budget, all claims are granted at once.
 
-The size of a worker is the declared size or the one measured after the last load, whichever is larger, and at least what
-its workers hold now. Until it is known, it is estimated (`memory_policy.estimate`). Known sizes survive a restart of the
-daemon (`KnownSize`).
+The size of a worker is the declared size or the one measured after the last load, whichever is larger, and at least
+what its workers hold now. Until it is known, it is estimated (`memory_policy.estimate`). Known sizes survive a restart
+of the daemon (`KnownSize`).
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ class Account:
         waiting.done.set_exception(self._shortage_failure(waiting))
 
     def begin_stop(self, staying: int) -> Amounts:
-        """Mark all but `staying` workers as stopping. Return their memory; pass it to `finish_stop` after they exited."""
+        """Mark all but `staying` workers as stopping. Return their memory, for `finish_stop` once they have exited."""
         leaving = self._size_of_slots(staying, self.granted)
         self.granted = min(self.granted, staying)
         self._stopping.append(leaving)

@@ -185,7 +185,7 @@ class Pool:
         await self._notify(None)
 
     async def suspend(self, idle_s: float, grace_s: float, why: str = "") -> None:
-        """Suspend the model after `idle_s` idle seconds: stop all workers except standby workers until the next batch."""
+        """Suspend the model after `idle_s` idle seconds: stop all but the standby workers until the next batch."""
         instances, staying = self._instances, self._staying_workers
         leaving = instances.supervisors[staying:]
         if self._resume_task is not None:
@@ -219,7 +219,7 @@ class Pool:
             self.suspension.finish_resume()
 
     def hold(self) -> None:
-        """Keep a suspended model suspended until `suspension.held` is cleared. Cancel a resume that waits for memory."""
+        """Keep the model suspended until `suspension.held` is cleared. Cancel a resume that waits for memory."""
         self.suspension.held = True
         if self.suspension.lacks_room and self._resume_task is not None:
             self._resume_task.cancel()
@@ -404,9 +404,9 @@ class Pool:
         return self._instances.infos(self.proxies.lanes_of)
 
     async def record_readiness(self, worker: Worker, *, ready: bool, why: str) -> None:
-        """Record a change of the model's `is_ready`. Move the proxies of an instance that is not ready to other workers.
+        """Record a change of the model's `is_ready`. Move the proxies of an instance that is not ready.
 
-        They move after their current batch. If there is no other worker, the instance keeps serving until Triton
+        They move to other workers after their current batch. If there is no other worker, the instance keeps serving until Triton
         unloads the model.
         """
         worker.not_ready_reason = None if ready else why

@@ -18,7 +18,7 @@ class PrestartedWorkers:
     """The prestarted workers of all models. The memory account of a pool identifies its worker.
 
     Attributes:
-        max_workers: Maximum number of prestarted workers. Beyond it, the worker of the longest-suspended model is stopped.
+        max_workers: Maximum number of workers. Beyond it, the worker of the longest-suspended model is stopped.
     """
 
     def __init__(self, max_workers: int) -> None:

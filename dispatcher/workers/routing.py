@@ -85,8 +85,8 @@ class ProxyRouter:
     ) -> messages.Attached:
         """Assign a worker to `proxy` and return it, waiting until one is ready.
 
-        If the model is suspended and the proxy has a batch, resume the model. Without a batch, return no worker; the proxy
-        asks again when it has one.
+        If the model is suspended, a proxy that has a batch resumes it. A proxy without a batch gets no worker, and asks
+        again when it has one.
 
         Args:
             proxy: Name of the proxy's instance.

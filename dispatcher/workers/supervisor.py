@@ -6,7 +6,7 @@ start ──▶ load ──▶ serve ──▶ exited ──▶ back-off ──�
 
 - If a worker exits during a batch, the batch is blamed (batch_retry.py), and the next worker starts at once.
 - Any other exit, or a failure to load, counts against the instance. The first restart is immediate; each further
-  consecutive failure doubles the delay (`RestartPolicy`). Three in a row are a crash loop, which `status` and the events
+  consecutive failure doubles the delay (`RestartPolicy`). Three in a row are a crash loop, which `status` and events
   report. A worker that answers a batch, or serves for a minute, resets the count (`Streak`).
 - If the first worker cannot be loaded, the registration fails. It is not retried.
 - A request to retry now ends a delay, even after the restart limit was reached (`ImmediateRetry`).
@@ -550,7 +550,7 @@ class Streak:
     """Consecutive worker exits of one instance.
 
     Attributes:
-        exits: Number of consecutive workers that exited before they answered a batch, including those that a batch crashed.
+        exits: Number of consecutive workers that exited without an answered batch, even if a batch crashed them.
         failures: Number of those exits that are blamed on the instance. Each one increases the delay.
         next_try_at: When the next worker starts, in the event loop's time; None outside a back-off delay.
     """

@@ -84,7 +84,7 @@ class Suspension:
         return "suspended since " + time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._at))
 
     def begin(self, idle_s: float, workers: int, why: str = "") -> None:
-        """Record that the model is suspended, after `idle_s` idle seconds or for the reason `why`. `workers` are stopped."""
+        """Record that the model is suspended after `idle_s` idle seconds, or for the reason `why`; `workers` stop."""
         self.suspended, self.resuming = True, False
         self._since, self._at = asyncio.get_running_loop().time(), time.time()
         self._events.emit(

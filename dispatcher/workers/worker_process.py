@@ -196,7 +196,7 @@ class WorkerProcess(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Answer the worker's hello with its model, unless it is prestarted. Raises the exceptions of `Worker.hello`."""
+        """Answer the worker's hello with its model, unless it is prestarted. Raises what `Worker.hello` raises."""
         await super().hello(peer, payloads_of)
         self._payloads_of = payloads_of
         if not self.parked:

@@ -106,7 +106,7 @@ class ModelInTriton:
         return (self.machine.state, self._loads)
 
     def sync_with_index(self, loaded: bool) -> None:
-        """Update the state from Triton's index. If it contradicts the daemon's last action, a client has changed the model."""
+        """Update the state from Triton's index: on a contradiction to the daemon's last action, a client changed it."""
         if loaded == self.ready:
             return
         self.machine.change(ModelState.READY if loaded else ModelState.UNLOADED)

@@ -302,7 +302,7 @@ class Restorer:
 
     @property
     def unfinished(self) -> str | None:
-        """The first model that is queued or being restored, including lazy ones that were requested; None if there is none."""
+        """The first model that is queued or being restored, including requested lazy ones; None if there is none."""
         return next((name for name in self._queued if self.is_restoring(name)), None)
 
     @property

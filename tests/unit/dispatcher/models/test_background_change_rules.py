@@ -47,7 +47,7 @@ class Model:
     def __init__(self, name: str) -> None:
         self.spec = model_spec(name, instances=2, autoscale=messages.Autoscale(0, 8))
         self.ready = self.is_quiescent = True
-        self.in_triton = SimpleNamespace(is_out=False)
+        self.in_triton = SimpleNamespace(is_unloaded_by_daemon=False)
         self.pool = Pool()
         self.done: list[str] = []
         self.fails: RemoteFailure | None = None

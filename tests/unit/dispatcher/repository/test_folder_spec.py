@@ -112,7 +112,7 @@ def test_a_group_on_gpus_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_known_count", lambda: 0)
     monkeypatch.setattr(gpus, "_count", lambda: 0)
     for group in ({"kind": "KIND_GPU"}, {"kind": "KIND_GPU", "gpus": [0]}):
-        with pytest.raises(UnservableModel, match=r"KIND_GPU asks for GPU 0: this machine has no"):
+        with pytest.raises(UnservableModel, match=r"KIND_GPU requests GPU 0: this machine has no"):
             instance_groups({"instance_group": [group]})
     monkeypatch.setattr(gpus, "_known_count", lambda: None)  # only CUDA knows
     assert instance_groups({"instance_group": [{"kind": "KIND_GPU"}]}) == (1, ["0"])

@@ -41,7 +41,7 @@ class Model:
     def mark(self) -> object:
         return self.marked
 
-    def seen(self, loaded: bool) -> None:
+    def sync_with_index(self, loaded: bool) -> None:
         self.reported.append(loaded)
 
 
@@ -49,7 +49,7 @@ class Records(list[Model]):
     """Of a repository's models."""
 
     def marks(self) -> list[Any]:
-        return [(one.mark, one.marked, one.seen, one.name) for one in self]
+        return [(one.mark, one.marked, one.sync_with_index, one.name) for one in self]
 
 
 class Watched:
