@@ -104,7 +104,7 @@ class RegistrationHandlers:
                 )
             except BaseException:
                 if registrant is not None and self.registry.served.hosts(registrant):
-                    registrant.give_up()  # too late to undo the registration itself: it has the name, and its threads end
+                    registrant.give_up()  # too late to undo the registration, which already serves: its threads end
                 elif registrant is not None:
                     await registrant.release("its registration failed")
                 raise
@@ -156,7 +156,7 @@ class RegistrationHandlers:
     ) -> messages.AnyMessage:
         """Return registrations in a form that another daemon can serve."""
         registrations = self.registry.served.declared(message.names)
-        # In a thread: hashing a large payload takes a while the first time.
+        # In a thread, because hashing a large payload for the first time takes long.
         return await asyncio.to_thread(
             describe_registrations,
             registrations,

@@ -66,7 +66,7 @@ class ReadinessController:
         return (
             f"tritonserver reports not ready, since models could not be loaded: "
             f"{', '.join(failed[:_MAX_NAMED])}{more}. `pytriton-daemon explain {failed[0]}` shows why; with the "
-            "setting readiness = all_attempted they would not count"
+            "setting readiness = all_attempted they are ignored"
         )
 
     async def withdraw(self) -> None:

@@ -96,7 +96,7 @@ def run(
     Args:
         config: its settings
         on_ready: called with the status once models can be registered
-        owner: the process that the daemon exits with
+        owner: the process whose exit ends the daemon
         origin: why it starts, and the state that it takes over
 
     Raises:

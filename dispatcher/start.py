@@ -31,8 +31,8 @@ def spawn(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
         config: its settings
         output: file that receives its output until it has log files
     """
-    # If a service manager started this process, that does not apply to the daemon, which outlives it: do not pass
-    # the notification socket and the watchdog on.
+    # The daemon outlives this process: do not pass it the notification socket and the watchdog of a service manager
+    # that started this process.
     process = subprocess.Popen(
         [sys.executable, "-m", "pytriton.dispatcher", "--config-json", "-"],
         stdin=subprocess.PIPE,

@@ -81,17 +81,17 @@ def check_autoscale(spec: messages.ModelSpec, rules: messages.Autoscale, *, call
     why = ""
     times = (rules.up_after_s, rules.down_after_s, rules.idle_after_s)
     if not 0 <= rules.least <= rules.most <= MAX_WORKERS or not rules.most:
-        why = f"from {rules.least} to {rules.most}: both must be 0 to {MAX_WORKERS}, the smaller one first"
+        why = f"from {rules.least} to {rules.most}: both bounds must be 0 to {MAX_WORKERS}, the smaller one first"
     elif not all(0 < seconds < math.inf for seconds in times):
-        why = "its times must be above 0 seconds"
+        why = "up_after_s, down_after_s and idle_after_s must be above 0"
     elif not (0 < rules.target <= 1 and 0 < rules.weight < math.inf and rules.concurrency >= 1):
-        why = "target has to be above 0 and at most 1, weight above 0, concurrency at least 1"
+        why = "target must be above 0 and at most 1, weight above 0, and concurrency at least 1"
     elif callables > 1:
-        why = "a list has one callable per instance; register a single callable"
+        why = "a list has one callable for each instance; register a single callable"
     elif "sequence_batching" in spec.config:
         why = "a sequence is bound to one instance, which cannot be stopped; set a fixed number"
     elif spec.isolation == "thread":
-        why = "threads share the process that registered them; use isolation='process'"
+        why = "its workers are threads of the process that registered it; use isolation='process'"
     if why:
         raise RemoteFailure(ErrorKind.INVALID, f"{what}: {why}")
 
@@ -101,7 +101,7 @@ def why_it_cannot_suspend(spec: messages.ModelSpec) -> str:
     if "sequence_batching" in spec.config:
         return "a sequence is bound to one instance, which cannot be stopped"
     if spec.isolation == "thread":
-        return "threads share the process that registered them"
+        return "its workers are threads of the process that registered it"
     return ""
 
 

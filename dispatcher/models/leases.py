@@ -167,5 +167,5 @@ def _key(one: Registration | Entry) -> str:
 def _not_found(name: str) -> RemoteFailure:
     return RemoteFailure(
         ErrorKind.NOT_FOUND,
-        f"model {name[:200]!r} is not (or no longer) registered under this lease: it was rolled back, or another client has changed it",
+        f"model {name[:200]!r} has no such lease: it was rolled back, or another client has changed it",
     )

@@ -131,7 +131,7 @@ class Registration:
             return None
         if complete.is_complete(spec.config):
             return (
-                "its file has changed since it was loaded, and has other inputs or outputs now. Load it again: "
+                "its file has changed since it was loaded, and now has other inputs or outputs. Load it again: "
                 f"pytriton-daemon repository load {spec.name}"
             )
         if not complete.is_complete(completed.config):
@@ -283,7 +283,8 @@ class Registration:
         A cancellation takes effect only while workers load.
 
         Raises:
-            RemoteFailure: the model cannot be scaled so, or a new worker or Triton failed. The change was undone.
+            RemoteFailure: the model cannot have this number of instances, or a new worker or Triton failed. The change
+                was undone.
         """
         new = self._declared.scaled(instances, autoscale)
         await self.pool.grow(new, report)
@@ -297,9 +298,9 @@ class Registration:
             self._declared.keep_proxies()
             self.spec, self._in_doubt = new, True
             if new.instances != old.instances and not self._declared.is_bound_to_proxies:
-                # If only the count changes, Triton 2.51 adds or ends instances in place, and waits for them. An
-                # instance checks whether it should begin or end only when the model's queue is empty: we have seen 100
-                # s. A fresh load has a queue of its own; workers notice only that their lanes change.
+                # If only the count changes, Triton 2.51 adds or removes instances in place, and waits for them. It
+                # does so only when the model's queue is empty, which has taken 100 s. A fresh load gets a new queue,
+                # and workers only see their lanes change.
                 self.in_triton.request_new_proxies()
             try:
                 if self.ready:

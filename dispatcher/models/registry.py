@@ -215,9 +215,7 @@ class Registry:
         self.check_open(name, "rolled back")
         still()
         if self._former(name) is not former:
-            text = (
-                f"model {name} was replaced by another client in the meantime; check, and try again"
-            )
+            text = f"another client has replaced model {name} meanwhile. Check it, and try again"
             raise RemoteFailure(ErrorKind.EXISTS, text)
         if previous is None:
             text = f"model {name} has not been replaced since it was first registered: there is nothing to roll back to"
@@ -270,7 +268,7 @@ class Registry:
                 stopping.
         """
         still()
-        if self.stopping:  # all persisted models come back at the next start
+        if self.stopping:  # the next start restores all persisted models
             self.check_open(name, "unregistered")
         await self._server.placed.wait()
         await self.restoring.cancel(name)
@@ -287,7 +285,7 @@ class Registry:
             self.restoring.forget(name)
             await self._store.remove(name)
         elif self.restoring.knows(name):
-            # A registration that replaces it has the name reserved. Deleting the model before that is settled would
+            # A registration that replaces it has reserved the name. Deleting the model before that one is done would
             # leave a file that cannot be unregistered, and that the next start restores.
             with self._deployer.reservations.reserve(name):
                 self.restoring.forget(name)
@@ -322,8 +320,8 @@ class Registry:
         With `autoscale`, the model follows its load from now on, and `instances` is ignored.
 
         Raises:
-            RemoteFailure: the model is unknown or cannot be scaled so, a new worker failed and the change was undone, or
-                an instance that had lost its worker did not get one.
+            RemoteFailure: the model is unknown or cannot have this number of instances, a new worker failed and the
+                change was undone, or an instance that had lost its worker did not get one.
         """
         await self._until_served(name, "scaled", report)
         registration = self.served.by_name(name)
@@ -355,9 +353,7 @@ class Registry:
             try:
                 await registration.retry_now(report)
             except RemoteFailure as failure:
-                text = (
-                    f"model {name} now has {instances} instances, but {failure.text}; it is retried"
-                )
+                text = f"model {name} now has {instances} instances, but {failure.text}. The daemon retries"
                 raise RemoteFailure(failure.kind, text, failure.traceback) from failure
 
     async def amend(

@@ -1,4 +1,4 @@
-"""The table of registrations: serving ones by name, and all of them, also starting and stopping ones, by key."""
+"""The table of registrations: serving ones by name; by key, also those that are starting or stopping."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ class ServedModels:
             why = self._restoring.error(name)
             if why is not None:
                 text = (
-                    f"model {name!r} is not served: it could not be restored ({why}). It is retried at the next "
-                    "start; register it again, roll it back, or unregister it."
+                    f"model {name!r} is not served: it could not be restored ({why}). The next start "
+                    "retries it. Register it again, roll it back, or unregister it."
                 )
             elif self._restoring.is_restoring(name):
                 text = f"model {name!r} is not served yet: it is being restored"
             elif own_repository.is_linked(self._models, name):
                 text = (
-                    f"model {name!r} has no workers: it is one of a model repository, and tritonserver itself serves "
+                    f"model {name!r} has no workers: it is a repository model, and tritonserver itself serves "
                     f"it (pytriton-daemon repository unload {name})"
                 )
             raise RemoteFailure(ErrorKind.NOT_FOUND, text) from None

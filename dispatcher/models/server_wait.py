@@ -1,4 +1,4 @@
-"""Waits of a request: until tritonserver is up, or until a model is restored.
+"""Waiting on behalf of a request: until tritonserver is up, or until a model is restored.
 
 Boot scripts register models as soon as the control socket exists. This saves each of them a retry loop.
 """
@@ -21,7 +21,7 @@ Report = Callable[[messages.Progress], Awaitable[None]]
 
 
 class ServerWait:
-    """The waits of one request, at most `limit_s` seconds in total. Its client gets the reason.
+    """Waits on behalf of one request, at most `limit_s` seconds in total, and reports the reason to its client.
 
     Args:
         what: the beginning of the timeout error, such as "model m was not registered"
@@ -79,7 +79,7 @@ class ServerWait:
         if left_s <= 0:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
-                f"{self._what}: it waited {self._limit_s:g} s, and {why}. pytriton-daemon status shows the "
+                f"{self._what}: timed out after {self._limit_s:g} s, since {why}. pytriton-daemon status shows the "
                 "progress",
             )
         await self._report(messages.Progress("waiting", f"waiting: {why}"))

@@ -91,8 +91,8 @@ def read_model(folder: Path) -> FoundModel:
         raise UnservableModel(f"model {folder.name}: {error}") from error
     if config.get("name", folder.name) != folder.name:
         raise UnservableModel(
-            f"model {folder.name}: {file} says that its name is {config['name']!r}; folder and name must "
-            "agree, or leave the name out"
+            f"model {folder.name}: {file} names the model {config['name']!r}. Use the name of the folder, or "
+            "remove `name`"
         )
     return FoundModel(folder.name, folder, config, versions)
 
@@ -152,10 +152,10 @@ def why_not_workers(model: FoundModel, python_backend_models: Sequence[str]) -> 
     if model.name in python_backend_models or "*" in python_backend_models:
         return "the setting python_backend_model names it"
     if model.config.get("model_repository_agents"):
-        return "its model_repository_agents work on its folder, which only tritonserver itself does"
+        return "only tritonserver itself runs its model_repository_agents"
     places = [model.folder, *(model.folder / str(version) for version in model.versions)]
     if any((place / _BATCH_STRATEGY).exists() for place in places):
-        return f"tritonserver looks for its {_BATCH_STRATEGY} in its folder"
+        return f"only tritonserver itself uses the {_BATCH_STRATEGY} in its folder"
     return None
 
 
@@ -164,8 +164,8 @@ def feature_workers_lack(model: FoundModel) -> str | None:
     forced = model.config.get("parameters", {}).get("FORCE_CPU_ONLY_INPUT_TENSORS", {})
     if str(forced.get("string_value", "")).lower() == "no":
         return (
-            "it takes inputs in GPU memory (FORCE_CPU_ONLY_INPUT_TENSORS: no), and workers pass them in "
-            f"CPU memory; tritonserver's own python backend serves it with python_backend_model = [{model.name!r}]"
+            "it takes inputs in GPU memory (FORCE_CPU_ONLY_INPUT_TENSORS: no), but workers pass inputs in CPU memory. "
+            f"To serve it with tritonserver's own python backend, set python_backend_model = [{model.name!r}]"
         )
     return None
 

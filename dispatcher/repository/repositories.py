@@ -176,7 +176,9 @@ class UploadedModels:
         """
         inside = {relative_path(name): content for name, content in files.items()}
         if "/" in model or model in ("", ".", ".."):
-            raise BadFileName(f"{model!r} is not a valid name for a model with its own files")
+            raise BadFileName(
+                f"{model!r} is not a valid name for a model whose files are sent with the request"
+            )
         repository = self._folder / str(next(self._serial))
         try:
             for path, content in inside.items():

@@ -117,7 +117,7 @@ class _ScaledModel:
         self.cost = Cost(cpus, memory or self.cost.memory)
 
     def want(self, at: float) -> Want:
-        """Decide how many instances the model wants, and return this with its current state."""
+        """Return how many instances the model wants, with its current number and the cost of one."""
         spec = self.registration.spec
         now = wanted = self.registration.instances
         load = 0.0
@@ -308,7 +308,7 @@ def resource_use_of(registration: Registration) -> ResourceUse:
 
 
 def machine_resources() -> MachineResources:
-    """Return the resources that the daemon may use: those of the machine, or of its part of it."""
+    """Return the resources of the machine, within the limits that apply to the daemon."""
     free = linux.available_memory()
     return MachineResources(usable_cpus(), int(free * (1 - _RESERVE)))
 

@@ -164,7 +164,7 @@ def plan(
 def is_in_reach(
     claim: Claim, holders: Iterable[MemoryHolder], free: Amounts, coming: Amounts
 ) -> bool:
-    """Return whether a claim fits if every model that may be suspended is. The arguments are those of `plan`."""
+    """Return whether a claim would fit if all suspendable models were suspended. See `plan` for the arguments."""
     needs = {kind: count for kind, count in claim.needs.items() if kind in free}
     return _FreeMemory(free, coming).reaches(needs, _suspendable_for(claim, holders))
 
@@ -186,8 +186,8 @@ def shortage(claim: Claim, holders: Collection[MemoryHolder], *, is_in_reach: bo
     if is_in_reach:
         return f"{' and '.join(reasons) or 'others are loading'}; try again later"
     ways = (
-        "raise the budget, allow idle models to be suspended (suspend_any_idle_model = true for all; instances=(0, 1) or lazy=True of one), "
-        "or say what they need (memory_request=)"
+        "raise the budget, allow idle models to be suspended (suspend_any_idle_model = true, or instances=(0, 1) or lazy=True "
+        "for one model), or declare their sizes (memory_request=)"
     )
     return (
         f"{' and '.join(reasons) or 'no model can free as much'}, so waiting does not help: {ways}"

@@ -169,7 +169,7 @@ class BatchRetry:
             return Verdict("retry")
         text = (
             f"model {self.spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
-            f"replaced; what it was doing is in its log: pytriton-daemon logs {self.spec.name}"
+            f"replaced; the stacks of its threads are in its log: pytriton-daemon logs {self.spec.name}"
         )
         verdict = self._fail(overdue, text, _MAX_HANGS)
         self._counters.poison += overdue.lost_workers > 0

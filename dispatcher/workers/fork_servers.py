@@ -139,7 +139,7 @@ class ForkServers:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether no fork server is being stopped. While held, also whether all of them have exited."""
+        """Whether no fork server is being stopped and, while held, none is running."""
         return not self._ending and not (self._held and self._servers)
 
     async def hold(self) -> None:

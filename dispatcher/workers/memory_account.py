@@ -242,8 +242,8 @@ class Account:
             each = self._minimum_size.memory if kind == MEMORY else self._minimum_size.gpu
             what = size_text(needed) if count == 1 else f"{count} x {size_text(each)}"
             if count > 1 and shared and kind == MEMORY:
-                what += f", plus {size_text(shared)} that they share,"
-            text = f"model {spec.name} needs {what} of {setting_text(kind)}, which is {size_text(limit)} for all models"
+                what += f", plus {size_text(shared)} that they share"
+            text = f"model {spec.name} needs {what}, but {setting_text(kind)} is {size_text(limit)} for all models"
             self._report_refusal(text, needed, limit)
             raise RemoteFailure(ErrorKind.INVALID, text)
 
@@ -399,7 +399,7 @@ class Account:
         text = (
             f"model {name} needs {size_text(needed)} of {setting_text(kind)}, but only {size_text(free)} of "
             f"{size_text(limits.get(kind, 0))} were free for {waited_s:.0f} s: "
-            f"{waiting.shortage or 'all others are busy, or may not be suspended; try again later'}"
+            f"{waiting.shortage or 'all other models are busy or may not be suspended; try again later'}"
         )
         self._report_refusal(text, needed, limits.get(kind, 0))
         return RemoteFailure(ErrorKind.UNAVAILABLE, text)

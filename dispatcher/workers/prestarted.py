@@ -35,7 +35,7 @@ class PrestartedWorkers:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether no prestarted worker is being stopped. While held, also whether all have exited."""
+        """Whether no prestarted worker is being stopped and, while held, none is left."""
         return not self._stopping and not (self._held and self._workers)
 
     async def hold(self) -> None:

@@ -81,7 +81,7 @@ class ModelInTriton:
 
     @property
     def ready(self) -> bool:
-        """Whether tritonserver has loaded the model, or loads it when it is up again."""
+        """Whether tritonserver has loaded the model, or will load it when it is up again."""
         return self.machine.state is ModelState.READY
 
     @property

@@ -141,7 +141,7 @@ class RegistrationStore:
             return await asyncio.to_thread(self._store.previous, name)
 
     async def is_first(self, name: str) -> bool:
-        """Return whether a model has replaced nothing."""
+        """Return whether a model has replaced no earlier registration."""
         with _as_failure():
             return await asyncio.to_thread(self._store.is_first, name)
 

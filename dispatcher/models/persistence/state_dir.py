@@ -180,7 +180,7 @@ class Store:
         return entry
 
     def is_first(self, name: str) -> bool:
-        """Return whether a persisted model has replaced nothing.
+        """Return whether a persisted model has replaced no earlier registration.
 
         Raises:
             StoreError: its file cannot be read.

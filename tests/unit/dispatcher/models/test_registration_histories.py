@@ -292,7 +292,7 @@ def test_tritonserver_is_waited_for_in_time(sim: SimulatedDaemon) -> None:
     assert request.answer is None
     assert {one.text for one in request.progress} == {"waiting: tritonserver is being started"}
     sim.advance(600.0)
-    assert "it waited 600 s, and tritonserver is being started" in request.failure
+    assert "timed out after 600 s, since tritonserver is being started" in request.failure
     assert sim.workers == []
 
 

@@ -102,7 +102,7 @@ def test_there_is_a_limit() -> None:
     with pytest.raises(RemoteFailure) as caught:
         asyncio.run(main())
     assert caught.value.kind is ErrorKind.UNAVAILABLE
-    assert "it waited 0.01 s, and tritonserver is being started" in str(caught.value)
+    assert "timed out after 0.01 s, since tritonserver is being started" in str(caught.value)
 
 
 @pytest.mark.parametrize("fails", [False, True])

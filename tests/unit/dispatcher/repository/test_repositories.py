@@ -170,7 +170,7 @@ def test_a_file_outside_the_folder_is_refused_and_nothing_written(
 
 @pytest.mark.parametrize("model", ["", ".", "..", "a/b"])
 def test_a_name_that_is_not_a_folder_name_is_refused(model: str, tmp_path: Path) -> None:
-    with pytest.raises(BadFileName, match="is not a valid name for a model with its own files"):
+    with pytest.raises(BadFileName, match="is not a valid name for a model whose files are sent"):
         UploadedModels(tmp_path / "given").write(model, {"file:1/model.py": b""})
 
 

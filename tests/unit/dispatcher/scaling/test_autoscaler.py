@@ -207,11 +207,11 @@ def test_devices_are_used_in_turn_however_often_it_is_scaled(
 @pytest.mark.parametrize(
     ("rules", "payloads", "words"),
     [
-        (messages.Autoscale(0, 0), 1, "from 0 to 0: both must be 0 to 1024"),
+        (messages.Autoscale(0, 0), 1, "from 0 to 0: both bounds must be 0 to 1024"),
         (messages.Autoscale(3, 2), 1, "from 3 to 2"),
         (messages.Autoscale(1, 5000), 1, "from 1 to 5000"),
-        (messages.Autoscale(1, 2, target=0.0), 1, "target has to be above 0"),
-        (messages.Autoscale(1, 2, up_after_s=float("nan")), 1, "its times must be"),
+        (messages.Autoscale(1, 2, target=0.0), 1, "target must be above 0"),
+        (messages.Autoscale(1, 2, up_after_s=float("nan")), 1, "idle_after_s must be above 0"),
         (messages.Autoscale(1, 2, weight=-1.0), 1, "weight above 0"),
         (messages.Autoscale(2, 3), 2, "a list has one callable per instance"),
     ],
@@ -230,7 +230,7 @@ def test_bounds_that_are_wrong_are_refused(
     ("more", "words"),
     [
         ({"config": {"sequence_batching": {}}}, "a sequence is bound to one instance"),
-        ({"isolation": "thread"}, "threads share the process"),
+        ({"isolation": "thread"}, "its workers are threads of the process"),
     ],
 )
 def test_models_that_cannot_follow_their_load(more: dict[str, Any], words: str) -> None:

@@ -134,7 +134,7 @@ def test_a_model_larger_than_the_budget_is_refused_with_its_size(daemon: Budgete
         assert isinstance(answer, messages.Failure)
         assert answer.kind == "invalid"
         assert (
-            "model a needs 3 x 400 MiB of memory_budget, which is 1,000 MiB for all models"
+            "model a needs 3 x 400 MiB, but memory_budget is 1,000 MiB for all models"
             in answer.text
         )
         assert daemon.sim.is_clean("a")
@@ -153,9 +153,8 @@ def test_a_model_that_turned_out_too_large_is_refused_from_then_on(daemon: Budge
     assert daemon.event("suspended", "a").reason.startswith("the budget is exceeded")
     batch = daemon.batch("a")
     daemon.sim.advance(0.1)
-    assert (
-        "model a needs 1,100 MiB of memory_budget, which is 1,000 MiB for all models"
-        in failure_of(batch)
+    assert "model a needs 1,100 MiB, but memory_budget is 1,000 MiB for all models" in failure_of(
+        batch
     )
     assert daemon.state("a") == "suspended"
     daemon.served("b")

@@ -101,7 +101,7 @@ def test_a_worker_larger_than_a_gpu_is_refused() -> None:
     with pytest.raises(RemoteFailure) as failure:
         account.check(account.spec, 1)
     assert failure.value.text == (
-        "model m needs 900 MiB of gpu_memory_budget of GPU 1, which is 800 MiB for all models"
+        "model m needs 900 MiB, but gpu_memory_budget of GPU 1 is 800 MiB for all models"
     )
 
 
@@ -130,7 +130,7 @@ def test_shared_memory_counts_once_when_checked() -> None:
     with pytest.raises(RemoteFailure) as failure:
         account.check(account.spec, 3)
     assert failure.value.text == (
-        "model m needs 3 x 200 MiB, plus 500 MiB that they share, of memory_budget, which is 1,000 MiB for all models"
+        "model m needs 3 x 200 MiB, plus 500 MiB that they share, but memory_budget is 1,000 MiB for all models"
     )
 
 
