@@ -213,7 +213,7 @@ def test_devices_are_used_in_turn_however_often_it_is_scaled(
         (messages.Autoscale(1, 2, target=0.0), 1, "target must be above 0"),
         (messages.Autoscale(1, 2, up_after_s=float("nan")), 1, "idle_after_s must be above 0"),
         (messages.Autoscale(1, 2, weight=-1.0), 1, "weight above 0"),
-        (messages.Autoscale(2, 3), 2, "a list has one callable per instance"),
+        (messages.Autoscale(2, 3), 2, "a list has one callable for each instance"),
     ],
 )
 def test_bounds_that_are_wrong_are_refused(
