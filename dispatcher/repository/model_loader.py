@@ -244,8 +244,8 @@ def cloud_failure(failure: RemoteFailure, backends: Path) -> RemoteFailure:
 # ── Loads many models: at the start, and when files have changed ──
 
 
-#: Maximum attempts for a model loaded alone. A model that crashes tritonserver fails earlier: see `ModelLoading`.
-_TRIES = 3
+#: Maximum attempts for a model loaded alone. A model that crashes tritonserver fails earlier, see `crashes_server` in model_records.py.
+_MAX_ATTEMPTS = 3
 
 
 class LoadQueue:
@@ -337,7 +337,7 @@ class LoadQueue:
                     change.cancel()
 
     async def _try_alone(self, name: str) -> None:
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             if await self._try(name):
                 return
         record = self._records.of(name)

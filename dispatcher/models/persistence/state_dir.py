@@ -9,7 +9,7 @@ Layout::
       sizes.json                 memory used by workers at their last load, see size_store.py
       set-aside/                 damaged files, moved here for inspection; other unusable files stay in place
 
-A file is one line of text, ``pytriton-registration 1 <sha256 of the rest>``, followed by MessagePack (`_Content`). It
+A file is one line of text, ``pytriton-registration 1 <sha256 of the rest>``, followed by MessagePack (`Entry`). It
 is written to a temporary name, synced and renamed, so that a crash leaves either the old or the new one. The daemon
 treats payloads as opaque bytes: only workers unpickle them.
 """
