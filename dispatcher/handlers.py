@@ -80,7 +80,7 @@ class RegistrationHandlers:
         check_protocol(message.protocol, "the client")
         check(message.spec, payloads)
         if message.spec.completed_by_workers:
-            text = f"model {message.spec.name}: only a model repository's configurations are completed by workers"
+            text = f"model {message.spec.name}: only repository models can set completed_by_workers"
             raise RemoteFailure(ErrorKind.INVALID, text)
         hosted = message.spec.isolation == "thread"
         pid = peer.sender.pid if message.ephemeral and not hosted else None
@@ -443,8 +443,7 @@ class WorkerHandlers:
             own = self.registry.served.worker(message.worker)[0].spec.name
             text = (
                 f"the calls wait for each other in a cycle and are deadlocked: a worker of {own} waits for "
-                f"{' and '.join(stuck)}, all workers of which wait for calls that wait for {own}. Break the cycle "
-                "of calls, or register more instances"
+                f"{' and '.join(stuck)}, whose workers all wait for {own}. Break the cycle, or register more instances"
             )
         return messages.StuckCalls(stuck, text)
 

@@ -372,7 +372,9 @@ class ControlServer:
         except RemoteFailure as failure:
             reply = messages.Failure(failure.kind.value, failure.text, failure.traceback)
         except Exception as error:
-            _log.exception("handler failed", message_type=type(message).__name__)
+            _log.exception(
+                "internal error: message handler failed", message_type=type(message).__name__
+            )
             text = f"internal error while handling {type(message).__name__}: {type(error).__name__}: {error}"
             reply = messages.Failure(ErrorKind.INTERNAL.value, text)
         outcome = reply.kind if isinstance(reply, messages.Failure) else "done"

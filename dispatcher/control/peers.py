@@ -145,8 +145,8 @@ class LocalGuard:
                 )
         elif not self._everybody and sender.uid not in self._allowed:
             raise MessageRefused(
-                f"user {sender.uid} may not control this daemon, only user {os.geteuid()} and root may. The daemon's "
-                "administrator can name a group of users who may: setting control_group"
+                f"user {sender.uid} may not control this daemon; only user {os.geteuid()} and root may. The setting "
+                "control_group of the daemon admits the members of a group"
             )
         return sender
 
