@@ -443,7 +443,8 @@ class WorkerHandlers:
             own = self.registry.served.worker(message.worker)[0].spec.name
             text = (
                 f"the calls wait for each other in a cycle and are deadlocked: a worker of {own} waits for "
-                f"{' and '.join(stuck)}, whose workers all wait for {own}. Break the cycle, or register more instances"
+                f"{' and '.join(stuck)}, whose workers all wait for {own}, directly or through other models. Break the cycle, "
+                "or register more instances"
             )
         return messages.StuckCalls(stuck, text)
 
