@@ -88,7 +88,7 @@ class Node(FakeDispatcher):
             return [refusal]
         there = self.leases.pop(message.name, None)
         if there is None or there.id != message.lease:
-            return [messages.Failure("not_found", "not registered under this lease")]
+            return [messages.Failure("not_found", "model m has no such lease")]
         if not message.keep:
             del self.models[message.name]
         return [messages.Done()]

@@ -48,14 +48,14 @@ class Node:
 
     def renew_lease(self, name: str, lease: str, share: float | None) -> None:
         if self.lease is None or self.forgets:
-            raise ModelNotFoundError("not registered under this lease")
+            raise ModelNotFoundError("model m has no such lease")
         assert share is not None
         self.lease = messages.Lease(lease, share=share)
 
     def end_lease(self, name: str, lease: str, *, keep: bool) -> None:
         self._log.append(("keep" if keep else "take back", self.name))
         if self.lease is None or self.lease.id != lease:
-            raise ModelNotFoundError("not registered under this lease")
+            raise ModelNotFoundError("model m has no such lease")
         self.lease, self.version = None, self.version if keep else "old"
 
     def metrics(self) -> messages.MetricsSnapshot:
@@ -195,7 +195,7 @@ def test_a_later_node_that_refuses_has_all_go_back(fleet: Fleet) -> None:
 
 def test_a_node_that_loses_the_new_version_rolls_back_all(fleet: Fleet) -> None:
     fleet.at[129.5] = lambda: setattr(fleet.nodes["0"], "forgets", True)
-    with pytest.raises(CanaryError, match="0 cannot be watched: not registered under this lease"):
+    with pytest.raises(CanaryError, match="0 cannot be watched: model m has no such lease"):
         fleet.roll_out()
     assert fleet.versions() == ["old"] * 10
 

@@ -48,7 +48,7 @@ def test_a_confirmed_registration_stays(sim: SimulatedDaemon, replaces: bool) ->
     sim.advance(100.0)
     assert payload(sim) == b"new"
     assert sim.persisted()["m"].spec.lease is None
-    assert "registered under this lease" in end(sim, keep=False).failure
+    assert "has no such lease" in end(sim, keep=False).failure
 
 
 @pytest.mark.parametrize("how", ["taken back", "forgotten"])
@@ -85,7 +85,7 @@ def test_time_starts_again_when_it_is_renewed(sim: SimulatedDaemon) -> None:
     assert payload(sim) == b"new"
     sim.advance(13.0)
     assert payload(sim) == b"old"
-    assert "registered under this lease" in renew(sim).failure
+    assert "has no such lease" in renew(sim).failure
 
 
 def test_time_begins_when_the_client_knows(sim: SimulatedDaemon) -> None:
@@ -112,8 +112,8 @@ def test_an_expiring_lease_cannot_be_confirmed_or_renewed(sim: SimulatedDaemon) 
     sim.server.end()
     sim.advance(12.0)
     assert not sim.server.ready
-    assert "registered under this lease" in end(sim, keep=True).failure
-    assert "registered under this lease" in renew(sim).failure
+    assert "has no such lease" in end(sim, keep=True).failure
+    assert "has no such lease" in renew(sim).failure
     asked = sim.client.ask(messages.EndLease("m", "one", False))
     sim.settle()
     assert asked.answer is None
@@ -194,11 +194,11 @@ def test_nobody_else_changes_or_ends_it(sim: SimulatedDaemon) -> None:
     sim.answered(other)
     assert "is provisional" in other.failure
     for keep in (True, False):
-        assert "registered under this lease" in end(sim, keep=keep, lease="two").failure
+        assert "has no such lease" in end(sim, keep=keep, lease="two").failure
     assert payload(sim) == b"new"
     sim.served(sim.client.ask(messages.Rollback("m")))  # that is a way out for people
     assert payload(sim) == b"old"
-    assert "registered under this lease" in end(sim, keep=True).failure
+    assert "has no such lease" in end(sim, keep=True).failure
 
 
 def test_a_start_of_the_daemon_does_not_make_it_stay(tmp_path: Path) -> None:
