@@ -590,7 +590,7 @@ class MetricsCollector:
     def _model_metrics(
         self, info: messages.ModelInfo, queue: Sequence[QueueMetrics]
     ) -> ModelMetrics:
-        counters = self._registry.served.counter_registry.served.get(info.name) or ModelCounters()
+        counters = self._registry.served.counter_registry.get(info.name) or ModelCounters()
         registration = self._registry.served.get(info.name)
         done = counters.done()
         spec = registration.spec if registration is not None else None

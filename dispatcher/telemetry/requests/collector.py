@@ -160,7 +160,7 @@ class RequestCollector:
         counter_registry = self._registry.served.counter_registry
         if not self._registry.stopping:  # access logs are kept when the daemon stops
             for name, known in list(self._models.items()):
-                if counter_registry.served.get(name) is not known.counters:
+                if counter_registry.get(name) is not known.counters:
                     log = self._models.pop(name).log
                     if log is not None:
                         self._put(_Deletion(log))
@@ -189,7 +189,7 @@ class RequestCollector:
         now = time.monotonic()
         model, counters = (
             self._models.get(name),
-            self._registry.served.counter_registry.served.get(name),
+            self._registry.served.counter_registry.get(name),
         )
         with self._lock:
             return messages.Requests(
@@ -228,7 +228,7 @@ class RequestCollector:
         size = job.size
         with self._lock:
             if self._pending_bytes + size > _MAX_PENDING_BYTES:
-                counters = self._registry.served.counter_registry.served.get(job.model)
+                counters = self._registry.served.counter_registry.get(job.model)
                 if counters is not None:
                     counters.records_left_out += len(job.messages)
                 return
@@ -281,7 +281,7 @@ class RequestCollector:
                     samples.add(one, now)
 
     def _count(self, job: _Job, count: int, *, written: bool) -> None:
-        counters = self._registry.served.counter_registry.served.get(job.model)
+        counters = self._registry.served.counter_registry.get(job.model)
         if counters is None or job.log is None:
             return
         if written:
