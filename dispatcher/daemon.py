@@ -236,7 +236,7 @@ class Daemon:
         services.status.phase = "stopping"
         services.notifier.stopping(services.status.for_service_manager().text)
 
-        # Stop the daemon's own changes of models.
+        # Stop the daemon's own changes to models.
         tasks.cancel("autoscaler", "memory", "leases", "readiness")
 
         # Finish the requests of the OpenAI API while its models still serve.

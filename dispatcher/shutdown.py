@@ -155,7 +155,7 @@ class DrainController:
     Args:
         status: shows the drain
         readiness: makes tritonserver report not ready
-        registry: refuses further changes of models
+        registry: refuses further changes to models
         shutdown: stops the daemon at the end
         events: receives an event about the drain
         set_grace_period: sets the grace period for in-flight requests, in seconds

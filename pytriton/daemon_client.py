@@ -593,12 +593,12 @@ class DaemonClient(Closeable):
     def upgrade(self, python: str | None = None, wait_s: float = 30.0) -> None:
         """Upgrade the running daemon to the installed version of pytriton-daemon. Return when it is done.
 
-        Models keep serving in the same workers, and no request and no stream fails. Registrations and other changes of
+        Models keep serving in the same workers, and no request and no stream fails. Registrations and other changes to
         models wait for about a second.
 
         Args:
             python: interpreter of an environment that has the next version; default: the daemon's own interpreter
-            wait_s: seconds to wait for changes of models that are in progress
+            wait_s: seconds to wait for changes to models that are in progress
 
         Raises:
             PyTritonDaemonError: the daemon is still the old version and keeps serving, or it has been restarted

@@ -109,7 +109,7 @@ class BackgroundChanges:
         return True
 
     async def preempt(self, name: str) -> None:
-        """Cancel the background change of a model that a client wants to change. Wait until it is undone."""
+        """Cancel the background change to a model that a client wants to change. Wait until it is undone."""
         task = self._tasks.get(name)
         if task is not None:
             task.cancel()

@@ -493,7 +493,7 @@ def _policy(config: DaemonConfig) -> RestartPolicy:
     )
 
 
-# ── Events for failed changes of models: what was requested, and why it failed ──
+# ── Events for failed changes to models: what was requested, and why it failed ──
 
 
 @contextmanager

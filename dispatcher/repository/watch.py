@@ -1,4 +1,4 @@
-"""Watches for changes of repository models: of their files, and by tritonserver's clients."""
+"""Watches for changes to repository models: to their files, and by tritonserver's clients."""
 
 from __future__ import annotations
 

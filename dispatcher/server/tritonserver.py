@@ -325,7 +325,7 @@ class TritonServer:
         models = self._place.models
         preload = self._within_thread_limit(preload)
         names = preload_layout.lay_out(models, preload, gate=False)
-        self._change(ServerState.STARTING)  # changes of models wait in this state
+        self._change(ServerState.STARTING)  # changes to models wait in this state
         try:
             process = await ServerProcess.start(
                 self._config, self._frontend, names, vertex=False, as_successor=True

@@ -29,7 +29,7 @@ class CustomMetrics:
         self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
 
     def apply(self, message: Metrics) -> None:
-        """Apply the changes of metrics in a message. Log the changes that Triton rejects."""
+        """Apply the changes to metrics in a message. Log the changes that Triton rejects."""
         for update in message.updates:
             try:
                 self._apply(update)

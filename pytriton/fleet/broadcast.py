@@ -78,7 +78,7 @@ def ask_each(
 
 
 class Change(Generic[T]):
-    """A change of a model that is made on all nodes. If it fails on one, it is undone on the others.
+    """A change to a model that is made on all nodes. If it fails on one, it is undone on the others.
 
     Args:
         what: participle for error messages, such as "registered"

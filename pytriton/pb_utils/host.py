@@ -33,7 +33,7 @@ class Host:
         sys.stderr.flush()
 
     def metric(self, update: MetricUpdate) -> None:
-        """Report a change of a custom metric."""
+        """Report a change to a custom metric."""
 
     def delete_metric(self, update: MetricUpdate) -> None:
         """Report the deletion of a custom metric. Must not take a lock, because the garbage collector may call this."""

@@ -31,8 +31,8 @@ _READY_POLL_INTERVAL_S = 0.1
 class Runner(AsyncCalls, Closeable):
     """The models of a model repository, accessed as `runner.NAME` or `runner["NAME"]`.
 
-    The constructor starts nothing. The first call, `init_local()` or a `with` block starts a private daemon, which
-    stops with the runner. With `daemon=`, the runner uses a running daemon and its repositories instead.
+    The constructor starts nothing. A private daemon starts with the first call, in `init_local()` or on entering a
+    `with` block, and stops with the runner. With `daemon=`, the runner uses a running daemon and its repositories instead.
     tritonclient's calls are available as coroutines of the runner, and as blocking methods of `runner.sync`.
 
     Args:

@@ -29,7 +29,7 @@ _CANNOT = {
 class WorkerHost(host.Host):
     """The functions of `pb_utils` in a worker. Log lines go to standard error, from which the daemon parses their level.
 
-    Changes of metrics are queued until a proxy has room for them. Calls to other models go through the proxy.
+    Changes to metrics are queued until a proxy has room for them. Calls to other models go through the proxy.
     """
 
     def __init__(self, worker: str, model_name: str, model_dir: str | None, endpoint: str) -> None:

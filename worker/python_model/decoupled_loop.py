@@ -220,7 +220,7 @@ class PythonStreamLoop(Loop):
         part.lane.send(answer)
 
     def _send_metrics(self) -> None:
-        """Send changes of metrics to one proxy, and deletions to all proxies, since any of them may have the metric."""
+        """Send changes to metrics to one proxy, and deletions to all proxies, since any of them may have the metric."""
         source = host.current()
         if not isinstance(source, WorkerHost):
             return

@@ -35,7 +35,7 @@ class Persistence(enum.Enum):
 
 
 class PendingChange(Protocol):
-    """An uncommitted change of the state directory."""
+    """An uncommitted change to the state directory."""
 
     def finish(self) -> None:
         """Commit the change. If that fails, change nothing and raise StoreError."""

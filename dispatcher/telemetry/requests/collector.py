@@ -100,7 +100,7 @@ class _Model:
         return self.logged[1] == _FOREVER
 
     def update(self, registration: Registration | None) -> None:
-        """Apply changes of the registration, and record the counters. A new registration starts without recent
+        """Apply changes to the registration, and record the counters. A new registration starts without recent
         outcomes.
         """
         previous, self.registration = self.registration, registration

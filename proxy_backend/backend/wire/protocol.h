@@ -57,7 +57,7 @@ enum {
 enum { BATCH_TRACE_SIZE = 2, BATCH_TRACE_LEAST = 2, BATCH_TRACE_begun_ns = 0, BATCH_TRACE_contexts = 1 };
 /* An element of `BatchParts` with the content of one `BatchPart`. */
 enum { PART_REF_SIZE = 2, PART_REF_LEAST = 2, PART_REF_id = 0, PART_REF_responses = 1 };
-/* One change of a metric. `change` is "" (create), "increment", "set" or "observe", with `value`; or `DELETE`. */
+/* One change to a metric. `change` is "" (create), "increment", "set" or "observe", with `value`; or `DELETE`. */
 enum {
     METRIC_UPDATE_SIZE = 7, METRIC_UPDATE_LEAST = 4, METRIC_UPDATE_family = 0, METRIC_UPDATE_description = 1,
     METRIC_UPDATE_kind = 2, METRIC_UPDATE_labels = 3, METRIC_UPDATE_buckets = 4, METRIC_UPDATE_change = 5,
@@ -101,7 +101,7 @@ enum { ROOM_SIZE = 2, ROOM_LEAST = 2, ROOM_batches = 1 };
 /* worker → proxy: `execute` of a Triton Python model has returned; its responses may follow later. */
 #define BATCH_RETURNED_NAME "BatchReturned"
 enum { BATCH_RETURNED_SIZE = 3, BATCH_RETURNED_LEAST = 2, BATCH_RETURNED_id = 1, BATCH_RETURNED_reschedule = 2 };
-/* worker → proxy: changes of custom metrics, in order. Acknowledged with a `Credit`, like a `BatchPart`. */
+/* worker → proxy: changes to custom metrics, in order. Acknowledged with a `Credit`, like a `BatchPart`. */
 #define METRICS_NAME "Metrics"
 enum { METRICS_SIZE = 2, METRICS_LEAST = 2, METRICS_updates = 1 };
 /* proxy → worker: the memory of the oldest `parts` parts, or of a `BatchLent`, may be reused. */

@@ -142,7 +142,7 @@ def upgrade(
             "--wait",
             min=0,
             max=86400,
-            help="Maximum time to wait for changes of models in progress, in seconds.",
+            help="Maximum time to wait for changes to models in progress, in seconds.",
         ),
     ] = 30.0,
 ) -> None:

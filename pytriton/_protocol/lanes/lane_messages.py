@@ -205,7 +205,7 @@ DELETE = "delete"
 
 
 class MetricUpdate(_Descriptor, frozen=True):
-    """One change of a metric. `change` is "" (create), "increment", "set" or "observe", with `value`; or `DELETE`."""
+    """One change to a metric. `change` is "" (create), "increment", "set" or "observe", with `value`; or `DELETE`."""
 
     family: str
     description: str
@@ -217,7 +217,7 @@ class MetricUpdate(_Descriptor, frozen=True):
 
 
 class Metrics(_LaneMessage, frozen=True):
-    """worker → proxy: changes of custom metrics, in order. Acknowledged with a `Credit`, like a `BatchPart`."""
+    """worker → proxy: changes to custom metrics, in order. Acknowledged with a `Credit`, like a `BatchPart`."""
 
     updates: list[MetricUpdate]
 

@@ -395,7 +395,7 @@ class Controller:
 
     @contextmanager
     def _change(self, name: str) -> Iterator[None]:
-        """Store a change of a model that is made in the block. Undo the change if storing it fails."""
+        """Store a change to a model that is made in the block. Undo the change if storing it fails."""
         self._store.check()
         before = copy.deepcopy(self._state.models.get(name))
         try:

@@ -1,4 +1,4 @@
-"""Changes of a model's version: registration, replacement, rollback, and withdrawal of a registration.
+"""Changes to a model's version: registration, replacement, rollback, and withdrawal of a registration.
 
 The functions change only a `RegisteredModel`. The controller stores it and manages its holders. The ID of a request
 identifies what to withdraw, and makes Ray's retries harmless if the controller died before it answered.
