@@ -196,7 +196,7 @@ class Daemon:
         services.server_watch.emit_started()
 
     def _may_load_lazily(self, spec: messages.ModelSpec) -> bool:
-        """Return whether only clients of tritonserver's frontend use a model, so that their requests can load it.
+        """Return whether a model can be loaded on demand, because only clients of tritonserver's frontend use it.
 
         False if there is a model repository: its ensembles and backends may call any model.
         """

@@ -604,10 +604,10 @@ def newest(lines: Sequence[str], most_bytes: int = MAX_LOG_BYTES) -> list[str]:
 
 
 def check_protocol(protocol: int, who: str) -> None:
-    """Check that a process speaks a protocol that the daemon serves.
+    """Check that the daemon supports the protocol version of a process.
 
     Raises:
-        RemoteFailure: the protocol is another one.
+        RemoteFailure: it does not.
     """
     if protocol not in PROTOCOLS:
         raise RemoteFailure(

@@ -33,7 +33,7 @@ class ReadinessController:
     """Decides from the states of the models when tritonserver may report ready.
 
     Attributes:
-        announced: whether the service manager was notified, which happens once a load of each model was attempted.
+        announced: whether the service manager was notified, which happens once each model has been tried.
     """
 
     def __init__(

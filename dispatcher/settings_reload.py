@@ -1,4 +1,4 @@
-"""Reload of the settings of a running daemon, and their application to its services or to a new tritonserver."""
+"""Reloads the settings of a running daemon, and applies them to its services or to a new tritonserver."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class DrainController:
         self._settle_task: Optional[asyncio.Task[None]] = None
 
     async def begin(self, request: messages.Drain) -> None:
-        """Begin to drain. Return at once if the daemon should stop, otherwise when the settle time is over.
+        """Begin draining. Return at once if the daemon should stop, otherwise when the settle time is over.
 
         A daemon that is still starting stops at once, since it serves no clients.
 

@@ -1,4 +1,4 @@
-"""Restore of models: persisted and repository models when the daemon starts, all models when tritonserver restarts."""
+"""Restores models: persisted and repository models when the daemon starts, all models when tritonserver restarts."""
 
 from __future__ import annotations
 

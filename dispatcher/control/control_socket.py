@@ -206,7 +206,7 @@ class ControlServer:
         self._open.clear()
 
     def release(self) -> None:
-        """Handle the requests that wait since `hold`."""
+        """Handle the requests that have been waiting since `hold`."""
         self._open.set()
 
     def listen_tcp(self, address: str) -> str:

@@ -1,4 +1,4 @@
-"""Refusal of cross-site requests from browsers, on every HTTP port.
+"""Refuses cross-site requests from browsers, on every HTTP port.
 
 The native frontend has the same rule for its ports (`proxy_backend/frontend/http1/browsers.c`). Other clients are not
 affected: only browsers send `Origin` and `Sec-Fetch-Site`, and pages cannot change them.

@@ -156,7 +156,7 @@ class Connections:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit of file descriptors to its maximum; return the number of connections that it allows.
+    """Raise this process's file descriptor limit to its maximum; return the number of connections that it allows.
 
     Each request in progress takes two descriptors: for the client, and for tritonserver.
     """

@@ -225,7 +225,7 @@ class Registration:
         return not self._in_doubt and self.in_triton.is_quiescent and self.pool.is_quiescent
 
     def hand_over(self, owner: int | None) -> RegistrationState:
-        """Return the state to hand over in an upgrade; must be quiescent. `owner` is the pid the model is bound to."""
+        """Return the state of a quiescent model for an upgrade. `owner` is the pid that the model is bound to."""
         entry = self.entry()
         return RegistrationState(
             self.key,

@@ -1,4 +1,4 @@
-"""The table of registrations: serving ones by name; by key, also those that are starting or stopping."""
+"""The table of registrations: by name, those that serve; by key, also those that are starting or stopping."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ServedModels:
         return next((one for one in self.keys.values() if one.spec.name == name), None)
 
     def declared(self, names: Sequence[str]) -> list[Registration | CurrentDeclaration]:
-        """Return the declarations of these models, or of all serving and lazy ones.
+        """Return the declarations of these models; without names, of all models that are served or load on demand.
 
         Raises:
             RemoteFailure: a name is unknown.

@@ -1,4 +1,4 @@
-"""Starts of tritonserver: models loaded before it opens its ports, and the loads that follow."""
+"""Loads models when tritonserver starts: some before it opens its ports, the others after that."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ServerStarts:
                     self._deployer.deploy_suspended(entry)
 
     def load_lazily(self, lazy: Callable[[messages.ModelSpec], bool]) -> None:
-        """Make those persisted models lazy that start suspended and for which `lazy` returns True."""
+        """Make persisted models lazy if they start suspended and `lazy` returns True for them."""
         self._restoring.mark_lazy(lambda entry: can_load_lazily(entry.spec) and lazy(entry.spec))
 
     def preload_at_first_start(self) -> dict[str, dict[str, Any]]:
@@ -65,7 +65,7 @@ class ServerStarts:
         return self.preload()
 
     async def record_preloaded(self, loaded: set[str]) -> None:
-        """Record which models tritonserver loaded at its first start. The usual restore tries the others again."""
+        """Record which models tritonserver loaded at its first start. The others are retried by the normal restore."""
         await self._unload_removed(loaded)
         for registration in list(self._served):
             name = registration.spec.name

@@ -75,7 +75,7 @@ class ModelControl:
         await self._repository.load(message.name, config, files)
 
     async def unload(self, message: messages.UnloadOther) -> None:
-        """Start to unload a model. Do nothing if it is not loaded, as in tritonserver.
+        """Start unloading a model. Do nothing if it is not loaded, as in tritonserver.
 
         Return before it is unloaded: its last batch may be waiting for the caller.
 

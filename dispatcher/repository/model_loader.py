@@ -1,4 +1,4 @@
-"""Loads of repository models, into tritonserver or into workers depending on their files."""
+"""Loads repository models, into tritonserver or into workers depending on their files."""
 
 from __future__ import annotations
 

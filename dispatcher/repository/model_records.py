@@ -207,7 +207,7 @@ class ModelRecords(dict[str, ModelRecord]):
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:
-        """Return the models that tritonserver itself serves, in the form for `IndexWatch`; see `ModelInTriton.mark`."""
+        """Return the models that tritonserver itself serves, as `IndexWatch` needs them; see `ModelInTriton.mark`."""
         found: list[tuple[Callable[[], object], object, Callable[[bool], None], str]] = []
         for name, record in self.items():
             mark, on_state = (

@@ -217,7 +217,7 @@ class RepositoryModels:
         return self.tried and not any(one.lock.locked() for one in self.records.values())
 
     def hand_over(self) -> RepositoriesState:
-        """Return the state to hand over in an upgrade. Must be quiescent."""
+        """Return the state to hand over in an upgrade. No model may be loading or unloading."""
         python = self._python.is_there or self._needs_python  # it may be in progress
         return RepositoriesState(self.records.hand_over(), python, self.watch.hand_over())
 

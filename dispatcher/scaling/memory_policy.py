@@ -195,7 +195,7 @@ def shortage(claim: Claim, holders: Collection[MemoryHolder], *, is_in_reach: bo
 
 
 def _names(keys: Iterable[str]) -> str:
-    """Return the model names of some keys as text, such as "a, b, 3 more"."""
+    """Return the model names in these keys as text, such as "a, b, 3 more"."""
     names = sorted({key.partition("#")[0] for key in keys})
     more = [f"{len(names) - _MAX_NAMED} more"] if len(names) > _MAX_NAMED else []
     return ", ".join([*names[:_MAX_NAMED], *more])

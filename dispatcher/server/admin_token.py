@@ -90,7 +90,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def hide(text: str, token: str | None) -> str:
-    """Replace the token in a text by asterisks."""
+    """Replace the token in a text with asterisks."""
     return text if token is None else text.replace(token, _HIDDEN)
 
 

@@ -14,7 +14,7 @@ compiled proxies one per lane and call. The usual soft limit of 1024 exists for 
 The program is killed when the dispatcher dies, as with exec_launcher.py. That could start this file, but each further
 interpreter adds tens of milliseconds to every start.
 Source: seccomp(2), prctl(2) PR_SET_NO_NEW_PRIVS (which an unprivileged filter needs), linux/filter.h and
-linux/seccomp.h. Uses little of the standard library only, because it runs before every start of tritonserver.
+linux/seccomp.h. Uses only a little of the standard library, because it runs before every start of tritonserver.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Start of tritonserver, and its restart after an unexpected exit: immediately at first, then with growing back-off.
+"""Starts tritonserver, and restarts it after an unexpected exit: immediately at first, then with growing back-off.
 
 If the first start fails (for example, because of a missing library or an invalid option), the daemon exits. A server
 that has been up can come up again, so restarts are retried without limit. Workers keep their models in the meantime.
@@ -132,7 +132,7 @@ class ServerWatch:
         await self._server.shut_down(busy)
 
     async def replace(self, why: str, *, force: bool = False) -> int:
-        """Replace the server by a new process, and return its pid; see `TritonServer.replace`."""
+        """Replace the server with a new process, and return its pid; see `TritonServer.replace`."""
         _log.info("replacing tritonserver", why=why)
         began = False
 

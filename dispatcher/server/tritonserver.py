@@ -262,7 +262,7 @@ class TritonServer:
         *,
         force: bool = False,
     ) -> int:
-        """Replace the process by a new one; return the new pid once the new process has answered a request.
+        """Replace the process with a new one; return the new pid once the new process has answered a request.
 
         The former process *retires*: it hands over its idle connections, and has `retire_timeout_s` to finish requests
         and streams in progress.
@@ -366,7 +366,7 @@ class TritonServer:
         retired.task = asyncio.get_running_loop().create_task(self._until_retired(retired, limit_s))
 
     async def _until_retired(self, retired: _Retired, limit_s: float) -> None:
-        """Wait until a replaced process has nothing in progress, at most `limit_s` seconds; then stop it."""
+        """Wait until a replaced process has nothing in progress, for at most `limit_s` seconds; then stop it."""
         process = retired.process
         try:
             await self._wait_idle(retired, limit_s)
@@ -407,7 +407,7 @@ class TritonServer:
     async def _apply_to_retiring(
         self, change: Callable[[ServerProcess], Awaitable[object]]
     ) -> None:
-        """Apply a change of models to retiring processes as well, because clients still use them."""
+        """Apply a change to models in retiring processes as well, because clients still use them."""
         running = [one.process for one in self._retired.values() if one.process.running]
         for result in await asyncio.gather(*map(change, running), return_exceptions=True):
             if isinstance(result, (ServerRefused, Unreached)):
@@ -687,7 +687,7 @@ class TritonServer:
         )
 
     def _version(self) -> str:
-        """Return the version of Triton's core: as the process reports it, or as installed while it does not."""
+        """Return the version of Triton's core, as reported by the process or, failing that, as installed."""
         reported = self._process.version if self._process is not None else ""
         return reported or self._place.runtime.tree.version or ""
 

@@ -53,7 +53,7 @@ class UpgradeCoordinator:
         services: services of the daemon
         locks: descriptors of the locks of the runtime directory and of the state directory
         is_private: whether the daemon belongs to a script
-        execute: replaces this process by another program, like `os.execve` (path, arguments, environment)
+        execute: replaces this process with another program, like `os.execve` (path, arguments, environment)
     """
 
     def __init__(
@@ -302,7 +302,7 @@ class UpgradeCoordinator:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _exec_next_version(self) -> None:
-        """Execute the next version. Returns only by an exception.
+        """Execute the next version. Returns only by raising an exception.
 
         Raises:
             RemoteFailure: a change is in progress

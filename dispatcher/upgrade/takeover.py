@@ -67,7 +67,7 @@ class TakeOver:
 
 
 class Origin(NamedTuple):
-    """How a daemon started: normally, by a takeover, or fresh after a failed takeover, `because` of its error."""
+    """How a daemon started: normally, by a takeover, or fresh after a failed takeover; `because` is its error."""
 
     takeover: TakeOver | None = None
     because: str = ""
@@ -198,7 +198,7 @@ def read_state(document: bytes) -> TakeOver:
 
 
 def start_fresh(left: Remains, why: str, environ: Mapping[str, str]) -> NoReturn:
-    """Kill all children of the previous version of this process, and replace this process by a daemon that starts
+    """Kill all children of the previous version of this process, and replace this process with a daemon that starts
     fresh.
 
     Args:

@@ -1,4 +1,4 @@
-"""Workers: their start and exit, supervision, scaling and suspension of pools, and routing of proxies.
+"""Workers: starting, supervising and stopping them, scaling and suspending pools, and assigning proxies to workers.
 
 Belongs here: the lifecycle of a registration's workers. A `Pool` has `Instances`, each with a `Supervisor`, which gets
 its workers from the `WorkerFactory`: a `WorkerProcess` (forked by one of the `ForkServers`, if possible) or a

@@ -135,7 +135,7 @@ class BatchRetry:
         return self._on_hang(worker, overdue, what)
 
     def _has_answered(self, stats: StatsReading, read_s: float) -> bool:
-        """Return whether a worker has finished a batch that it read `read_s` seconds ago: the response is lost."""
+        """Return whether a worker has finished a batch that it read `read_s` seconds ago: then its response is lost."""
         if read_s == 0:  # first report: the response may still be on its way
             return False
         if stats.begun == stats.answered:

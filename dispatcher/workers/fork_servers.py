@@ -523,7 +523,7 @@ class ForkServer:
 
 
 def _pid_in(answer: ForkAnswer, order: Order) -> int:
-    """Return the pid from an answer; raises the exceptions of `ForkServer.fork`."""
+    """Return the pid from an answer. Raises the same exceptions as `ForkServer.fork`."""
     if answer.is_stale:
         raise Stale("its environment has changed")
     if answer.error:

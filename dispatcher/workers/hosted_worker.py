@@ -98,7 +98,7 @@ class HostedWorker(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Record the worker's hello. A thread needs no model to be sent. Raises the exceptions of `Worker.hello`."""
+        """Record the worker's hello. A thread needs no model to be sent. Raises the same as `Worker.hello`."""
         await super().hello(peer, payloads_of)
         self._stats_path.unlink(missing_ok=True)
 

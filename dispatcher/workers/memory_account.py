@@ -309,7 +309,7 @@ class Account:
                 one.count = min(one.count, count)
 
     def granted_of(self, count: int) -> int:
-        """Return for how many of `count` workers memory is granted."""
+        """Return how many of `count` workers have been granted memory."""
         return min(count, self.granted) if self.bounded else count
 
     @property
@@ -527,7 +527,7 @@ class MemoryAccounts:
         return account
 
     def remember_size(self, account: Account) -> None:
-        """Remember the size of a model that has not been replaced. Drop the oldest sizes beyond a limit."""
+        """Remember a model's size, unless a newer account has the same name. Drop the oldest sizes beyond a limit."""
         name, size = account.spec.name, account.size
         newest = [one for one in self.open_accounts if one.spec.name == name][-1:]
         if size is None or newest != [account]:

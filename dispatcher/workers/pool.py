@@ -417,13 +417,13 @@ class Pool:
             await self.proxies.withdraw_all(worker, "its model says that it is not ready")
 
     async def changed(self, timeout_s: float) -> None:
-        """Wait until the set of workers changes or `notify_waiters` is called, at most `timeout_s` seconds."""
+        """Wait until the set of workers changes or `notify_waiters` is called, for at most `timeout_s` seconds."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with self._changed:
                 await asyncio.wait_for(self._changed.wait(), timeout_s)
 
     async def until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Wait until a condition about the workers holds, at most `timeout_s` seconds."""
+        """Wait until a condition about the workers holds, for at most `timeout_s` seconds."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with self._changed:
                 await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)

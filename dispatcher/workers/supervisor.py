@@ -514,7 +514,7 @@ class Supervisor:
 
 
 async def _wait_for_any(*futures: asyncio.Future[Any], timeout_s: float | None = None) -> None:
-    """Wait until one of the futures is done, at most `timeout_s` seconds."""
+    """Wait until one of the futures is done, for at most `timeout_s` seconds."""
     await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 

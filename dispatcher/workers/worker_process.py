@@ -196,7 +196,7 @@ class WorkerProcess(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Answer the worker's hello with its model, unless it is prestarted. Raises what `Worker.hello` raises."""
+        """Answer the worker's hello with its model, unless it is prestarted. Raises the same as `Worker.hello`."""
         await super().hello(peer, payloads_of)
         self._payloads_of = payloads_of
         if not self.parked:
@@ -288,7 +288,7 @@ class WorkerProcess(Worker):
         Path(socket_path(str(self.lane_path))).unlink(missing_ok=True)
 
     async def _ask_to_end(self, grace_s: float) -> None:
-        """Send SIGTERM and EndWorker, and wait until the worker exits, at most `grace_s` seconds.
+        """Send SIGTERM and EndWorker, and wait until the worker exits, for at most `grace_s` seconds.
 
         The message is for a worker whose callable ignores the signal or has replaced our handler. An idle worker that
         reacts to neither is killed early.
@@ -471,7 +471,7 @@ class WorkerFactory:
         return self._with_exit_callback(worker, spec.name)
 
     def adopt(self, state: WorkerState, spec: messages.ModelSpec, slot: int, peer: Peer) -> Worker:
-        """Adopt a worker that was started before an upgrade. Raises the exceptions of `WorkerProcess.adopt`."""
+        """Adopt a worker that was started before an upgrade. Raises the same as `WorkerProcess.adopt`."""
         instance, spec = instance_of(spec, slot), spec_of_slot(spec, slot)
         on_line = _log_lines(state.name, spec.name, instance)
         worker = WorkerProcess.adopt(

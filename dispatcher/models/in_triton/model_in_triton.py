@@ -106,7 +106,7 @@ class ModelInTriton:
         return (self.machine.state, self._loads)
 
     def sync_with_index(self, loaded: bool) -> None:
-        """Update the state from Triton's index: on a contradiction to the daemon's last action, a client changed it."""
+        """Update the state from Triton's index. If it contradicts the daemon's last action, a client made a change."""
         if loaded == self.ready:
             return
         self.machine.change(ModelState.READY if loaded else ModelState.UNLOADED)
@@ -192,7 +192,7 @@ class ModelInTriton:
         await self._pool.notify_waiters()
 
     async def refuse_requests(self, server: TritonServer, text: str) -> None:
-        """Replace the model during shutdown by one that answers every request with 503 and `text`."""
+        """Replace the model during shutdown with one that answers every request with 503 and `text`."""
         await server.load(self._name, preload_layout.placeholder(self.config, text))
 
     def forget_proxies(self, living: Collection[int] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Restore of persisted registrations after a start: several at a time, in the order of registration.
+"""Restores persisted registrations after a start: several at a time, in the order of registration.
 
 load_slots.py limits concurrent loads; a model that a request waits for is restored immediately. A lazy model is
 restored when it is first requested: tritonserver's frontend reports the request, and holds it until the model is ready

@@ -1,4 +1,4 @@
-"""Emission of events: one call creates an event, logs it, and passes it to all sinks."""
+"""Emits events: one call creates an event, logs it, and passes it to all sinks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Events:
         """Emit an event. Never fails.
 
         Args:
-            kind: a kind of kinds.py
+            kind: one of the kinds in kinds.py
             model: model that the event is about, unless this emitter has one
             version: version of the model, likewise
             instance: instance of the model, likewise

@@ -105,7 +105,7 @@ class _Pending(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Key of coalescing: events with the same key are coalesced."""
+        """Key by which events are coalesced: those with the same key become one."""
         return (self.event.kind, self.event.model, self.event.version, self.event.instance)
 
 

@@ -1,4 +1,4 @@
-"""Collection of request records from the workers' statistics pages, for access logs and samples.
+"""Collects request records from the workers' statistics pages, for access logs and samples.
 
     workers' rings ──▶ poll(), four times a second ──▶ queue ──▶ a thread: decodes, samples, writes files
 
@@ -55,7 +55,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Job(NamedTuple):
-    """Undecoded messages of a worker, for the thread."""
+    """A worker's undecoded messages, on their way to the thread."""
 
     model: str
     version: int
