@@ -393,7 +393,7 @@ class Executor:
         """Make a call. Yield its answers, each with a function to call when the worker has read it.
 
         Raises:
-            LaneError, ArenaError: a reference of the worker's is invalid, or there is not enough memory.
+            LaneError, ArenaError: one of the worker's references is invalid, or there is not enough memory.
         """
         refusal = refusal_of(call, self._endpoint)
         if refusal is not None:

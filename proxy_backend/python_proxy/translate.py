@@ -123,7 +123,7 @@ class Translator:
         ]
 
     def without_inputs(self, request: Any) -> RequestRef:
-        """Convert only the fields of a request from which its id can be derived, for errors before it is sent."""
+        """Convert only the fields from which a request's id can be derived, for error messages before it is sent."""
         details = RequestDetails(trace=_trace_context(request)) if self._details else None
         return RequestRef([], _parameters(request), [], _id_for_the_log(request), details)
 
@@ -135,7 +135,7 @@ class Translator:
         return sum(shape[0] if shape else 1 for shape in shapes)
 
     def refusals(self, requests: Sequence[Any]) -> list[str | None]:
-        """Return an error text for each request with invalid UTF-8 or a wrong sequence id, and None for each other one."""
+        """Return an error text for each request with invalid UTF-8 or a wrong sequence id, None for every other."""
         return [self._refusal(request) for request in requests]
 
     def _refusal(self, request: Any) -> str | None:
