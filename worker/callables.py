@@ -1,4 +1,4 @@
-"""Loading of the registered callable, and the checks that it can be served."""
+"""Loads the registered callable, and checks that it can be served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creation of the callable's requests from a batch on the lane, with the only copy of the inputs.
+"""Creates the callable's requests from a batch on the lane. This is the only time that inputs are copied.
 
 Inputs belong to the callable: they are writable, and stay valid while it keeps them. If the requests of a batch agree
 in an input's type and shape, they are copied into one contiguous array, and each request gets a slice of it along the

@@ -1,4 +1,4 @@
-"""Creation of the main loop that a worker's model needs. Loops that few models need are imported on demand."""
+"""Creates the main loop that a worker's model needs. Loops that few models need are imported on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports of the registrant's own modules as they were at registration, even if their files have changed or are gone.
+"""Imports the registrant's own modules as they were at registration, even if their files have changed or are gone.
 
 An unchanged file is imported as usual, with its cached bytecode. Tracebacks show the source lines of functions that
 were pickled by value as they were at registration, too.

@@ -69,7 +69,7 @@ class WorkerHost(host.Host):
         return bool(self._updates) and self._updates[0].change == DELETE
 
     def take_metrics(self, most: int) -> list[MetricUpdate]:
-        """Remove and return up to `most` of the oldest changes: either only deletions, or none."""
+        """Remove and return up to `most` of the oldest changes: either deletions only, or other changes only."""
         taken: list[MetricUpdate] = []
         deletes = self.deletes_next
         while self._updates and len(taken) < most and self.deletes_next is deletes:

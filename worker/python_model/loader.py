@@ -1,4 +1,4 @@
-"""Loading of a Triton Python model from its folder or its class."""
+"""Loads a Triton Python model from its folder or its class."""
 
 from __future__ import annotations
 
