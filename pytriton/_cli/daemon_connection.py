@@ -147,14 +147,14 @@ def _ask(
 
 
 def ask_status(rundir: RuntimeDir, timeout_s: float = ANSWER_S) -> messages.Status:
-    """Return the status of the daemon. Raise the exceptions of `ask`."""
+    """Return the status of the daemon. Raises the same exceptions as `ask`."""
     status = ask(rundir, messages.GetStatus(), timeout_s=timeout_s)
     assert isinstance(status, messages.Status)  # the answer to GetStatus, see _protocol/messages/
     return status
 
 
 def ask_models(rundir: RuntimeDir) -> list[messages.ModelInfo]:
-    """Return the models of the daemon. Raise the exceptions of `ask`."""
+    """Return the models of the daemon. Raises the same exceptions as `ask`."""
     models = ask(rundir, messages.ListModels())
     assert isinstance(models, messages.Models)  # the answer to ListModels, see _protocol/messages/
     return models.models
@@ -182,7 +182,7 @@ def access_token(rundir: RuntimeDir) -> str:
 
 
 def reload(rundir: RuntimeDir) -> messages.Reloaded:
-    """Reload the daemon's settings. Raise the exceptions of `ask`, and CliError if the settings are invalid."""
+    """Reload the daemon's settings. Raises the same as `ask`, and CliError if the settings are invalid."""
     answer = ask(rundir, messages.Reload())
     assert isinstance(answer, messages.Reloaded)  # the answer to Reload, see _protocol/messages/
     if answer.problem:
@@ -194,7 +194,7 @@ def reload(rundir: RuntimeDir) -> messages.Reloaded:
 
 
 def replace_server(rundir: RuntimeDir, *, force: bool = False) -> messages.ServerReplaced:
-    """Replace the running tritonserver, and wait until the new one has loaded all models. Raise as `ask` does."""
+    """Replace the running tritonserver, and wait until the new one has loaded all models. Raises the same as `ask`."""
     answer = ask(rundir, messages.ReplaceServer(force), timeout_s=None)
     # The answer to ReplaceServer, see _protocol/messages/.
     assert isinstance(answer, messages.ServerReplaced)

@@ -1,4 +1,4 @@
-"""Starting of the daemon, in this process or in the background."""
+"""Starts the daemon, in this process or in the background."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _started(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[subprocess.Po
 def _wait_ready(
     rundir: RuntimeDir, process: subprocess.Popen[bytes], records: _NewRecords, spinner: Spinner
 ) -> messages.Status | None:
-    """Wait until the daemon is ready, and return its status; return None if it exits before."""
+    """Wait until the daemon is ready, and return its status; return None if it exits first."""
     ended = linux.pidfd_open(process.pid)
     try:
         for attempt in itertools.count():

@@ -1,4 +1,4 @@
-"""The restore of persisted models after a start of the daemon: its progress, and waiting for it."""
+"""Reports the progress of restoring persisted models after a start of the daemon, and waits for the end."""
 
 from __future__ import annotations
 

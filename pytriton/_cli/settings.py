@@ -1,4 +1,4 @@
-"""Command-line flags generated from the daemon's settings, and loading of the settings from all sources."""
+"""Command-line flags generated from the daemon's settings, and loading the settings from all sources."""
 
 from __future__ import annotations
 

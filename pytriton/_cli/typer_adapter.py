@@ -1,4 +1,4 @@
-"""Changes to typer's behaviour: plain help texts, no conversion of values, resolved annotations."""
+"""Changes to typer's behavior: plain help texts, no conversion of values, resolved annotations."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Connection:
     def ask_on(
         self, channel: control.ControlClient, pid: int, request: ControlRequest
     ) -> messages.AnyMessage:
-        """Send a request over an open channel and return the answer; raises as the function `ask`.
+        """Send a request over an open channel and return the answer. Raises the same exceptions as the function `ask`.
 
         Args:
             channel: the channel to the daemon
@@ -201,7 +201,7 @@ class RemoteConnection:
         )
 
     def ask(self, request: ControlRequest) -> messages.AnyMessage:
-        """Send a request and return the answer; raises as the function `ask`."""
+        """Send a request and return the answer. Raises the same exceptions as the function `ask`."""
         from pytriton._protocol import control  # the first use of ZeroMQ
 
         begun = time.monotonic()

@@ -119,7 +119,7 @@ def options_of_ray(
     runtime_env: Optional[str],
     runtime_env_json: Optional[str],
 ) -> dict[str, Any]:
-    """Return those of the arguments `resources` and `runtime_env` of `RayFleetClient.register` that flags set.
+    """Return the arguments `resources` and `runtime_env` of `RayFleetClient.register`, if flags set them.
 
     Args:
         num_cpus, num_gpus: resources for each instance

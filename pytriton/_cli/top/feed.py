@@ -1,4 +1,4 @@
-"""The table's connection to the daemon: reads metrics, and sends the changes that the user requests by keys."""
+"""The table's connection to the daemon: reads metrics, and sends the changes that users request with keys."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class TopApp(App[None]):
         self._fill([one for one in found if shown or not one.instance])
 
     def _problems(self, problems: list[str]) -> Text:
-        """Return one line for each problem, and only so many that most of the screen remains for the table."""
+        """Return one line for each problem, but not so many that they take up most of the screen."""
         width, room = self.size.width - 2, max(1, (self.size.height - 20) // 4)
         lines = Text()
         for number, problem in enumerate(problems[:room], 1):
