@@ -1,4 +1,4 @@
-"""Reading of log files, even while they are rotated: PATH is the newest, PATH.1 is older, then PATH.2, …"""
+"""Reads log files, even while they are rotated: PATH is the newest, PATH.1 is older, then PATH.2, …"""
 
 from __future__ import annotations
 

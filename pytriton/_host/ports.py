@@ -54,7 +54,7 @@ def free_ports(host: str, count: int) -> list[int]:
 
 
 def assign_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
-    """Return the port for each setting. Replace 0 by a free port; check that others are free.
+    """Return the port for each setting. Replace 0 with a free port; check that the others are free.
 
     Args:
         wanted: name of a setting, such as "http_port" -> address and port.

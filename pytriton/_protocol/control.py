@@ -138,7 +138,7 @@ class ControlClient:
         watched: bool = False,
         identity: bytes | None = None,
     ) -> None:
-        """Start to connect; do not wait for the dispatcher.
+        """Start connecting; do not wait for the dispatcher.
 
         Args:
             endpoint: the dispatcher's endpoint

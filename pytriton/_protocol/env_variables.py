@@ -1,6 +1,6 @@
 """Selection of the environment variables for a model's workers: all except secrets and session variables.
 
-Registered models get the registrant's variables, models from repositories the daemon's.
+Registered models get the registrant's variables; models from repositories get the daemon's.
 """
 
 from __future__ import annotations

@@ -76,11 +76,11 @@ _REQUESTED_EXITS = ("recycle", "scale", "replace", "stop")
 
 
 def rates(before: Work | None, now: Work, seconds: float, instances: int = 1) -> Rates:
-    """Return the work done between two states of the same counters.
+    """Return the rates of work between two snapshots of the same counters.
 
     Args:
-        before: the earlier state. If it is None or higher than `now`, the counters were reset: all of `now` counts.
-        now: the later state.
+        before: the earlier snapshot. If it is None or higher than `now`, the counters were reset: all of `now` counts.
+        now: the later snapshot.
         seconds: length of the interval; if it is 0, all rates are 0 or None.
         instances: number of instances whose work is added up in `now`.
     """
@@ -104,7 +104,7 @@ def rates(before: Work | None, now: Work, seconds: float, instances: int = 1) ->
 
 
 def _between(before: Histogram, now: Histogram) -> list[int]:
-    """Return the buckets of the observations made between two states of a histogram."""
+    """Return the buckets of the observations made between two snapshots of a histogram."""
     old = before.buckets
     return [
         max(0, count - (old[number] if number < len(old) else 0))

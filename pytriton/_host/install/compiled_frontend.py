@@ -1,4 +1,4 @@
-"""Building of the native frontend: pytriton-daemon's own program around Triton's core, written in C.
+"""Builds the native frontend: pytriton-daemon's own program around Triton's core, written in C.
 
 A wheel contains the program; in a checkout, it is built once per machine with a C compiler. At startup, it loads its
 libraries: Triton's core, nghttp2 for gRPC, OpenSSL for TLS, zlib for compression.

@@ -1,4 +1,4 @@
-"""Building of the compiled proxy: a backend written in C that tritonserver loads.
+"""Builds the compiled proxy: a backend written in C that tritonserver loads.
 
 With the compiled proxy, a model needs no process inside Triton, and its batches pass through one process less. A wheel
 contains the library; in a checkout, it is built once per machine with a C compiler. A machine without a compiler uses

@@ -1,4 +1,4 @@
-"""Creation of virtual environments, and calls of pip with the user's settings."""
+"""Creates virtual environments, and runs pip with the user's settings."""
 
 from __future__ import annotations
 

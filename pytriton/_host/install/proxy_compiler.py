@@ -1,4 +1,4 @@
-"""Calls of the C compiler, which builds the compiled proxy, the interposer and the native frontend.
+"""Runs the C compiler to build the compiled proxy, the interposer and the native frontend.
 
 The daemon builds them at its first start; setup.py builds them for a wheel. This module imports only the standard
 library, since setup.py can import nothing else.

@@ -1,4 +1,4 @@
-"""Setup of a Python for tritonserver's own python backend, when the first model needs it.
+"""Sets up a Python for tritonserver's own python backend when the first model needs it.
 
 With the compiled proxy, few daemons need one: only for models of repositories that tritonserver itself serves, as set
 by `python_backend_model`, and for models of other backends that are written in Python.

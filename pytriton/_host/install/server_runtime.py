@@ -1,4 +1,4 @@
-"""Installation of tritonserver and what its proxies need, and creation of its backend directory.
+"""Installs tritonserver and what its proxies need, and creates its backend directory.
 
 >>> runtime = find_or_install_server(ServerChoice(), progress=print)       # doctest: +SKIP
 >>> backends = lay_out_backends(runtime, runtime_directory)                # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Download of the tritonserver binaries into the cache, from the one wheel that contains them.
+"""Downloads the tritonserver binaries into the cache, from the one wheel that contains them.
 
 Only the binaries are unpacked, and `triton_python_backend_utils.py`, which the stub of Triton's Python
 backend imports. The wheel itself is never installed: it has the same import name as this distribution

@@ -1,4 +1,4 @@
-"""Notification of the service manager about the daemon's state (systemd's sd_notify(3)).
+"""Notifies the service manager of the daemon's state (systemd's sd_notify(3)).
 
 A message is one datagram of `NAME=value` lines to the socket named by $NOTIFY_SOCKET: a path, or "@" and a name
 in the abstract namespace. The protocol is implemented here because that takes ten lines, while the bindings of

@@ -601,7 +601,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Decode settings that `to_json` has encoded.
 
         Raises:
-            ConfigError: `data` are not valid settings.
+            ConfigError: `data` is not a valid set of settings.
         """
         try:
             return msgspec.json.decode(data, type=cls)

@@ -1,4 +1,4 @@
-"""Reload of the settings while the daemon runs: some apply immediately, the others are reported."""
+"""Reloads the settings while the daemon runs: some apply immediately, the others are reported."""
 
 from __future__ import annotations
 

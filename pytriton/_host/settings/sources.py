@@ -1,4 +1,4 @@
-"""Loading of the settings from their sources: defaults, settings file, environment, flags. Later ones win.
+"""Loads the settings from their sources: defaults, settings file, environment, flags. Later ones win.
 
 `load` reads only the settings file; the caller passes flags and environment.
 """

@@ -1,4 +1,4 @@
-"""Handling of one user's private files, in folders where other users may have created files."""
+"""Handles one user's private files, in folders where other users may have created files."""
 
 from __future__ import annotations
 

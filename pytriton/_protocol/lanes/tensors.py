@@ -1,4 +1,4 @@
-"""Writing and reading of tensors in shared memory: numpy arrays and BYTES tensors."""
+"""Writes and reads tensors in shared memory: numpy arrays and BYTES tensors."""
 
 from __future__ import annotations
 
@@ -178,10 +178,10 @@ def as_text(name: str, array: Array) -> Array:
 
 
 def check_bytes(data: memoryview, shape: Iterable[int]) -> None:
-    """Check that serialized data contain exactly the number of elements that the shape says.
+    """Check that serialized data contains exactly the number of elements that the shape requires.
 
     Raises:
-        ArenaError: the number of elements differs, or the data end in the middle of an element.
+        ArenaError: the number of elements differs, or the data ends in the middle of an element.
     """
     count, start, end = _count(shape), 0, len(data)
     if count > end // 4:  # each takes at least 4 bytes

@@ -55,7 +55,7 @@ def decode(data: bytes) -> AnyMessage:
     """Decode a control message.
 
     Raises:
-        MalformedMessage: the data are not exactly one valid message.
+        MalformedMessage: the data is not exactly one valid message.
     """
     try:
         message: AnyMessage = _decoder.decode(data)
