@@ -1,4 +1,4 @@
-"""Generation of HAProxy's configuration from the nodes and their models. Pure: the same nodes yield the same text.
+"""Generates HAProxy's configuration from the nodes and their models. Pure: the same nodes yield the same text.
 
     http, grpc          frontends: the model's name is in the path, or in the first message (field 1 in all of KServe's)
       ▼ models.map      model ▶ backend

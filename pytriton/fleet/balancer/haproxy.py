@@ -1,4 +1,4 @@
-"""The HAProxy process, a master with workers: started, reloaded without dropping requests, and queried by its socket.
+"""The HAProxy process, a master with workers: started, reloaded without dropping requests, queried over its socket.
 
 start:   haproxy -W -S master.sock -f haproxy.cfg
 reload:  the files are written to temporary names, checked with `haproxy -c`, and renamed; then "reload" is sent to

@@ -1,4 +1,4 @@
-"""Computation of the steps after which each node serves the instances that Ray has placed there. Pure functions.
+"""Computes the steps after which each node serves the instances that Ray has placed there. Pure functions.
 
     wanted (where Ray has placed instances) + observed (what each daemon serves) ▶ steps
 
