@@ -471,7 +471,7 @@ def check_names(function: str, passed: Collection[str], known: Collection[str]) 
     """Raise TypeError if a function was passed an option that it does not accept.
 
     Args:
-        function: name of the function, for the error
+        function: name of the function, for the error message
         passed: the options passed
         known: the options that the function accepts
     """
@@ -659,8 +659,8 @@ _IN_DOCSTRING = re.compile(r"^(?P<indent> +)options: .*?(?=\n\n)", re.MULTILINE 
 def takes(kind: Any) -> Callable[[_F], _F]:
     """Return a decorator that makes `help` and completion list each option of ``**options: Unpack[kind]``.
 
-    It sets the function's signature, and replaces the entry `options` in the docstring by one line per option. The entry
-    must be the last one of the section Args.
+    It sets the function's signature, and replaces the entry `options` in the docstring with one line per option. The
+    entry must be the last one of the section Args.
     """
 
     def decorate(function: _F) -> _F:

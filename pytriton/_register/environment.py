@@ -560,7 +560,7 @@ def globals_used(code: CodeType) -> set[str]:
 
 
 def first_outside() -> int:
-    """Return the `stacklevel` that attributes a warning to the first caller outside of pytriton."""
+    """Return the `stacklevel` that attributes a warning to the first caller outside pytriton."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # pytriton
     level = 1
     frame = sys._getframe(1)

@@ -163,7 +163,7 @@ def worker_packages(python: str, say: Say = lambda text: None) -> str | None:
 def provide_worker_packages(
     world: WorkerEnvironment, say: Say = lambda text: None
 ) -> WorkerEnvironment:
-    """Return an environment, extended by the packages that a worker needs and its interpreter lacks.
+    """Return an environment, extended with the packages that a worker needs and its interpreter lacks.
 
     Raises:
         PyTritonBadParameterError: the interpreter lacks numpy, or the packages cannot be installed

@@ -84,7 +84,7 @@ def pack_callable(
     Args:
         target: the callable to send
         imports: the modules that the worker can import
-        model_name: name of the model, for errors
+        model_name: name of the model, for error messages
         is_check: whether the callable is the check of the served callable; its functions then get globals of their own,
             so that they do not overwrite those of the served callable
 
@@ -283,8 +283,8 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
     def _reduce_code(self, code: CodeType) -> Any:
         """Reduce a code object as cloudpickle does, but keep its file name.
 
-        Since 3.1.3, cloudpickle replaces the file name by "<dynamic-code>", and tracebacks would show neither files nor
-        source lines.
+        Since 3.1.3, cloudpickle replaces the file name with "<dynamic-code>", and tracebacks would show neither files
+        nor source lines.
         """
         make, arguments = self.dispatch_table[CodeType](code)
         if make is CodeType:
@@ -493,7 +493,7 @@ def _is_defined_in(module: ModuleType, value: Any) -> bool:
 
 
 def _refuse_secret(name: str, value: Any) -> None:
-    """Raise if a value looks like a secret: registrations are stored on disk, and the callable does not refer to it."""
+    """Raise if a value that the callable does not use looks like a secret, which must not be stored on disk."""
     if looks_secret(name, value if isinstance(value, str) else ""):
         raise _Refused("it looks like a secret, and the callable does not use it")
 

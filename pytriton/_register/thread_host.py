@@ -123,8 +123,8 @@ class ThreadHost:
         """Send the registration and return the dispatcher's answer; from then on, threads of this process serve the model.
 
         Raises:
-            RemoteFailure, DaemonNotRunningError, PyTritonDaemonError: as `Connection.ask`, after the threads were told
-                to end
+            RemoteFailure, DaemonNotRunningError, PyTritonDaemonError: as `Connection.ask`, after the threads have been
+                told to end
         """
         daemon = self._connection.daemon_pid()
         self._channel = control.ControlClient(self._connection.endpoint, watched=True)

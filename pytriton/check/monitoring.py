@@ -1,4 +1,4 @@
-"""Logging of the resource usage of a process and its children, for long tests and for reports."""
+"""Logs the resource usage of a process and its children, for long tests and for reports."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class ConstantPadder:
         self.pad_value = pad_value
 
     def __call__(self, batches_list: list[_Outputs]) -> list[_Outputs]:
-        """Return the dicts with padded arrays: all arrays of the same name get the same shape except the batch axis.
+        """Return the dicts with padded arrays: arrays of the same name get the same shape except for the batch axis.
 
         Args:
             batches_list: output name -> array, for each group

@@ -77,7 +77,7 @@ def pad_batch(wrapped: Callable[..., Any]) -> Callable[..., Any]:
 def first_value(
     *keys: str, squeeze_single_values: bool = True, strict: bool = True
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Replace an input's batch of equal rows by a single row. Place it below ``@batch``.
+    """Replace an input's batch of equal rows with a single row. Place it below ``@batch``.
 
     Without ``@batch``, it applies to each request separately.
 

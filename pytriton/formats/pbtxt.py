@@ -1,4 +1,4 @@
-"""Reading and writing of config.pbtxt, with Triton's protobuf message as included in tritonclient."""
+"""Reads and writes config.pbtxt, with Triton's protobuf message as included in tritonclient."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parse(text: str, where: str = FILE) -> dict[str, Any]:
 
     Args:
         text: the text
-        where: origin of the text, for errors
+        where: origin of the text, for error messages
 
     Raises:
         ConfigFileError: the text is not a model configuration

@@ -1,4 +1,4 @@
-"""Serving of callables behind the OpenAI API: their arguments, the values they may yield, and the resulting models.
+"""Serves callables through the OpenAI API: their arguments, the values they may yield, and the models made of them.
 
 `client.register(fn, openai="chat")` serves `fn` at `/v1/chat/completions`; docs/how-to/openai.md shows it.
 

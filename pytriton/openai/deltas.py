@@ -79,7 +79,7 @@ class Delta(msgspec.Struct, kw_only=True, frozen=True):
     Args:
         content: text of the response
         reasoning: text of the model's reasoning (`reasoning_content`)
-        refusal: explanation why the model refuses to answer
+        refusal: explanation of why the model refuses to answer
         tool_calls: tool calls, or pieces of them
         logprobs: log-probabilities of this piece, in OpenAI's format
         finish_reason: "stop", "length", "tool_calls" or "content_filter"; default: "tool_calls" if there are tool

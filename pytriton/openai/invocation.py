@@ -1,4 +1,4 @@
-"""Parsing of a request that reaches a worker, and the writer of its response. Requests come on two paths:
+"""Parses a request that reaches a worker, and writes its response. Requests come on two paths:
 
 - from the daemon's frontend, in the input `request`: JSON of `{"api": ..., "id": ..., "body": {...}}`;
   response_writer.py describes the response;

@@ -7,7 +7,7 @@ pb_utils` works without tritonserver. In a script or test, `install()` does the 
     >>> pb_utils.install()  # doctest: +SKIP
     >>> import model  # a model.py, doctest: +SKIP
 
-Names and behaviour follow the documentation of Triton's python backend; docs/how-to/model-py.md lists the
+Names and behavior follow the documentation of Triton's python backend; docs/how-to/model-py.md lists the
 differences.
 """
 

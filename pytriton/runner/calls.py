@@ -262,7 +262,7 @@ def _arguments_for(link: DaemonConnection, arguments: dict[str, Any]) -> dict[st
 
 
 def _merged_index(daemon: DaemonConnection, headers: dict[str, str], as_json: bool) -> Any:
-    """Return tritonserver's repository index, extended by the models that only the daemon knows.
+    """Return tritonserver's repository index, extended with the models that only the daemon knows.
 
     The result is a list of dicts over HTTP, and a protobuf message over gRPC, or a dict if `as_json` is True.
 

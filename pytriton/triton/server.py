@@ -42,7 +42,7 @@ def environment() -> dict[str, str]:
 def new_runtime_dir() -> Path:
     """Choose a path for a runtime directory, short enough for unix sockets (at most 107 bytes).
 
-    The daemon creates the directory, so that nothing is left behind if this process is killed before.
+    The daemon creates the directory, so that nothing is left behind if this process is killed first.
     """
     folders = [os.environ.get("XDG_RUNTIME_DIR") or "", tempfile.gettempdir(), "/tmp"]
     for folder in folders:
@@ -104,7 +104,7 @@ class DaemonProcess:
         """Wait until models can be registered.
 
         Raises:
-            DaemonStartError: the daemon exited before (the message has the reason), or `timeout_s` expired
+            DaemonStartError: the daemon exited first (the message has the reason), or `timeout_s` expired
         """
         if not self._up.wait(timeout_s):
             raise DaemonStartError(f"Triton Inference Server was not ready within {timeout_s:g} s")
@@ -175,7 +175,7 @@ class DaemonProcess:
             self._end = report
 
     def _spawn(self) -> TextIO | None:
-        """Start the process and return the pipe for its reports; None if `stop` was called before."""
+        """Start the process and return the pipe for its reports; None if `stop` has already been called."""
         with self._spawning:
             if self._stop_requested:
                 return None

@@ -1,4 +1,4 @@
-"""Parsing of TritonConfig's values from text and from the environment."""
+"""Parses TritonConfig's values from text and from the environment."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def _located(target: ModelSource) -> tuple[Path | None, type | None]:
 
 
 def _configuration(config: ConfigSource, folder: Path | None) -> tuple[Any, str]:
-    """Return the configuration as a protobuf message, and where it comes from, for errors."""
+    """Return the configuration as a protobuf message, and its origin for error messages."""
     if isinstance(config, Mapping):
         return model_dir.config_of(config, "config="), "config="
     if isinstance(config, str) and ("\n" in config or ":" in config):
@@ -333,7 +333,7 @@ def _ask_model(
     Args:
         question: the program's input
         world: the workers' environment
-        name: name of the model, for errors
+        name: name of the model, for error messages
         limit_s: time limit in seconds; None: unlimited
 
     Raises:

@@ -1,1 +1,1 @@
-"""Processing of a request: validation, conversion of tensors, responses. Private; uses `_transport`."""
+"""Processes a request: validation, conversion of tensors, responses. Private; uses `_transport`."""

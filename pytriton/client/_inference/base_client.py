@@ -66,7 +66,7 @@ class BaseClient(InferMethods[R]):
         self._set_up()
 
     def _set_up(self) -> None:
-        """Complete the construction of a subclass."""
+        """Hook for subclasses, called at the end of `__init__`."""
 
     @staticmethod
     def _connect(url: TritonUrl, tls: TlsOptions | None) -> ServerConnection:
