@@ -11,7 +11,7 @@ size_t utf8_valid_prefix(const char *bytes, size_t size);
 bool utf8_is_valid(Slice slice);
 /* Encode a code point. Returns its size in bytes. */
 size_t utf8_encode(uint32_t code, char bytes[4]);
-/* Replace each invalid byte by a question mark. A character that may be truncated at the end is cut off. Returns the
+/* Replace each invalid byte with a question mark. A character that may be truncated at the end is cut off. Returns the
  * new size.
  */
 size_t utf8_sanitize(char *bytes, size_t size);

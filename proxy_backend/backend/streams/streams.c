@@ -116,7 +116,7 @@ static BeginWait begin_wait(const Streams *streams)
     return (BeginWait){limit_s > 0 ? clock_ns() + (uint64_t)(limit_s * 1e9) : 0, 0};
 }
 
-/* Wait for a change of the streams. If the batch should have been begun long ago, ask the dispatcher for a verdict,
+/* Wait for a change to the streams. If the batch should have been begun long ago, ask the dispatcher for a verdict,
  * once. The caller holds the lock.
  */
 static void wait_for_change(Streams *streams, Flight *flight, BeginWait *wait)

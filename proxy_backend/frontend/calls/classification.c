@@ -134,7 +134,7 @@ static bool is_batched(const ResponseState *given, bool *batched, Problem *probl
     return true;
 }
 
-/* Replace the output's data by the result, in the answer's memory. */
+/* Replace the output's data with the result, in the answer's memory. */
 static bool replace(ResponseState *given, ResponseOutput *output, const Buffer *text, const int64_t shape[2],
     size_t dims, Problem *problem)
 {

@@ -4,7 +4,7 @@
 
 #include "calls/call_internal.h"
 
-/* Replace the output at `index` of a response by its classification, as the client requested. The result has the type
+/* Replace the output at `index` of a response with its classification, as the client requested. The result has the type
  * BYTES, with elements "value:index" or "value:index:label".
  */
 bool classification_make(ResponseState *given, uint32_t index, ResponseOutput *output, Problem *problem);

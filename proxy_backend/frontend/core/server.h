@@ -43,7 +43,7 @@ bool server_was_recently_ready(Server *server);
 void server_force_unready(Server *server, bool forced_unready);
 bool server_is_forced_unready(const Server *server);
 
-/* Count a change of the models. Called before and after loading or unloading one. Any thread. */
+/* Count a change to the models. Called before and after loading or unloading one. Any thread. */
 void server_count_change(Server *server);
 uint64_t server_changes(const Server *server);
 

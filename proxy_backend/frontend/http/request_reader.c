@@ -28,7 +28,7 @@ static void begin_response(Connection *connection, HttpConnection *http, const H
     pthread_mutex_unlock(&http->lock);
 }
 
-/* Replace the body behind the head by the decompressed one. */
+/* Replace the body behind the head with the decompressed one. */
 static bool expand(Call *call, size_t head_size, Compression compression, Problem *problem)
 {
     const Limits *limits = connection_endpoint(http_call(call)->connection)->limits;

@@ -17,7 +17,7 @@ struct BusGuard {
 };
 
 static BusGuard *first;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards changes of the list; the handler only reads it */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards changes to the list; the handler only reads it */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct sigaction former;
 
