@@ -280,7 +280,7 @@ class Flight:
         self.senders: list[Any] = [request.get_response_sender() for request in requests]
         self.trace: BatchTrace | None = None
         self.sent: Batch | None = None  #: the message as it was sent to a worker
-        self.names: list[str] = []  #: the requests' ids, for error messages before the batch is sent
+        self.names: list[str] = []  #: the requests' ids, for errors before the batch is sent
         self.taken_ns = time.monotonic_ns()
         self.cancelled: set[int] = set()
         self.begun = False
