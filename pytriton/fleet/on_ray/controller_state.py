@@ -175,7 +175,7 @@ class ControllerStore:
             name: {one.digest for one in _versions(model)} for name, model in state.models.items()
         }
         needed = {f"{self._payloads}{one}" for digests in self._kept.values() for one in digests}
-        # Delete payloads that an incomplete change of a controller has left behind.
+        # Delete payloads that an incomplete change by a controller has left behind.
         for key in self._keys(self._payloads):
             if key not in needed:
                 self._delete(key)
