@@ -11,7 +11,7 @@ import sys
 
 def _start() -> int:
     gc.disable()  # collecting would only traverse modules that are never freed
-    # structlog imports rich for coloured tracebacks, which the daemon does not print: a tenth of all import time.
+    # structlog imports rich for colored tracebacks, which the daemon does not print: a tenth of all import time.
     sys.modules["rich"] = None  # type: ignore[assignment]
     import structlog  # noqa: F401
 

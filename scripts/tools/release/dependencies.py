@@ -122,7 +122,7 @@ DEPENDENCIES = (
         "rich",
         "rich.console",
         "command line",
-        "tables and colours; typer and textual depend on it anyway",
+        "tables and colors; typer and textual depend on it anyway",
         "none",
     ),
     Dependency(
