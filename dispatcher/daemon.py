@@ -191,6 +191,7 @@ class Daemon:
             starts.load_lazily(lambda spec: spec.name in lazy)
             return
         starts.deploy_suspended_models(self._may_load_lazily)
+        await services.web_routes.publish()  # tritonserver gets the routes when it starts
         loaded = await start_server(services.server, services.config, starts.preload_at_first_start)
         await starts.record_preloaded(loaded)
         services.server_watch.emit_started()
@@ -226,6 +227,7 @@ class Daemon:
         tasks.start("memory", services.memory.run())
         tasks.start("leases", services.leases.run(), vital=True)
         tasks.start("openai", services.openai.run(), vital=True)
+        tasks.start("web routes", services.web_routes.run(), vital=True)
 
     # ── shutdown ─────────────────────────────────────────────────────────────────────────────────
 
@@ -240,7 +242,7 @@ class Daemon:
         tasks.cancel("autoscaler", "memory", "leases", "readiness")
 
         # Finish the requests of the OpenAI API while its models still serve.
-        tasks.cancel("openai")
+        tasks.cancel("openai", "web routes")
         await services.openai.stop(grace_s)
 
         # Leave the connections queued in a service manager's sockets to the next daemon.

@@ -45,6 +45,7 @@ from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
 from pytriton.dispatcher.telemetry.requests.profiler import Profiler
 from pytriton.dispatcher.upgrade.coordinator import UpgradeCoordinator
 from pytriton.dispatcher.upgrade.snapshot import PROTOCOLS
+from pytriton.dispatcher.web_routes import WebRoutes
 from pytriton.dispatcher.workers.call_deadlocks import PendingCalls
 from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
 
@@ -67,6 +68,7 @@ class RegistrationHandlers:
     leases: LeaseManager
     client_bound_models: ClientBoundModels
     openai: OpenAISupervisor
+    web_routes: WebRoutes
     readiness: ReadinessController
     status: DaemonStatus
     settings: SettingsReloader
@@ -95,6 +97,7 @@ class RegistrationHandlers:
             )
             check_devices(message.spec)
             check_aliases(message.spec, self.registry.served)
+            self.web_routes.check(message.spec)
             if message.spec.openai is not None:
                 self.openai.open()
             registrant = Registrant(peer, message.spec.name) if hosted else None
@@ -108,6 +111,7 @@ class RegistrationHandlers:
                 elif registrant is not None:
                     await registrant.release("its registration failed")
                 raise
+        await self.web_routes.publish()
         await self.readiness.until_vertex(
             message.spec.name, self.settings.config.server_wait_timeout_s
         )
@@ -508,6 +512,7 @@ def handlers_of(services: Services, upgrade: UpgradeCoordinator) -> dict[type, M
         services.leases,
         services.client_bound_models,
         services.openai,
+        services.web_routes,
         services.readiness,
         services.status,
         services.settings,

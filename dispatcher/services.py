@@ -60,6 +60,7 @@ from pytriton.dispatcher.telemetry.metrics.daemon_metrics import MetricsCollecto
 from pytriton.dispatcher.telemetry.requests.collector import RequestCollector
 from pytriton.dispatcher.telemetry.requests.profiler import Profiler
 from pytriton.dispatcher.upgrade.takeover import Origin
+from pytriton.dispatcher.web_routes import WebRoutes
 from pytriton.dispatcher.workers.call_deadlocks import PendingCalls
 from pytriton.dispatcher.workers.worker_process import WorkerFactory
 
@@ -110,6 +111,7 @@ class Services:
     index_watch: IndexWatch
     restorer: StartupRestorer
     openai: OpenAISupervisor
+    web_routes: WebRoutes
     # what users see
     status: DaemonStatus
     metrics: MetricsCollector
@@ -258,6 +260,8 @@ def build_services(
         changes=(registry.changes, server.changes),
     )
 
+    web_routes = WebRoutes(registry, frontend, rundir.path, config.openai_cors_origin)
+
     # What users see
     status = DaemonStatus(
         config,
@@ -354,6 +358,7 @@ def build_services(
         index_watch=IndexWatch(server, registry.served, repository_models.records),
         restorer=restorer,
         openai=openai,
+        web_routes=web_routes,
         status=status,
         metrics=metrics,
         requests=requests,

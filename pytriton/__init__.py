@@ -26,12 +26,16 @@ if TYPE_CHECKING:
     from pytriton.daemon import connect as connect
     from pytriton.declaration import declare as declare
     from pytriton.decorators import batch as batch
+    from pytriton.exceptions import HTTPError as HTTPError
     from pytriton.limits import Limits as Limits
     from pytriton.model_config import DynamicBatcher as DynamicBatcher
     from pytriton.model_config import ModelConfig as ModelConfig
     from pytriton.model_config import QueuePolicy as QueuePolicy
     from pytriton.model_config import Tensor as Tensor
     from pytriton.shared_weights import shared as shared
+    from pytriton.typed import MediaType as MediaType
+    from pytriton.typed import UploadFile as UploadFile
+    from pytriton.typed import batchable as batchable
 
     __version__: str
 
@@ -39,13 +43,17 @@ if TYPE_CHECKING:
 _NAMES = {
     "Autoscale": "pytriton.autoscale",
     "DynamicBatcher": "pytriton.model_config",
+    "HTTPError": "pytriton.exceptions",
     "Limits": "pytriton.limits",
+    "MediaType": "pytriton.typed",
     "ModelConfig": "pytriton.model_config",
     "QueuePolicy": "pytriton.model_config",
     "Tensor": "pytriton.model_config",
+    "UploadFile": "pytriton.typed",
     "async_infer": "pytriton.calls",
     "async_stream": "pytriton.calls",
     "batch": "pytriton.decorators",
+    "batchable": "pytriton.typed",
     "connect": "pytriton.daemon",
     "declare": "pytriton.declaration",
     "empty_output": "pytriton.buffers",
@@ -71,14 +79,18 @@ _MODULES = (
 __all__ = [
     "Autoscale",
     "DynamicBatcher",
+    "HTTPError",
     "Limits",
+    "MediaType",
     "ModelConfig",
     "QueuePolicy",
     "Tensor",
+    "UploadFile",
     "__version__",
     "async_infer",
     "async_stream",
     "batch",
+    "batchable",
     "connect",
     "declare",
     "empty_output",

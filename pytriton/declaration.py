@@ -109,7 +109,8 @@ def declare(
         )
         # Raise here, on the line with the mistake, rather than at registration.
         validate_model_name(declaration.name)
-        to_triton_config(declaration.name, inputs, outputs, config)
+        if inputs or outputs:  # A typed function has none.
+            to_triton_config(declaration.name, inputs, outputs, config)
         try:
             setattr(target, _ATTRIBUTE, declaration)
         except AttributeError:

@@ -16,6 +16,7 @@ __all__ = [
     "DaemonNotRunningError",
     "DaemonStartError",
     "FleetError",
+    "HTTPError",
     "ModelExistsError",
     "ModelNotFoundError",
     "PicklingError",
@@ -72,6 +73,31 @@ class PyTritonUnrecoverableError(PyTritonError):
 
 class PyTritonRuntimeError(PyTritonError):
     """An error occurred while a request was processed."""
+
+
+class HTTPError(PyTritonRuntimeError):
+    """Raised *by a callable*: this request is answered with an HTTP status of its choice.
+
+    The request counts as failed, and no traceback is logged. Clients of Triton's protocols get the closest error code.
+
+    Args:
+        status: from 400 to 599
+        detail: what went wrong, for the client
+
+    Example:
+        >>> raise HTTPError(404, "no such customer")
+        Traceback (most recent call last):
+        pytriton.exceptions.HTTPError: no such customer
+    """
+
+    def __init__(self, status: int, detail: str = "") -> None:
+        if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status <= 599:
+            raise PyTritonValidationError(f"status must be from 400 to 599, got {status!r}.")
+        super().__init__(detail)
+        self.status = status
+
+    def __reduce__(self) -> tuple[type[HTTPError], tuple[int, str]]:
+        return type(self), (self.status, self.message)
 
 
 class CallError(PyTritonRuntimeError):

@@ -41,7 +41,7 @@ from typing import (
 
 import msgspec
 
-from pytriton._protocol import arguments, messages
+from pytriton._protocol import arguments, messages, routes
 from pytriton._protocol.arguments import plain
 from pytriton.autoscale import Instances, autoscale_of
 from pytriton.exceptions import PyTritonValidationError
@@ -136,6 +136,14 @@ def _one_of(*allowed: str) -> Check:
             raise PyTritonValidationError(f"{name} must be {words}, got {value!r}.")
 
     return check
+
+
+def _check_route(name: str, value: Any) -> None:
+    """Refuse anything but a path that routes may have."""
+    try:
+        routes.check(value)
+    except (TypeError, ValueError) as error:
+        raise PyTritonValidationError(f"{name}: {error}") from None
 
 
 def _check_limits(name: str, value: Any) -> None:
@@ -389,6 +397,13 @@ class CallableOptions(WorkerOptions, total=False):
             "docs/how-to/openai.md (none)",
             check=_check_openai,
             message=lambda value: None if value is None else card_of(value).to_message(),
+        ),
+    ]
+    route: Annotated[
+        Optional[str],
+        RunOption(
+            'path of the HTTP route of a typed function, such as "/v1.0/predict" ("/" and the model\'s name)',
+            check=_check_route,
         ),
     ]
 

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, TextIO
 
 import cloudpickle
 
-from pytriton._protocol.errors import described, for_client, members
+from pytriton._protocol.errors import described, for_client, members, triton_code, with_id
+from pytriton._protocol.lanes.lane_messages import ResponseDetails, ResponseRef
 from pytriton._protocol.lanes.request_records import ids_of, trace_id
 from pytriton._protocol.log_lines import encoded, record_of
 from pytriton._protocol.messages import sendable
-from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.exceptions import HTTPError, PyTritonUnrecoverableError
 
 if TYPE_CHECKING:
     from pytriton._protocol.lanes.lane_messages import Batch
@@ -118,6 +119,13 @@ def client_text(error: BaseException) -> str:
     """Return the error text that clients get for an exception, cut to the maximum length of a response."""
     text = described(error)
     return for_client(text.rstrip(": ") + _CANCELLED if is_cancellation(error) else text)
+
+
+def response_to_error(error: BaseException, request_id: str) -> ResponseRef:
+    """Return the response to a request that failed alone. An `HTTPError` is passed on as it is, with its own code."""
+    if isinstance(error, HTTPError):
+        return ResponseRef([], for_client(str(error)), ResponseDetails(triton_code(error.status)))
+    return ResponseRef([], with_id(client_text(error), request_id))
 
 
 def cut_for_client(text: str) -> str:

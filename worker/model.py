@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytriton import buffers, request_ids
 from pytriton._protocol import datatypes, messages, numpy_types
-from pytriton._protocol.errors import with_id
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
     Batch,
@@ -21,7 +20,7 @@ from pytriton._protocol.lanes.request_records import id_at, ids_of
 from pytriton._protocol.lanes.tensors import TextError, as_text
 from pytriton.decorators import context, set_triton_context
 from pytriton.decorators.wrapping import ASYNCHRONOUS, kind_of
-from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.exceptions import HTTPError, PyTritonUnrecoverableError
 from pytriton.model_config.triton_model_config import TritonModelConfig
 from pytriton.proxy.types import Request
 from pytriton.worker.callables import Infer, awaited, synchronous
@@ -31,6 +30,7 @@ from pytriton.worker.fault_reports import (
     is_cancellation,
     reason,
     report_error,
+    response_to_error,
 )
 from pytriton.worker.inputs import (
     RequiredInputs,
@@ -469,6 +469,8 @@ class WorkerModel:
         self, parts: Sequence[Part], error: BaseException, kind: str
     ) -> list[BatchDone | BatchFailed]:
         self.log.failed(kind, sum([len(part.batch.requests) for part in parts]), error)
+        if isinstance(error, HTTPError):
+            return [_refuse_all(part.batch, error) for part in parts]
         report_error(error, batches=[part.batch for part in parts])
         text = client_text(error)
         return [BatchFailed(part.batch.id, text) for part in parts]
@@ -504,12 +506,17 @@ class WorkerModel:
             ids.setdefault(text, []).append(id_at(batch, place))
         for one in refused:
             of_text = ids.pop(client_text(one.error), None)
-            if of_text is not None:
+            if of_text is not None and not isinstance(one.error, HTTPError):
                 report_error(one.error, ids=of_text)
-        return [
-            ResponseRef([], with_id(client_text(error), id_at(batch, place)))
-            for place, error in refused
-        ]
+        return [response_to_error(error, id_at(batch, place)) for place, error in refused]
+
+
+def _refuse_all(batch: Batch, error: HTTPError) -> BatchDone:
+    """Return the answer to a batch whose callable raised `HTTPError`."""
+    count = len(batch.requests)
+    return BatchDone(
+        batch.id, [response_to_error(error, id_at(batch, place)) for place in range(count)]
+    )
 
 
 class Unrecoverable(Exception):

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pytriton._protocol.errors import with_id
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton._protocol.lanes.lane_messages import (
     Batch,
@@ -32,9 +31,9 @@ from pytriton._protocol.lanes.lane_messages import (
 )
 from pytriton._protocol.lanes.request_records import id_at
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
-from pytriton.exceptions import PyTritonUnrecoverableError
+from pytriton.exceptions import HTTPError, PyTritonUnrecoverableError
 from pytriton.proxy.results import OneText
-from pytriton.worker.fault_reports import client_text, reason, report_error
+from pytriton.worker.fault_reports import client_text, reason, report_error, response_to_error
 from pytriton.worker.request_log import nbytes_of, trace_of, type_of
 from pytriton.worker.results import ResultWriter, failure_kind
 from pytriton.worker.tracing import NO_SPANS, NoSpans, Spans
@@ -279,8 +278,9 @@ class BatchStream:
             self.failure, self.error = "callable", type_of(error)
         self._stats.failed("callable", 1)
         request_id = id_at(self.batch, index)
-        report_error(error, ids=[request_id])
-        return ResponseRef([], with_id(client_text(error), request_id))
+        if not isinstance(error, HTTPError):
+            report_error(error, ids=[request_id])
+        return response_to_error(error, request_id)
 
 
 def parts_of(produced: Any) -> Any:

@@ -132,4 +132,5 @@ def info_of(
         isolation=spec.isolation,
         lease=spec.lease,
         threads=thread_share(spec),
+        route="" if spec.web is None else spec.web.path,
     )

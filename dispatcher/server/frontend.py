@@ -20,7 +20,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import structlog
 
@@ -223,6 +223,14 @@ class Frontend(Protocol):
 
     async def forget_pending(self, name: str) -> None:
         """Stop letting requests wait for a model."""
+
+    async def set_routes(self, document: dict[str, Any]) -> None:
+        """Serve these routes and pages beside Triton's API (proxy_backend/frontend/http/route_table.h), also in processes
+        started later.
+
+        Raises:
+            ServerRefused, Unreached: a process does not take them.
+        """
 
     @property
     def vertex_needs_model(self) -> bool:

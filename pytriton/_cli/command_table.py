@@ -14,6 +14,8 @@ from pytriton._cli.typer_adapter import PlainFlags
 #: Section of --help -> command or group -> its module in `pytriton._cli.commands`, and its name there.
 _SECTIONS = {
     "Every day": {
+        "serve": "serve:serve",
+        "call": "serve:call",
         "start": "daemon:start",
         "register": "models:register",
         "status": "status:status",

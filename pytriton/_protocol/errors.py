@@ -84,6 +84,12 @@ _shown.maxlist = _shown.maxtuple = _shown.maxdict = _shown.maxset = _shown.maxfr
 _shown.maxdeque = _shown.maxarray = 20
 
 
+def triton_code(status: int) -> str:
+    """Return the name of Triton's error code that is closest to an HTTP status from 400 to 599."""
+    codes = {404: "NOT_FOUND", 409: "ALREADY_EXISTS", 501: "UNSUPPORTED", 503: "UNAVAILABLE"}
+    return codes.get(status, "INVALID_ARG" if status < 500 else "INTERNAL")
+
+
 def for_client(text: str) -> str:
     """Shorten an error text to the part that fits into a gRPC response. The caller logs the full text.
 

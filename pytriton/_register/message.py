@@ -22,7 +22,7 @@ from pytriton._register.environment import (
 )
 from pytriton._register.pickling import pack_callable
 from pytriton.autoscale import autoscale_of
-from pytriton.declaration import declaration_of, validate_model_name
+from pytriton.declaration import Declaration, declaration_of, validate_model_name
 from pytriton.decorators.checking import factory_problem, signature_problem
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput, to_triton_config
@@ -116,13 +116,20 @@ def plan(
     if name is None:
         name = declaration.name if declaration else default_model_name(targets[0])
     config = config if config is not None else declaration.config if declaration else None
-    if options["openai"] is None:
+    web = None
+    if options["openai"] is not None:
+        model = _behind_openai(targets, config, options, name, [*(inputs or ()), *(outputs or ())])
+        targets, inputs, outputs, config = model[:4]
+    elif not _has_tensors(inputs, outputs, declaration) and _are_typed(targets, options):
+        targets, inputs, outputs, config, web = _behind_route(targets, config, options, name)
+    else:
+        if options["route"] is not None:
+            raise PyTritonValidationError(
+                f"Model {name!r}: route= is for typed functions: annotate each parameter, and leave out inputs and outputs."
+            )
         inputs = _tensors("inputs", inputs, declaration.inputs if declaration else None, name)
         outputs = _tensors("outputs", outputs, declaration.outputs if declaration else None, name)
         validate_model_name(name)
-    else:
-        model = _behind_openai(targets, config, options, name, [*(inputs or ()), *(outputs or ())])
-        targets, inputs, outputs, config = model[:4]
     devices = device_list(options["devices"])
     version = cast(int, options["model_version"])  # it has a default
     document = to_triton_config(name, inputs, outputs, config, version)
@@ -159,6 +166,7 @@ def plan(
         max_concurrency=options["max_concurrency"]
         or default_concurrency(document, options["max_inflight_batches"]),
         warmups=_warmups(config, batching=document["max_batch_size"] > 0),
+        web=web,
     )
     message = messages.Register(
         messages.ModelSpec(**fields), bool(options["replace"]), bool(options["ephemeral"])
@@ -208,6 +216,40 @@ def _behind_openai(
     options["factory"] = model.factory
     options["max_inflight_batches"] = options["max_inflight_batches"] or model.lanes
     return model
+
+
+def _has_tensors(
+    inputs: Sequence[Tensor] | None,
+    outputs: Sequence[Tensor] | None,
+    declaration: Declaration | None,
+) -> bool:
+    declared = declaration is not None and bool(declaration.inputs or declaration.outputs)
+    return declared or inputs is not None or outputs is not None
+
+
+def _are_typed(targets: Sequence[Any], options: RegisterOptions) -> bool:
+    """Return whether callables without tensors are typed functions, or factories of them."""
+    from pytriton.typed.signature import is_typed
+
+    return bool(options["factory"]) or all(map(is_typed, targets))
+
+
+def _behind_route(
+    targets: list[Any], config: ModelConfig | None, options: RegisterOptions, name: str
+) -> tuple[list[Any], list[Tensor], list[Tensor], ModelConfig, messages.WebRoute]:
+    """Return the registration of typed functions, with the options it implies."""
+    from pytriton.typed.model import make_model
+
+    validate_model_name(name)
+    model = make_model(targets, config, factory=bool(options["factory"]))
+    options["factory"] = model.factory
+    return (
+        model.targets,
+        model.inputs,
+        model.outputs,
+        model.config,
+        model.route(options["route"] or f"/{name}"),
+    )
 
 
 def default_model_name(target: Target) -> str:

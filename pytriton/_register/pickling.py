@@ -200,6 +200,8 @@ def _try_to_pickle(thing: Any, can_import: Callable[[ModuleType], bool]) -> Exce
 
 # ── the pickler ─────────────────────────────────────────────────────────────────────────────────
 
+_MSGSPEC_CACHE = "__msgspec_cache__"
+
 
 class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
     """A pickler that pickles code by value if it belongs to a module that the worker cannot import.
@@ -262,6 +264,10 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
             if isinstance(obj, FunctionType):
                 self._functions_by_code[id(obj.__code__)] = obj
                 self._share_namespace(obj)
+            elif _MSGSPEC_CACHE in vars(obj):
+                delattr(
+                    obj, _MSGSPEC_CACHE
+                )  # msgspec's notes about a class, which it makes again on the next use
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:
             # cloudpickle loses the qualified name of a nested class.

@@ -13,17 +13,21 @@ import dataclasses
 import importlib
 import json
 import os
+import site
 import subprocess
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytriton
 from pytriton._register import environments
 from pytriton.autoscale import Autoscale
 from pytriton.declaration import declaration_of
 from pytriton.exceptions import DaemonNotRunningError, PyTritonBadParameterError, PyTritonError
+from pytriton.typed.signature import is_typed
 
 
 def load_target(text: str) -> Any:
@@ -40,16 +44,14 @@ def load_target(text: str) -> Any:
             f"{text!r} is not of the form MODULE:ATTRIBUTE: pass the name of a callable in a module, such as "
             f"{module or 'mymodule'}:classify"
         )
+    folder = os.getcwd()
     if "/" in module_name or module_name.endswith(".py"):
-        folder, _, file = module_name.rpartition("/")
-        where = f"in the folder {folder}, " if folder else ""
-        raise PyTritonBadParameterError(
-            f"{module_name!r} is a file, but MODULE must be the name of a module: {where}"
-            f"use {file.removesuffix('.py')}:{attribute}"
-        )
-    cwd = os.getcwd()
-    if cwd not in sys.path:
-        sys.path.insert(0, cwd)
+        path = os.path.abspath(module_name)
+        if not os.path.isfile(path):
+            raise PyTritonBadParameterError(f"the file {path} does not exist")
+        folder, module_name = os.path.dirname(path), os.path.basename(path).removesuffix(".py")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     sys.argv[:] = [module_name]  # hide our arguments from the module and its workers
     found = _import(module_name)
     for part in attribute.split("."):
@@ -69,13 +71,13 @@ def check_declared(target: Any, text: str) -> None:
         PyTritonBadParameterError: the callable has no declaration, or is declared with isolation="thread"
     """
     declaration = declaration_of(target)
-    if declaration is None:
+    if declaration is None and not is_typed(target):
         raise PyTritonBadParameterError(
-            f"{text} does not declare its inputs and outputs. Decorate it with "
-            "@pytriton.declare(inputs=[...], outputs=[...]), or register it from Python with "
+            f"{text} does not say what it takes and returns. Annotate all its parameters to serve JSON; or decorate it with "
+            "@pytriton.declare(inputs=[...], outputs=[...]) to serve tensors, or register it from Python with "
             "pytriton.connect().register(...)."
         )
-    if declaration.options.get("isolation") == "thread":
+    if declaration is not None and declaration.options.get("isolation") == "thread":
         raise PyTritonBadParameterError(
             f"{text} is declared with isolation='thread', to run in the process that registers it, but "
             "this command exits after registering it. Register it from a program that keeps running: "
@@ -185,7 +187,31 @@ def main() -> None:
         kind = next(name for name, one in _ERRORS.items() if isinstance(error, one))
         emit(error=str(error), kind=kind)
     else:
-        emit(name=model.name, url=model.url)
+        info = model.info()
+        server = info.url.partition("/v2/")[0]
+        emit(
+            name=info.name,
+            url=info.url,
+            route_url=f"{server}{info.route}" if info.route else "",
+            docs_url=f"{server}/docs",
+            files=_project_files(),
+        )
+
+
+def _project_files() -> list[str]:
+    """Return the files of the imported modules that are not installed packages."""
+    installed = {
+        *sysconfig.get_paths().values(),
+        *site.getsitepackages(),
+        sys.prefix,
+        sys.base_prefix,
+    }
+    files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
+    return [
+        one
+        for one in files
+        if one and not one.startswith((*installed, os.path.dirname(pytriton.__file__)))
+    ]
 
 
 def _register(request: Mapping[str, Any], report: Any) -> Any:

@@ -6,6 +6,7 @@
 | `FuturesModelClient` | a future of the outputs | HTTP, gRPC |
 | `DecoupledModelClient` | an iterator of responses | gRPC |
 | `AsyncioModelClient` | an awaitable of the outputs | HTTP, gRPC |
+| `ApiClient`, `AsyncApiClient` | what a typed function returns | JSON over HTTP |
 | `AsyncioDecoupledModelClient` | an async iterator of responses | gRPC |
 
 The clients are a thin layer over tritonclient, which implements the protocols. Public names are in this folder. Its
@@ -15,6 +16,7 @@ communicates with the servers.
 
 from __future__ import annotations
 
+from pytriton.client.api_client import ApiClient, ApiError, AsyncApiClient
 from pytriton.client.asyncio_client import AsyncioModelClient
 from pytriton.client.asyncio_decoupled_client import AsyncioDecoupledModelClient
 from pytriton.client.decoupled_client import DecoupledModelClient
@@ -24,6 +26,9 @@ from pytriton.client.options import RequestOptions
 from pytriton.client.tls import TlsOptions
 
 __all__ = [
+    "ApiClient",
+    "ApiError",
+    "AsyncApiClient",
     "AsyncioDecoupledModelClient",
     "AsyncioModelClient",
     "DecoupledModelClient",

@@ -9,7 +9,7 @@ import pytest
 
 from pytriton import exceptions
 
-ALL = [getattr(exceptions, name) for name in exceptions.__all__]
+ALL = [getattr(exceptions, name) for name in exceptions.__all__ if name != "HTTPError"]
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
@@ -53,3 +53,14 @@ def test_pickling_error_names_the_offender_and_the_ways_out() -> None:
     for part in ("'infer'", "closure 'lock'", "cannot pickle", "factory=True"):
         assert part in str(error)
     assert pickle.loads(pickle.dumps(error)).offender == "infer.<closure 'lock'>"
+
+
+def test_an_http_error_keeps_its_status_through_pickling() -> None:
+    error = pickle.loads(pickle.dumps(exceptions.HTTPError(404, "no such customer")))
+    assert (error.status, str(error)) == (404, "no such customer")
+
+
+@pytest.mark.parametrize("status", [200, 399, 600, True, "404"])
+def test_an_http_error_has_the_status_of_an_error(status: object) -> None:
+    with pytest.raises(exceptions.PyTritonValidationError, match="from 400 to 599"):
+        exceptions.HTTPError(status)  # type: ignore[arg-type]

@@ -30,6 +30,7 @@ READ_BY_NAME = {
     "python": "the world", "env": "the world", "cwd": "the world", "sys_path": "the world",
     "requirements": "the world", "trace_config": "the world", "replace": "messages.Register",
     "ephemeral": "messages.Register", "model_version": "ModelSpec.version",
+    "route": "ModelSpec.web",
 }  # fmt: skip
 
 

@@ -132,6 +132,10 @@ class Restorer:
         """Return the lazy models, in order."""
         return [queued.entry for queued in self._queued.values() if queued.is_lazy]
 
+    def specs(self) -> list[messages.ModelSpec]:
+        """Return the declarations of the models that are lazy, queued, or being restored."""
+        return [one.entry.spec for name, one in self._queued.items() if self.is_expected(name)]
+
     def declared(self) -> dict[str, CurrentDeclaration]:
         """Return the declarations of the lazy models, by name."""
         found = {}

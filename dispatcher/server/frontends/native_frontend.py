@@ -116,6 +116,7 @@ class NativeFrontend:
         self._processes: dict[int, _Process] = {}  #: by pid, until `forget`
         self._pending_models = pending_models
         self._on_request = on_request
+        self._routes: dict[str, Any] | None = None  #: for processes that are started later
         self.program = program.program
         self.endpoints = Endpoints(config)
 
@@ -160,6 +161,18 @@ class NativeFrontend:
                 admin = process.connect()
                 with contextlib.suppress(ServerRefused, Unreached):  # the process is exiting
                     await admin.forget(name)
+                await admin.close()
+
+    async def set_routes(self, document: dict[str, Any]) -> None:
+        """Serve these routes in all processes, and in those started later."""
+        self._routes = document
+        for process in list(self._processes.values()):
+            if process.child.exited.done():
+                continue
+            admin = process.connect()
+            try:
+                await admin.set_routes(document)
+            finally:
                 await admin.close()
 
     def make_gate(self, backend: str) -> NativeGate:
@@ -217,6 +230,7 @@ class NativeFrontend:
             pending=pending,
             ready_fd=writer,
             regions_fd=self._region_table(),
+            routes=self._routes,
         )
         settings = _as_memfd(document)
         python = python_link(place.backends)
@@ -619,6 +633,10 @@ class NativeAdmin:
     async def set_ready(self, ready: bool) -> None:
         """Set whether the process may report ready."""
         await self._ask("POST", "/admin/ready", {"ready": ready})
+
+    async def set_routes(self, document: dict[str, Any]) -> None:
+        """Replace the routes beside Triton's API."""
+        await self._ask("POST", "/admin/routes", document)
 
     async def forget(self, name: str) -> None:
         """Stop letting requests wait for a model."""

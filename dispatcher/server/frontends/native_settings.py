@@ -82,6 +82,7 @@ def document(
     ready_fd: int,
     regions_fd: int | None = None,
     pending: dict[str, Any] | None = None,
+    routes: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the settings document.
 
@@ -96,6 +97,7 @@ def document(
         ready_fd: descriptor to write to once it accepts connections
         regions_fd: descriptor of the table of clients' shared memory regions
         pending: result of `pending_models`; None if no request can wait
+        routes: routes beside Triton's API; None if there are none
     """
     return {
         "core": str(program.core),
@@ -124,6 +126,7 @@ def document(
         "ready_fd": ready_fd,
         "regions_fd": regions_fd,
         "pending_models": pending,
+        "routes": routes,
     }
 
 

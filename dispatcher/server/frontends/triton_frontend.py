@@ -85,6 +85,15 @@ class TritonFrontend:
     async def forget_pending(self, name: str) -> None:
         """Do nothing: no request waits for a model."""
 
+    async def set_routes(self, document: dict[str, Any]) -> None:
+        """Do nothing but warn: NVIDIA's frontend serves only Triton's protocols."""
+        if document["routes"]:
+            _log.warning(
+                "routes of typed functions are not served",
+                reason="NVIDIA's frontend serves only Triton's protocols",
+                fix="set frontend to native",
+            )
+
     async def switch_over(self, former: int, successor: int, *, force: bool) -> bool:
         """Raise ServerRefused: a process cannot be replaced (see `replaces`)."""
         raise ServerRefused("tritonserver cannot hand over its connections")

@@ -8,6 +8,7 @@
 
 #include "base/compression.h"
 #include "http/load_report.h"
+#include "http/route_table.h"
 #include "http/service.h"
 #include "http1/head.h"
 #include "http1/header_pattern.h"
@@ -78,6 +79,11 @@ typedef struct {
     bool begun; /* the head of a stream has been written */
     bool is_broken; /* the client of a stream is gone */
     unsigned responses; /* generate: number of answers */
+    bool is_typed; /* the request is for a typed function or a page, so errors are sent as problem details */
+    const char *typed_type; /* Content-Type of a typed function's response */
+    bool is_refused; /* the stream failed before its first event; `refusal` is the error */
+    Problem refusal;
+    char *headers; /* additional lines of the response's head, in the call's memory, or NULL */
     const char *allow; /* with status 405: the allowed methods */
     bool retry_later; /* with status 503: the error says that the request can be retried later */
     HttpDeferred deferred;
@@ -138,6 +144,7 @@ void response_close(Call *call);
 
 #define TYPE_JSON "application/json"
 #define TYPE_BINARY "application/octet-stream"
+#define TYPE_PROBLEM "application/problem+json"
 #define TYPE_TEXT "text/plain"
 #define TYPE_EVENTS "text/event-stream; charset=utf-8"
 
@@ -185,7 +192,8 @@ HttpHandler http_handle_index, http_handle_load, http_handle_unload;
 HttpHandler http_handle_log_read, http_handle_log_change, http_handle_trace_read, http_handle_trace_change;
 HttpHandler http_handle_region_status, http_handle_region_register, http_handle_region_unregister;
 HttpHandler http_handle_gpu_status, http_handle_gpu_register, http_handle_gpu_unregister;
-HttpHandler http_handle_accept, http_handle_drain, http_handle_leave, http_handle_retire, http_handle_work;
+HttpHandler http_handle_accept, http_handle_drain, http_handle_leave, http_handle_retire, http_handle_work,
+    http_handle_replace_routes;
 HttpHandler http_handle_settle, http_handle_set_ready;
 
 /* Copy a text for the lifetime of the call. Returns false without memory. */

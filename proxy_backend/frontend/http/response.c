@@ -1,5 +1,6 @@
 /* Writes answers, in any thread. Head and body are written in one system call if the socket accepts them. */
 #include "http/request.h"
+#include "http/typed.h"
 #include "http1/encoding.h"
 #include "common/json_writer.h"
 
@@ -7,7 +8,8 @@
 #include <stdio.h>
 
 enum {
-    HEAD_ROOM = 320 + LOAD_REPORT_ROOM, /* the longest head has 306 bytes and the load report */
+    MORE_HEADERS = 1024, /* HttpCall.headers */
+    HEAD_ROOM = 320 + LOAD_REPORT_ROOM + MORE_HEADERS, /* the longest head has 306 bytes, the load report and these */
     PARTS = 64,           /* number of parts per system call */
     SMALL_RESPONSE = 64 << 10,
     MIN_COMPRESSED = 256,   /* smaller bodies would hardly shrink */
@@ -182,6 +184,8 @@ void response_send(Call *call, int status, const char *type, const struct iovec 
         at = put(put(put(at, "Allow: "), state->allow ? state->allow : "GET"), "\r\n");
     if (status == 503 && state->retry_later)
         at = put(at, "Retry-After: 1\r\n");
+    if (state->headers)
+        at = put(at, state->headers);
     at = put_end(put_number(at, "Content-Length: ", total), http_connection_is_last(call), state->is_old);
     /* Put the head right before the body, so that both are one part. */
     size_t size = (size_t)(at - head);
@@ -221,18 +225,24 @@ static bool is_retryable(const char *text)
 
 void response_send_problem(Call *call, Problem *problem)
 {
+    HttpCall *state = http_call(call);
     int status = problem_status(problem->kind);
-    http_call(call)->retry_later = is_retryable(problem_text(problem));
+    state->retry_later = is_retryable(problem_text(problem));
     Problem ignored = {0};
-    http_call(call)->compression = COMPRESSION_NONE; /* Clients do not decompress errors. */
-    if (response_begin(call, &ignored)) {
+    state->compression = COMPRESSION_NONE; /* Clients do not decompress errors. */
+    if (!response_begin(call, &ignored)) {
+        /* response_send ends the connection. */
+    } else if (state->is_typed) {
+        status = typed_put_problem(&call->reply, problem);
+        state->retry_later = true;
+    } else {
         buffer_put_string(&call->reply, "{\"error\":");
         json_put_sanitized(&call->reply, slice_of(problem_text(problem)));
         buffer_put_char(&call->reply, '}');
     }
     problem_clear(&ignored);
     problem_clear(problem);
-    response_send(call, status, TYPE_JSON, NULL, 0, 0);
+    response_send(call, status, state->is_typed ? TYPE_PROBLEM : TYPE_JSON, NULL, 0, 0);
 }
 
 void response_refuse(Connection *connection, Problem *problem)
@@ -264,6 +274,8 @@ bool response_open(Call *call, int status, const char *type)
     if (!state->is_old)
         at = put(at, "Transfer-Encoding: chunked\r\n");
     at = load_report_put(at, state->load_report, call_server(call));
+    if (state->headers)
+        at = put(at, state->headers);
     if (state->relay)
         at = put(at, RELAY_HEADER ": yes\r\n");
     at = put_end(at, http_connection_is_last(call), state->is_old);

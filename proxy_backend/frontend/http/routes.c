@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "http/connection.h"
+#include "http/typed.h"
 #include "http1/browsers.h"
 
 #include <stdlib.h>
@@ -64,6 +65,7 @@ static const Pattern admin_patterns[] = {
     {{"admin", "forget"}, API_OTHER, NULL, http_handle_settle},
     {{"admin", "leave"}, API_OTHER, NULL, http_handle_leave},
     {{"admin", "ready"}, API_OTHER, NULL, http_handle_set_ready},
+    {{"admin", "routes"}, API_OTHER, NULL, http_handle_replace_routes},
     {{"admin", "retire"}, API_OTHER, NULL, http_handle_retire},
     {{"admin", "work"}, API_OTHER, http_handle_work, NULL},
 };
@@ -199,15 +201,39 @@ static HttpHandler *handler_of(const HttpRequest *request, const HttpRoute *rout
     return method == HTTP_POST ? route->post : method == HTTP_DELETE ? route->delete : NULL;
 }
 
+/* Answer a request for a path of the dispatcher's table. Returns false if it is for none of them. */
+static bool run_typed(HttpRequest *request)
+{
+    RouteTable *table = request->service->paths == HTTP_API ? request->service->settings.route_table : NULL;
+    Routes *routes;
+    const Route *route = table ? route_table_find(table, request->target, &routes) : NULL;
+    if (route == NULL)
+        return false;
+    Problem problem = {0};
+    HttpCall *state = http_call(request->call);
+    state->is_typed = true;
+    state->headers = NULL; /* of an earlier attempt, before it waited for its model */
+    bool is_allowed_origin = typed_allows_origin(request, routes);
+    if (is_allowed_origin || request_is_of_own_site(request, &problem))
+        typed_run(request, route, is_allowed_origin);
+    else
+        response_send_problem(request->call, &problem);
+    routes_release(routes);
+    return true;
+}
+
 void request_run(HttpRequest *request)
 {
     Problem problem = {0};
     HttpRoute route;
+    bool is_found = route_find(request->service, request->target, &route);
+    if (!is_found && run_typed(request))
+        return;
     if (!request_is_of_own_site(request, &problem)) {
         response_send_problem(request->call, &problem);
         return;
     }
-    if (!route_find(request->service, request->target, &route)) {
+    if (!is_found) {
         problem_set(&problem, PROBLEM_NOT_FOUND, "Not Found");
         response_send_problem(request->call, &problem);
         return;

@@ -4,6 +4,7 @@
 
 #include "thread_pool/thread_pool.h"
 #include "calls/call.h"
+#include "http/route_table.h"
 #include "tracing/tracing.h"
 #include "net/connection.h"
 
@@ -45,6 +46,7 @@ typedef struct {
     ThreadPool *jobs;
     ThreadPool *readers; /* reads requests that take long to read */
     CallsSettings calls;
+    RouteTable *route_table; /* NULL: none */
     const HttpRestriction *restrictions;
     size_t restriction_count;
     const char *header_forward_pattern; /* a regular expression; NULL or "" for none */

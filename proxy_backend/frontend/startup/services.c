@@ -55,6 +55,7 @@ struct Services {
     SharedMemory *shared_memory;
     Tracing *tracing;
     ResponseCache *cache; /* NULL without a response cache */
+    RouteTable *routes;
     ThreadPool *jobs, *readers;
     HttpRestriction *restrictions;
     Endpoint *endpoints;
@@ -128,6 +129,7 @@ static HttpSettings http_settings(const Services *services, const ServerControl 
         .jobs = services->jobs,
         .readers = services->readers,
         .calls = settings_of_calls(services, &http_steps),
+        .route_table = services->routes,
         .restrictions = services->restrictions,
         .restriction_count = settings->http_restricted.count,
         .header_forward_pattern = settings->http_forward,
@@ -245,6 +247,11 @@ static bool start(Services *services, const ServerControl *control, Problem *pro
         if (services->cache == NULL)
             return false;
     }
+    services->routes = route_table_new();
+    if (services->routes == NULL)
+        return problem_no_memory(problem);
+    if (settings->routes.start && !route_table_replace(services->routes, settings->routes, problem))
+        return false;
     services->tracing = services->shared_memory ? tracing_new(services->server, problem) : NULL;
     services->jobs = services->tracing ? thread_pool_new(JOB_THREADS, JOBS_WAITING, problem) : NULL;
     services->readers = services->jobs ? thread_pool_new(READER_THREADS, READERS_WAITING, problem) : NULL;
@@ -330,6 +337,7 @@ void services_free(Services *services)
     if (services->tracing)
         tracing_free(services->tracing);
     response_cache_free(services->cache);
+    route_table_free(services->routes);
     if (services->shared_memory)
         shared_memory_free(services->shared_memory);
     if (services->server)

@@ -216,6 +216,17 @@ static bool read_forward(Source *source, void *to)
     return read_members(source, members, sizeof members / sizeof *members, to);
 }
 
+/* Keep a value as it is. */
+static bool read_document(Source *source, void *to)
+{
+    Slice text;
+    if (!json_raw(&source->json, &text))
+        return false;
+    char *copy = slice_copy(text);
+    *(Slice *)to = (Slice){copy, text.size};
+    return copy != NULL;
+}
+
 static bool read_vertex(Source *source, void *to)
 {
     static const Member members[] = {
@@ -271,6 +282,7 @@ static const Member document[] = {
     {"limits", read_limits, offsetof(Settings, limits)},
     {"restricted", read_restricted, 0},
     {"forward", read_forward, 0},
+    {"routes", read_document, offsetof(Settings, routes)},
     {"vertex", read_vertex, 0},
     {"sagemaker", read_sagemaker, 0},
     {"not_ready", read_bool, offsetof(Settings, not_ready)},

@@ -16,6 +16,7 @@
  *      "not_accepting": true,                                       accept no clients' connections until the dispatcher requests it
  *      "pending_models": {"names": ["name", ...], "loading": ["name", ...], "fd": 9, "wait_s": 60, "max_waiters": 1000},
  *                                                                   models that the core has not loaded, and those of them that are being loaded (pending_models.h)
+ *      "routes": {...},                                             paths beside Triton's API (http/route_table.h)
  *      "regions_fd": 8,                                             the table of shared memory regions (region_table.h)
  *      "ready_fd": 7}                                               receives a byte when connections are accepted
  *
@@ -64,6 +65,7 @@ typedef struct {
         *sagemaker_inference;
     bool not_ready, not_accepting;
     PendingModelsSettings pending_models;
+    Slice routes; /* the document for http/route_table.h; `start` is NULL if there is none */
     int regions_fd; /* -1 if the regions belong to this process alone */
     int ready_fd; /* descriptor to notify when the server is ready, or -1 */
 } Settings;

@@ -207,6 +207,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     loading_since: float = 0.0
     #: Number of compute threads of the libraries in each worker; 0: the libraries' default, or set by the user.
     threads: int = 0
+    #: Path of the HTTP route, if it is a typed function.
+    route: str = ""
 
 
 class InstanceInfo(msgspec.Struct, frozen=True):

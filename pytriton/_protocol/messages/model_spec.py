@@ -118,6 +118,21 @@ class OpenAICard(msgspec.Struct, frozen=True):
     aliases: list[str] = []
 
 
+class WebRoute(msgspec.Struct, frozen=True):
+    """The HTTP route of a typed function.
+
+    `path` begins with a slash. `media_type` is the Content-Type of its responses; if `streams`, they are server-sent
+    events. `operation` describes the route as an operation object of OpenAPI 3.1; `schemas` are the named JSON schemas
+    that it refers to.
+    """
+
+    path: str
+    media_type: str
+    streams: bool
+    operation: dict[str, Any]
+    schemas: dict[str, Any] = {}
+
+
 class Lease(msgspec.Struct, frozen=True):
     """The lease of a provisional registration, which the daemon rolls back unless its client confirms it in time.
 
@@ -184,6 +199,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     versions: list[int] = []
     #: The model is also served by the daemon's OpenAI API.
     openai: Optional[OpenAICard] = None
+    #: The model is a typed function with an HTTP route of its own.
+    web: Optional[WebRoute] = None
     #: The number of instances follows the load within these bounds; None: it is fixed.
     autoscale: Optional[Autoscale] = None
     #: The model is loaded on its first request.

@@ -50,10 +50,16 @@ PAGES = {
             "pytriton.request_ids",
         ),
     ),
+    "typed": Page(
+        "Typed functions",
+        "For functions that are served as a web API.",
+        ("pytriton.typed.markers", "pytriton.exceptions.HTTPError"),
+    ),
     "clients": Page(
         "Clients",
         "Clients of models, over HTTP and gRPC.",
         (
+            "pytriton.client.api_client",
             "pytriton.client.model_client.ModelClient",
             "pytriton.client.futures_client.FuturesModelClient",
             "pytriton.client.asyncio_client.AsyncioModelClient",

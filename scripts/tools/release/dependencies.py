@@ -161,6 +161,13 @@ DEPENDENCIES = (
         "argparse: does not complete model names, and flags are declared twice",
     ),
     Dependency(
+        "urllib3",
+        "urllib3",
+        "client",
+        "connections of `ApiClient`",
+        "http.client: no pool, no retries of stale connections; tritonclient[http] depends on urllib3 anyway",
+    ),
+    Dependency(
         "uvloop",
         "uvloop",
         "daemon, OpenAI frontend; workers of async streaming callables, if installed in their environment",
@@ -173,6 +180,13 @@ DEPENDENCIES = (
         "daemon, registering",
         "environments for `requirements=` and for the Python proxy; works where venv lacks ensurepip",
         "venv: missing in Debian's Python",
+    ),
+    Dependency(
+        "watchfiles",
+        "watchfiles",
+        "`pytriton-daemon serve`",
+        "replaces the model when its files change",
+        "inotify(7) through ctypes: rename, new folders and debouncing are easy to get wrong",
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pytriton.dispatcher.server.frontend import PendingModels
 
@@ -14,6 +15,7 @@ class FakeFrontend:
         queues_requests: whether requests can wait
         names: returns the models that they wait for
         on_request: called with the model that a request waits for
+        routes: the routes of typed functions
         forgotten: models that requests no longer wait for, in order
     """
 
@@ -24,6 +26,10 @@ class FakeFrontend:
         self.names: Callable[[], PendingModels] = PendingModels
         self.on_request: Callable[[str], None] = lambda name: None
         self.forgotten: list[str] = []
+        self.routes: dict[str, Any] = {}
+
+    async def set_routes(self, document: dict[str, Any]) -> None:
+        self.routes = document
 
     async def forget_pending(self, name: str) -> None:
         self.forgotten.append(name)

@@ -31,7 +31,7 @@ def _said(*words: str) -> str:
 
 def test_commands_are_listed_by_use() -> None:
     listed = re.findall(r"^  ([a-z-]+)  ", _said("--help").partition("Every day:")[2], re.MULTILINE)
-    assert listed[:4] == ["start", "register", "status", "logs"]
+    assert listed[:6] == ["serve", "call", "start", "register", "status", "logs"]
     assert sorted(listed) == sorted(ALL.commands)
 
 

@@ -1,0 +1,8 @@
+"""Typed functions as web APIs: JSON, forms, uploads and streams by a function's annotations, without tensors."""
+
+from __future__ import annotations
+
+from pytriton.exceptions import HTTPError
+from pytriton.typed.markers import MediaType, UploadFile, batchable
+
+__all__ = ["HTTPError", "MediaType", "UploadFile", "batchable"]

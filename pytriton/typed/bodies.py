@@ -1,0 +1,291 @@
+"""Decodes the body of a request into the arguments of a typed function, and encodes its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
+
+from pytriton.typed import values
+from pytriton.typed.markers import MediaType, UploadFile
+from pytriton.typed.multipart import Field, parse_form, parse_multipart
+from pytriton.typed.problems import FieldError, Problem, field_errors, pointer_of
+from pytriton.typed.signature import Parameter, Signature, is_binary, is_image, strip
+
+__all__ = ["Arguments", "RequestDecoder", "ResultEncoder", "media_type_of"]
+
+_JSON = "application/json"
+_FORM = "application/x-www-form-urlencoded"
+_MULTIPART = "multipart/form-data"
+_BINARY = "application/octet-stream"
+_INVALID = "The request body is invalid"
+
+
+class Arguments(typing.NamedTuple):
+    """The arguments of a call."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+class RequestDecoder:
+    """Decodes request bodies for one signature."""
+
+    def __init__(self, signature: Signature) -> None:
+        self._signature = signature
+        self._parameters = {one.name: one for one in signature.parameters}
+        self._adapters = {
+            one.name: adapter
+            for one in signature.parameters
+            if (adapter := values.pydantic_adapter(one.type)) is not None
+        }
+        self._specs = {
+            one.name: spec
+            for one in signature.parameters
+            if (spec := values.array_spec(one.type)) is not None
+        }
+        self._special = {*self._adapters, *self._specs}
+        self._fields = [(f"p{index}", one) for index, one in enumerate(signature.parameters)]
+        self._decode_json = self._json_decoder()
+
+    def decode(self, body: bytes, content_type: str = _JSON) -> Arguments:
+        """Return the arguments that a body contains.
+
+        Args:
+            body: the body
+            content_type: value of the Content-Type header; "" if there is none
+
+        Raises:
+            Problem: the body is invalid
+        """
+        media_type = content_type.partition(";")[0].strip().lower()
+        raw = self._signature.raw
+        if media_type == _JSON or media_type.endswith("+json") or not (media_type or raw):
+            return self._from_json(body)
+        if media_type == _MULTIPART:
+            return self._from_fields(parse_multipart(body, content_type))
+        if raw is not None:
+            return self._arguments(
+                {raw.name: self._binary(raw, Field(raw.name, body, None, media_type))}
+            )
+        if media_type == _FORM:
+            # What curl -d sends, whose user means JSON; in a form, a brace is escaped.
+            return (
+                self._from_json(body) if body[:1] == b"{" else self._from_fields(parse_form(body))
+            )
+        raise Problem(415, f"Send {_JSON}, {_MULTIPART} or {_FORM}, not {media_type}")
+
+    def _json_decoder(self) -> Callable[[bytes], dict[str, Any]]:
+        whole = self._signature.whole
+        if whole is not None:
+            adapter = self._adapters.get(whole.name)
+            one = (
+                adapter.validate_json
+                if adapter is not None
+                else msgspec.json.Decoder(whole.type, dec_hook=values.decode_custom).decode
+            )
+            return lambda body: {whole.name: one(body)}
+        fields: list[Any] = []
+        for field, parameter in self._fields:
+            kind = self._json_type(parameter)
+            if parameter.required:
+                fields.append((field, kind))
+            else:  # The function's own default applies, which JSON may not be able to hold.
+                fields.append((field, Union[kind, msgspec.UnsetType], msgspec.UNSET))
+        fields.sort(key=len)  # fields with defaults come last
+        struct = msgspec.defstruct(
+            "Body",
+            fields,
+            rename={field: parameter.name for field, parameter in self._fields},
+            forbid_unknown_fields=True,
+        )
+        decode = msgspec.json.Decoder(struct, dec_hook=values.decode_custom).decode
+
+        def members(body: bytes) -> dict[str, Any]:
+            decoded = decode(body)
+            pairs = ((one.name, getattr(decoded, field)) for field, one in self._fields)
+            return {name: value for name, value in pairs if value is not msgspec.UNSET}
+
+        return members
+
+    def _json_type(self, parameter: Parameter) -> Any:
+        if parameter.name in self._adapters:
+            return msgspec.Raw
+        return Any if parameter.name in self._specs else parameter.type
+
+    def _from_json(self, body: bytes) -> Arguments:
+        whole = self._signature.whole
+        try:
+            found = self._decode_json(body or b"{}")
+        except msgspec.ValidationError as error:
+            raise Problem(422, _INVALID, field_errors(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Problem(400, f"The request body is not valid JSON: {error}") from None
+        except ValueError as error:
+            if not hasattr(error, "errors"):  # not pydantic.ValidationError
+                raise
+            if any(one["type"] == "json_invalid" for one in error.errors()):
+                raise Problem(
+                    400, f"The request body is not valid JSON: {error.errors()[0]['msg']}"
+                ) from None
+            raise Problem(422, _INVALID, field_errors(error)) from None
+        if whole is None:
+            errors: list[FieldError] = []
+            for name in [name for name in found if name in self._special]:
+                try:
+                    found[name] = self._converted(name, found[name])
+                except ValueError as error:  # noqa: PERF203  each parameter is reported
+                    errors += field_errors(error, name)
+            if errors:
+                raise Problem(422, _INVALID, tuple(errors))
+        return self._arguments(found)
+
+    def _converted(self, name: str, value: Any) -> Any:
+        """Return a decoded member as its parameter's type, which may be one that msgspec does not know."""
+        adapter = self._adapters.get(name)
+        if adapter is not None:
+            return adapter.validate_json(bytes(value))
+        kind = self._parameters[name].type
+        if value is None and strip(kind) is not kind:
+            return None
+        return values.decode_array(value, *self._specs[name])
+
+    def _from_fields(self, fields: Sequence[Field]) -> Arguments:
+        by_name: dict[str, list[Field]] = {}
+        for field in fields:
+            by_name.setdefault(field.name, []).append(field)
+        whole = self._signature.whole
+        if whole is not None and whole.name not in by_name:
+            # The fields of the form are those of the object.
+            names = {name: [one.text for one in found] for name, found in by_name.items()}
+            return self._arguments({whole.name: self._object(whole, names)})
+        found: dict[str, Any] = {}
+        errors: list[FieldError] = []
+        for name, parameter in self._parameters.items():
+            given = by_name.pop(name, None)
+            if given is None:
+                if parameter.required:
+                    errors.append(FieldError("Missing required field", pointer_of(name)))
+                continue
+            try:
+                found[name] = self._from_form(parameter, given)
+            except (ValueError, msgspec.DecodeError) as error:
+                errors += field_errors(error, name)
+        errors += [FieldError("Unknown field", pointer_of(name)) for name in by_name]
+        if errors:
+            raise Problem(422, _INVALID, tuple(errors))
+        return self._arguments(found)
+
+    def _from_form(self, parameter: Parameter, fields: Sequence[Field]) -> Any:
+        bare = strip(parameter.type)
+        is_list = get_origin(bare) is list or bare is list
+        if is_list and (
+            len(fields) > 1 or is_binary(*(get_args(bare) or (str,))[:1]) or not _is_json(fields[0])
+        ):
+            item = dataclasses.replace(parameter, type=(get_args(bare) or (str,))[0])
+            return [self._from_form(item, [field]) for field in fields]
+        if len(fields) > 1:
+            raise ValueError("Expected one field of this name")
+        field = fields[0]
+        if is_binary(bare):
+            return self._binary(parameter, field)
+        adapter = values.pydantic_adapter(parameter.type)
+        if adapter is not None:
+            return (
+                adapter.validate_json(field.data)
+                if _is_json(field)
+                else adapter.validate_python(field.text)
+            )
+        if parameter.name in self._specs:
+            return values.decode_array(
+                msgspec.json.decode(field.data), *self._specs[parameter.name]
+            )
+        if _is_json(field) and bare is not str:
+            return msgspec.json.decode(
+                field.data, type=parameter.type, dec_hook=values.decode_custom
+            )
+        return msgspec.convert(field.text, parameter.type, strict=False)
+
+    def _object(self, whole: Parameter, names: dict[str, list[str]]) -> Any:
+        plain = {name: found[0] if len(found) == 1 else found for name, found in names.items()}
+        adapter = self._adapters.get(whole.name)
+        try:
+            if adapter is not None:
+                return adapter.validate_python(plain)
+            return msgspec.convert(plain, whole.type, strict=False, dec_hook=values.decode_custom)
+        except ValueError as error:
+            raise Problem(422, _INVALID, field_errors(error)) from None
+
+    def _binary(self, parameter: Parameter, field: Field) -> Any:
+        kind = strip(parameter.type)
+        if kind is UploadFile:
+            return UploadFile(field.data, field.filename, field.content_type or _BINARY)
+        if not is_image(kind):
+            return kind(field.data)
+        try:
+            return values.decode_image(field.data)
+        except ValueError as error:
+            raise Problem(422, _INVALID, field_errors(error, parameter.name)) from None
+
+    def _arguments(self, found: dict[str, Any]) -> Arguments:
+        args = []
+        for parameter in self._signature.parameters:
+            if not parameter.positional or parameter.name not in found:
+                break
+            args.append(found.pop(parameter.name))
+        return Arguments(args, found)
+
+
+class ResultEncoder:
+    """Encodes what a typed function returns for one request.
+
+    Attributes:
+        media_type: the response's Content-Type
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        self.media_type = media_type_of(annotation)
+        self._is_image = is_image(annotation)
+        self._encoder = msgspec.json.Encoder(enc_hook=values.encode_custom)
+        adapter = None if self.media_type != _JSON else values.pydantic_adapter(annotation)
+        self._dump = None if adapter is None else adapter.dump_json
+
+    def encode(self, result: Any) -> bytes:
+        """Return the body of a response.
+
+        Raises:
+            TypeError, ValueError: the result is not what the annotation says, or has no form in JSON
+        """
+        if self._dump is not None:
+            return bytes(self._dump(result, by_alias=True))
+        if self.media_type == _JSON:
+            return self._encoder.encode(result)
+        if self._is_image:
+            return values.encode_image(result, self.media_type)
+        if isinstance(result, str):
+            return result.encode()
+        if isinstance(result, (bytes, bytearray, memoryview)):
+            return bytes(result)
+        raise TypeError(
+            f"the function is annotated to return bytes, and returned {type(result).__name__!r}"
+        )
+
+
+def media_type_of(annotation: Any) -> str:
+    """Return the Content-Type of results of a type."""
+    markers = get_args(annotation)[1:] if get_origin(annotation) is typing.Annotated else ()
+    for marker in markers:
+        if isinstance(marker, MediaType):
+            return marker.value
+    bare = annotation if not markers else get_args(annotation)[0]
+    if is_image(bare):
+        return "image/png"
+    return _BINARY if bare in (bytes, bytearray, memoryview) else _JSON
+
+
+def _is_json(field: Field) -> bool:
+    """Return whether a field of a form holds JSON: it says so, or begins as an object or array does."""
+    return field.content_type.startswith(_JSON) or field.data[:1] in (b"{", b"[")

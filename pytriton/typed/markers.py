@@ -1,0 +1,124 @@
+"""What a typed function uses beside plain types: uploaded files, media types, batching."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pytriton.exceptions import PyTritonValidationError
+
+__all__ = ["Batching", "MediaType", "UploadFile", "batchable", "batching_of"]
+
+_ATTRIBUTE = "__pytriton_batchable__"
+_T = TypeVar("_T", bound=Callable[..., Any])
+
+
+class UploadFile:
+    """A file that a client uploaded.
+
+    Args:
+        data: its content
+        filename: its name on the client's machine, without folders; None if the client sent none. Do not use it as a
+            path: a client may send any name
+        content_type: its media type, as the client states it
+    """
+
+    __slots__ = ("content_type", "data", "filename")
+
+    def __init__(
+        self,
+        data: bytes,
+        filename: str | None = None,
+        content_type: str = "application/octet-stream",
+    ) -> None:
+        self.data = data
+        self.filename = filename
+        self.content_type = content_type
+
+    def __repr__(self) -> str:
+        return f"UploadFile({self.filename!r}, {self.content_type!r}, {len(self.data)} bytes)"
+
+    def open(self) -> io.BytesIO:
+        """Return the content as a file object."""
+        return io.BytesIO(self.data)
+
+
+@dataclass(frozen=True)
+class MediaType:
+    """The media type of returned bytes: ``-> Annotated[bytes, MediaType("image/png")]``."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How requests are gathered for a batchable function.
+
+    Args:
+        max_batch_size: maximum number of requests in a call
+        max_delay_s: how long the first request of a batch may wait for others, in seconds
+    """
+
+    max_batch_size: int
+    max_delay_s: float
+
+
+def batchable(max_batch_size: int = 32, max_delay_s: float = 0.0) -> Callable[[_T], _T]:
+    """Have a typed function take the requests of a batch in one call.
+
+    Every parameter becomes a list with one item for each request, and so does what the function returns. An exception
+    in place of a result is that request's error; the others get their results.
+
+    Args:
+        max_batch_size: maximum number of requests in a call
+        max_delay_s: how long the first request of a batch may wait for others, in seconds. 0 takes what has queued
+            while the previous batch was running
+
+    Raises:
+        PyTritonValidationError: a value is invalid
+
+    Example:
+        >>> @batchable(max_batch_size=64)
+        ... def lengths(text: list[str]) -> list[int]:
+        ...     return [len(one) for one in text]
+    """
+    if callable(max_batch_size):
+        raise PyTritonValidationError("Write @batchable() with parentheses.")
+    if (
+        isinstance(max_batch_size, bool)
+        or not isinstance(max_batch_size, int)
+        or max_batch_size < 1
+    ):
+        raise PyTritonValidationError(
+            f"max_batch_size must be a whole number of 1 or more, got {max_batch_size!r}."
+        )
+    if (
+        isinstance(max_delay_s, bool)
+        or not isinstance(max_delay_s, (int, float))
+        or not 0 <= max_delay_s <= 60
+    ):
+        raise PyTritonValidationError(
+            f"max_delay_s must be a number of seconds from 0 to 60, got {max_delay_s!r}."
+        )
+
+    def attach(function: _T) -> _T:
+        setattr(function, _ATTRIBUTE, Batching(max_batch_size, float(max_delay_s)))
+        return function
+
+    return attach
+
+
+def batching_of(target: Any) -> Batching | None:
+    """Return the batching that `@batchable` attached to a function, a method, or a class's ``__call__``."""
+    while isinstance(target, functools.partial):
+        target = target.func
+    if not inspect.isroutine(target):
+        target = inspect.getattr_static(
+            target if inspect.isclass(target) else type(target), "__call__", None
+        )
+    found = getattr(target, _ATTRIBUTE, None)
+    return found if isinstance(found, Batching) else None

@@ -1,0 +1,235 @@
+"""JSON schemas and the OpenAPI operation of a typed function."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.typed.bodies import media_type_of
+from pytriton.typed.markers import UploadFile
+from pytriton.typed.signature import Parameter, Signature, is_binary, is_image, strip
+from pytriton.typed.values import array_spec, pydantic_adapter
+
+__all__ = ["PROBLEM", "PROBLEM_SCHEMA", "operation_of"]
+
+PROBLEM = "Problem"
+_REFERENCES = "#/components/schemas/{name}"
+#: RFC 9457, with the extension member `errors`.
+PROBLEM_SCHEMA: dict[str, Any] = {
+    "title": PROBLEM,
+    "description": "Problem details (RFC 9457).",
+    "type": "object",
+    "properties": {
+        "status": {"type": "integer"},
+        "title": {"type": "string"},
+        "detail": {"type": "string"},
+        "errors": {
+            "description": "The invalid fields of the request.",
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"detail": {"type": "string"}, "pointer": {"type": "string"}},
+                "required": ["detail", "pointer"],
+            },
+        },
+    },
+    "required": ["status", "title"],
+}
+_ERRORS = {
+    "400": "The body is malformed",
+    "413": "The body is too large",
+    "415": "The body has another media type",
+    "422": "The body is invalid",
+    "500": "The function failed",
+    "503": "The model is not available now",
+}
+
+
+def operation_of(signature: Signature) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the OpenAPI 3.1 operation of a typed function, and the named schemas that it refers to.
+
+    Raises:
+        PyTritonValidationError: a type has no form in JSON
+    """
+    components: dict[str, Any] = {PROBLEM: PROBLEM_SCHEMA}
+    summary, _, description = signature.doc.partition("\n")
+    described = _described_arguments(signature.doc)
+    content: dict[str, Any] = {}
+    whole = signature.whole
+    raw = signature.raw
+    members = {
+        one.name: _with_description(
+            _schema(one.type, components, signature, f"parameter {one.name!r}"), one, described
+        )
+        for one in signature.parameters
+    }
+    if whole is not None:
+        content["application/json"] = {"schema": members[whole.name]}
+    else:
+        body: dict[str, Any] = {
+            "type": "object",
+            "properties": members,
+            "additionalProperties": False,
+        }
+        required = [one.name for one in signature.parameters if one.required]
+        if required:
+            body["required"] = required
+        if raw is not None:
+            content["image/*" if is_image(raw.type) else "application/octet-stream"] = {
+                "schema": {}
+            }
+        content["application/json"] = {"schema": body}
+        if any(_has_files(one) for one in signature.parameters):
+            form = {**body, "properties": {name: _as_file(one) for name, one in members.items()}}
+            content["multipart/form-data"] = {"schema": form}
+    operation: dict[str, Any] = {
+        "requestBody": {
+            "required": any(one.required for one in signature.parameters),
+            "content": content,
+        },
+        "responses": {
+            "200": {
+                "description": "What the function returns"
+                if not signature.streams
+                else "What the function yields, as server-sent events",
+                "content": _result(signature, components),
+            },
+            **{status: _problem(text) for status, text in _ERRORS.items()},
+        },
+    }
+    if summary:
+        operation["summary"] = summary.rstrip(".")
+    text = re.split(r"\n\s*(?:Args|Parameters|Returns|Raises|Example)s?:?\s*\n", description)[
+        0
+    ].strip()
+    if text:
+        operation["description"] = text
+    return operation, components
+
+
+def _result(signature: Signature, components: dict[str, Any]) -> dict[str, Any]:
+    schema = _schema(signature.result, components, signature, "the result")
+    if signature.streams:
+        return {"text/event-stream": {"schema": {"type": "string"}, "x-item-schema": schema}}
+    media_type = media_type_of(signature.result)
+    return {media_type: {"schema": schema if media_type == "application/json" else {}}}
+
+
+def _problem(description: str) -> dict[str, Any]:
+    schema = {"$ref": _REFERENCES.format(name=PROBLEM)}
+    return {"description": description, "content": {"application/problem+json": {"schema": schema}}}
+
+
+def _schema(
+    annotation: Any, components: dict[str, Any], signature: Signature, what: str
+) -> dict[str, Any]:
+    if annotation is type(None):
+        return {"type": "null"}
+    try:
+        adapter = pydantic_adapter(annotation)
+        if adapter is not None:
+            found = dict(adapter.json_schema(ref_template=_REFERENCES.replace("{name}", "{model}")))
+            components.update(found.pop("$defs", {}))
+            return _named(annotation, found, components)
+        spec = array_spec(annotation)
+        if spec is not None:
+            return _array(spec)
+        (schema,), named = msgspec.json.schema_components(
+            [annotation], schema_hook=_custom_schema, ref_template=_REFERENCES
+        )
+    except PyTritonValidationError:
+        raise
+    except (
+        Exception
+    ) as error:  # each library has exceptions of its own for types that it does not know
+        raise PyTritonValidationError(
+            f"{signature.name}: {what} has the type {annotation!r}, which has no form in JSON: {error}. Use plain types, "
+            "dataclasses, TypedDict, msgspec.Struct, pydantic models, numpy arrays, PIL.Image.Image or UploadFile; or "
+            "pass inputs= and outputs= to serve tensors."
+        ) from error
+    components.update(named)
+    return dict(schema)
+
+
+def _named(annotation: Any, schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    """Move the schema of a pydantic model among the named ones."""
+    if not (isinstance(annotation, type) and schema.get("type") == "object"):
+        return schema
+    components[annotation.__name__] = schema
+    return {"$ref": _REFERENCES.format(name=annotation.__name__)}
+
+
+def _custom_schema(kind: Any) -> dict[str, Any]:
+    spec = array_spec(kind)
+    if spec is not None:
+        return _array(spec)
+    if kind is UploadFile or is_image(kind):
+        return {"type": "string", "contentEncoding": "base64"}
+    raise TypeError(f"{kind!r} is not known")
+
+
+def _array(spec: tuple[Any, tuple[int, ...] | None]) -> dict[str, Any]:
+    dtype, shape = spec
+    kinds = {"b": "boolean", "i": "integer", "u": "integer", "f": "number"}
+    schema: dict[str, Any] = (
+        {"type": kinds[dtype.kind]} if dtype is not None and dtype.kind in kinds else {}
+    )
+    for size in reversed(shape or ()):
+        schema = {"type": "array", "items": schema}
+        if size >= 0:
+            schema |= {"minItems": size, "maxItems": size}
+    return schema if shape is not None else {"type": "array"}
+
+
+def _with_description(
+    schema: dict[str, Any], parameter: Parameter, described: dict[str, str]
+) -> dict[str, Any]:
+    if parameter.name in described:
+        schema = {**schema, "description": described[parameter.name]}
+    if not parameter.required:
+        try:
+            schema = {**schema, "default": msgspec.to_builtins(parameter.default)}
+        except (TypeError, ValueError):  # no form in JSON: it stays the function's own affair
+            return schema
+    return schema
+
+
+def _described_arguments(doc: str) -> dict[str, str]:
+    """Return what the sections "Args:" (Google) and ":param name:" (Sphinx) of a docstring say of each argument."""
+    found = dict(re.findall(r"^:param (?:[^:]* )?(\w+): *(.+)$", doc, re.MULTILINE))
+    section = re.search(r"^Arg(?:ument)?s:\s*\n((?:[ \t]+.*\n?|\s*\n)+)", doc, re.MULTILINE)
+    if section is None:
+        return found
+    name, indent = "", None
+    for line in section.group(1).splitlines():
+        text = line.strip()
+        begins = re.match(r"(\w+)(?: \([^)]*\))?: *(.*)", text)
+        depth = len(line) - len(line.lstrip())
+        indent = depth if indent is None and text else indent
+        if begins and depth == indent:
+            name = begins.group(1)
+            found[name] = begins.group(2)
+        elif name and text:
+            found[name] += " " + text
+    return found
+
+
+def _has_files(parameter: Parameter) -> bool:
+    from typing import get_args
+
+    bare = strip(parameter.type)
+    return is_binary(bare) or any(is_binary(one) for one in get_args(bare))
+
+
+def _as_file(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a file in a form: the bytes themselves (OpenAPI 3.1, 4.8.14.4)."""
+    if "contentEncoding" in schema:
+        return {
+            name: value for name, value in schema.items() if name not in ("contentEncoding", "type")
+        }
+    if "items" in schema and isinstance(schema["items"], dict):
+        return {**schema, "items": _as_file(schema["items"])}
+    return schema

@@ -1,0 +1,254 @@
+"""Reads what a typed function takes and returns from its annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+
+from pytriton.decorators import wrapping
+from pytriton.decorators.wrapping import Kind, kind_of
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.typed.markers import Batching, UploadFile, batching_of
+
+__all__ = ["Parameter", "Signature", "is_typed", "signature_of"]
+
+_STREAMS = (Iterator, Iterable, AsyncIterator, AsyncIterable)
+_GENERATORS = (
+    *_STREAMS,
+    typing.get_origin(typing.Generator),
+    typing.get_origin(typing.AsyncGenerator),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """One parameter of a typed function.
+
+    Args:
+        name: name in the signature, and in the request body
+        type: its annotation; of one request, if the function takes batches
+        required: whether it has no default
+        default: its default, if any
+        positional: whether it can only be passed by position
+    """
+
+    name: str
+    type: Any
+    required: bool
+    default: Any = None
+    positional: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """What a typed function takes and returns.
+
+    Args:
+        name: the function's name, for messages
+        parameters: its parameters, in order
+        result: annotation of what one request gets; of one item, if the function streams. `Any` without annotation
+        kind: how it is called
+        batching: set by `@batchable`
+        doc: its docstring
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    result: Any
+    kind: Kind
+    batching: Batching | None = None
+    doc: str = ""
+
+    @property
+    def streams(self) -> bool:
+        """Whether a request gets a stream of items."""
+        return self.kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR)
+
+    @property
+    def whole(self) -> Parameter | None:
+        """The parameter that takes the whole JSON body: the only one, if its type is an object."""
+        if len(self.parameters) == 1 and _is_object(self.parameters[0].type):
+            return self.parameters[0]
+        return None
+
+    @property
+    def raw(self) -> Parameter | None:
+        """The parameter that takes a body that is not JSON: the only one, if it takes bytes, a file or an image."""
+        if len(self.parameters) == 1 and is_binary(self.parameters[0].type):
+            return self.parameters[0]
+        return None
+
+
+def is_typed(target: Any) -> bool:
+    """Return whether a callable without declared tensors is a typed function: each parameter has an annotation."""
+    function = _called(target)
+    if getattr(function, "__globals__", None) is vars(wrapping):
+        return False  # one of our decorators, which are for tensors
+    try:
+        parameters = [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):  # e.g. of a builtin
+        return False
+    parameters = (
+        [one for one in parameters if one.name != "self"] if inspect.isclass(target) else parameters
+    )
+    annotated = [one.annotation is not one.empty for one in parameters]
+    if not annotated:
+        return inspect.signature(function).return_annotation is not inspect.Signature.empty
+    return all(annotated)
+
+
+def signature_of(target: Any) -> Signature:
+    """Return the signature of a typed function, method, callable object, or class of callable objects.
+
+    Raises:
+        PyTritonValidationError: a parameter has no annotation, or one that cannot be resolved, or it is *args or **kwargs
+    """
+    function = _called(target)
+    name = _name(target)
+    try:
+        hints = typing.get_type_hints(inspect.unwrap(_plain(function)), include_extras=True)
+    except Exception as error:
+        raise PyTritonValidationError(
+            f"The annotations of {name} cannot be resolved: {error}. Define or import the types that they name in the "
+            "module of the function, outside `if TYPE_CHECKING:`."
+        ) from error
+    batching = batching_of(target)
+    parameters = []
+    for index, one in enumerate(inspect.signature(function).parameters.values()):
+        if index == 0 and inspect.isclass(target):
+            continue  # self
+        parameters.append(_parameter(name, one, hints, batching))
+    result = hints.get("return", Any)
+    kind = kind_of(function)
+    if kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR):
+        if batching is not None:
+            raise PyTritonValidationError(
+                f"{name} is a generator: each request has a stream of its own. Leave @batchable out."
+            )
+        result = _item(result, _GENERATORS)
+    if batching is not None:
+        result = _item_of_batch(name, "what it returns", result)
+    return Signature(
+        name=name,
+        parameters=tuple(parameters),
+        result=Any if result is None and "return" not in hints else result,
+        kind=kind,
+        batching=batching,
+        doc=inspect.getdoc(inspect.unwrap(_plain(target))) or "",
+    )
+
+
+def is_binary(annotation: Any) -> bool:
+    """Return whether a type is sent as it is: bytes, a file, an image."""
+    bare = strip(annotation)
+    return bare in (bytes, bytearray, memoryview, UploadFile) or is_image(bare)
+
+
+def is_image(annotation: Any) -> bool:
+    """Return whether a type is `PIL.Image.Image`, without importing Pillow."""
+    bare = strip(annotation)
+    return isinstance(bare, type) and (bare.__module__, bare.__name__) == ("PIL.Image", "Image")
+
+
+def strip(annotation: Any) -> Any:
+    """Return a type without `Annotated` and without `None`, if nothing else is in the union."""
+    if get_origin(annotation) is Annotated:
+        return strip(get_args(annotation)[0])
+    members = [one for one in union_members(annotation) if one is not type(None)]
+    return strip(members[0]) if len(members) == 1 and members[0] is not annotation else annotation
+
+
+def union_members(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union; of another type, that type."""
+    origin = get_origin(annotation)
+    if origin is typing.Union or getattr(origin, "__name__", "") == "UnionType":
+        return get_args(annotation)
+    return (annotation,)
+
+
+def _parameter(
+    name: str, one: inspect.Parameter, hints: dict[str, Any], batching: Batching | None
+) -> Parameter:
+    if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+        raise PyTritonValidationError(
+            f"{name} takes {one}: clients could not know which fields to send. Name each parameter."
+        )
+    if one.name not in hints:
+        raise PyTritonValidationError(
+            f"Parameter {one.name!r} of {name} has no annotation. Add one, such as {one.name}: str; or pass inputs= and "
+            "outputs= to serve tensors."
+        )
+    annotation = hints[one.name]
+    if batching is not None:
+        annotation = _item_of_batch(name, f"parameter {one.name!r}", annotation)
+    required = one.default is one.empty
+    return Parameter(
+        one.name,
+        annotation,
+        required,
+        None if required else one.default,
+        one.kind is one.POSITIONAL_ONLY,
+    )
+
+
+def _item_of_batch(name: str, what: str, annotation: Any) -> Any:
+    bare = strip(annotation)
+    if bare is Any:
+        return Any
+    if get_origin(bare) in (list, typing.get_origin(typing.Sequence)) and get_args(bare):
+        return get_args(bare)[0]
+    raise PyTritonValidationError(
+        f"{name} is decorated with @batchable: {what} must be annotated as a list with one item for each request, such "
+        f"as list[str], got {annotation!r}."
+    )
+
+
+def _item(annotation: Any, origins: tuple[Any, ...]) -> Any:
+    return (
+        get_args(annotation)[0]
+        if get_origin(annotation) in origins and get_args(annotation)
+        else Any
+    )
+
+
+def _is_object(annotation: Any) -> bool:
+    bare = annotation
+    while get_origin(bare) is Annotated:
+        bare = get_args(bare)[0]
+    origin = get_origin(bare) or bare
+    if not isinstance(origin, type):
+        return False
+    return (
+        dataclasses.is_dataclass(origin)
+        or issubclass(origin, (msgspec.Struct, dict))  # a TypedDict is a dict
+        or hasattr(origin, "model_validate_json")
+    )
+
+
+def _called(target: Any) -> Callable[..., Any]:
+    """Return the function, method or partial that a call runs; of a class, that of its objects."""
+    if inspect.isclass(target):
+        return typing.cast("Callable[..., Any]", inspect.getattr_static(target, "__call__", target))
+    if inspect.isroutine(target) or isinstance(target, functools.partial):
+        return typing.cast("Callable[..., Any]", target)
+    return typing.cast("Callable[..., Any]", target.__call__)
+
+
+def _plain(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not (inspect.isroutine(function) or inspect.isclass(function)):
+        function = type(function).__call__
+    return function
+
+
+def _name(target: Any) -> str:
+    while isinstance(target, functools.partial):
+        target = target.func
+    return getattr(target, "__name__", None) or type(target).__name__

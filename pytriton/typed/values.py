@@ -1,0 +1,213 @@
+"""Converts single values: arrays, images, files and the types of pydantic, which JSON and msgspec do not know."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import typing
+from typing import Annotated, Any, get_args, get_origin
+
+import numpy as np
+
+from pytriton._protocol.numpy_types import MASKED, is_masked, lost_by_cast
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.model_config.tensor import Tensor
+from pytriton.typed.markers import UploadFile
+from pytriton.typed.signature import is_image, strip
+
+__all__ = [
+    "array_dtype",
+    "array_spec",
+    "decode_array",
+    "decode_custom",
+    "decode_image",
+    "encode_custom",
+    "encode_image",
+    "pydantic_adapter",
+]
+
+
+def array_spec(annotation: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None] | None:
+    """Return dtype and shape of an annotated numpy array, None for what is not stated; None for another type.
+
+    ``np.ndarray``, ``npt.NDArray[np.float32]`` and ``Annotated[np.ndarray, Tensor((3, -1), np.float32)]`` are known.
+    """
+    bare = strip(annotation)
+    if (get_origin(bare) or bare) is not np.ndarray:
+        return None
+    dtype = array_dtype(bare)
+    for marker in _markers(annotation):
+        if isinstance(marker, Tensor):
+            return np.dtype(marker.dtype), tuple(marker.shape)
+    return dtype, None
+
+
+def array_dtype(annotation: Any) -> np.dtype[Any] | None:
+    """Return the dtype of ``npt.NDArray[...]``; None if the annotation has none."""
+    arguments = get_args(annotation)
+    scalar = get_args(arguments[1])[:1] if len(arguments) == 2 else ()
+    if scalar and isinstance(scalar[0], type) and issubclass(scalar[0], np.generic):
+        try:
+            return np.dtype(scalar[0])
+        except TypeError:  # an abstract type, such as np.floating
+            return None
+    return None
+
+
+def decode_array(
+    value: Any, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None = None
+) -> np.ndarray[Any, Any]:
+    """Return nested lists of JSON as an array.
+
+    Raises:
+        ValueError: they are ragged, have another shape, or values that the dtype cannot hold
+    """
+    try:
+        array = np.array(value)
+    except ValueError:
+        raise ValueError("Expected nested lists of equal lengths") from None
+    if array.dtype.kind == "O" or (
+        array.dtype.kind == "U" and dtype is not None and dtype.kind not in "USO"
+    ):
+        raise ValueError(f"Expected nested lists of {'numbers' if dtype is None else dtype.name}")
+    if shape is not None and (
+        array.ndim != len(shape)
+        or any(want not in (-1, have) for want, have in zip(shape, array.shape))
+    ):
+        raise ValueError(f"Expected an array of shape {list(shape)}, got {list(array.shape)}")
+    if dtype is None or array.dtype == dtype:
+        return array
+    if dtype.kind in "SO":
+        return array.astype(object)
+    if (array.dtype.kind == "b" and dtype.kind != "b") or (
+        array.dtype.kind != "b" and dtype.kind == "b"
+    ):
+        raise ValueError(f"Expected nested lists of {dtype.name}, got {array.dtype.name}")
+    if array.dtype.kind == "f" and dtype.kind in "iu" and array.size:
+        raise ValueError(f"Expected nested lists of integers ({dtype.name}), got fractions")
+    if array.size:
+        lost = lost_by_cast(array, dtype)
+        # Digits that a narrower float rounds away are what its user asked for.
+        if lost is not None and not (dtype.kind == "f" and np.isfinite(array.astype(dtype)).all()):
+            raise ValueError(f"Expected values that fit into {dtype.name}: {lost}")
+    return array.astype(dtype)
+
+
+def decode_image(data: bytes) -> Any:
+    """Return an image file's content as a loaded `PIL.Image.Image`.
+
+    Raises:
+        ValueError: it is no image that Pillow can read
+    """
+    from PIL import Image
+
+    try:
+        image = Image.open(io.BytesIO(data))
+        image.load()
+    except (
+        Exception
+    ) as error:  # Pillow raises many kinds for broken files; "decompression bomb" is one
+        raise ValueError(f"Expected an image file: {error}") from error
+    return image
+
+
+def encode_image(image: Any, media_type: str = "image/png") -> bytes:
+    """Return an image as the content of a file."""
+    buffer = io.BytesIO()
+    kind = media_type.partition("/")[2]
+    image.save(buffer, format={"jpg": "jpeg"}.get(kind, kind))
+    return buffer.getvalue()
+
+
+def decode_custom(kind: Any, value: Any) -> Any:
+    """Return a JSON value as a type that msgspec does not know. For `dec_hook`.
+
+    Raises:
+        ValueError: the value is invalid
+    """
+    spec = array_spec(kind)
+    if spec is not None:
+        return decode_array(value, *spec)
+    if kind is UploadFile or is_image(kind):
+        if not isinstance(value, str):
+            raise ValueError("Expected the content of a file in base64, as a string")
+        try:
+            data = base64.b64decode(value, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"Expected base64: {error}") from None
+        return UploadFile(data) if kind is UploadFile else decode_image(data)
+    raise ValueError(f"{kind!r} cannot be made from JSON")
+
+
+def encode_custom(value: Any) -> Any:
+    """Return a value that msgspec does not know as one that it does. For `enc_hook`.
+
+    Raises:
+        TypeError: there is no conversion
+        ValueError: a masked array, which JSON cannot hold
+    """
+    if isinstance(value, np.ndarray):
+        if is_masked(value):
+            raise ValueError(MASKED)
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if hasattr(value, "model_dump"):  # pydantic.BaseModel
+        return value.model_dump(mode="json", by_alias=True)
+    if is_image(type(value)) or any(is_image(base) for base in type(value).__mro__):
+        return encode_image(value)
+    if isinstance(value, UploadFile):
+        return value.data
+    raise TypeError(f"{type(value).__name__!r} has no form in JSON")
+
+
+def pydantic_adapter(annotation: Any) -> Any:
+    """Return pydantic's `TypeAdapter` of an annotation that names a type or constraint of pydantic; else None.
+
+    Raises:
+        PyTritonValidationError: pydantic refuses the annotation
+    """
+    if not _uses_pydantic(annotation, set()):
+        return None
+    import pydantic
+
+    try:
+        return pydantic.TypeAdapter(annotation)
+    except pydantic.errors.PydanticUserError as error:
+        raise PyTritonValidationError(
+            f"pydantic refuses the annotation {annotation!r}: {error}"
+        ) from error
+
+
+def _uses_pydantic(annotation: Any, seen: set[int]) -> bool:
+    """Look for pydantic in an annotation, its arguments and markers, and the fields of dataclasses and TypedDicts."""
+    if id(annotation) in seen:
+        return False
+    seen.add(id(annotation))
+    kind = annotation if isinstance(annotation, type) else type(annotation)
+    if hasattr(annotation, "__pydantic_core_schema__") or hasattr(
+        annotation, "__pydantic_validator__"
+    ):
+        return True
+    if any(
+        one.__module__.partition(".")[0] in ("pydantic", "pydantic_core", "annotated_types")
+        for one in kind.__mro__
+    ):
+        return True
+    inner = [*get_args(annotation)]
+    if isinstance(annotation, type) and hasattr(annotation, "__annotations__"):
+        try:
+            inner += typing.get_type_hints(annotation, include_extras=True).values()
+        except Exception:  # The decoder of this type reports it, with the reason.
+            return False
+    return any(_uses_pydantic(one, seen) for one in inner)
+
+
+def _markers(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) is Annotated:
+        return get_args(annotation)[1:]
+    for member in get_args(annotation):
+        if get_origin(member) is Annotated:
+            return get_args(member)[1:]
+    return ()

@@ -1,0 +1,1 @@
+"""Twelve endpoints of an ordinary service, written for several frameworks."""

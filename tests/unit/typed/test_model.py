@@ -1,0 +1,179 @@
+"""The inference callables around typed functions, called as a worker calls them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from pytriton.exceptions import HTTPError, PyTritonValidationError
+from pytriton.model_config import ModelConfig
+from pytriton.proxy.types import Request
+from pytriton.typed.markers import batchable
+from pytriton.typed.model import BODY, make_model
+
+
+def request(body: Any, **parameters: Any) -> Request:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Request({BODY: np.array([[data]], object)}, parameters)
+
+
+def body(result: Any) -> Any:
+    return json.loads(result[BODY][0, 0])
+
+
+def served(target: Any, factory: bool = False) -> Any:
+    """Return the inference callable as a worker gets it: unpickled, and made by the factory."""
+    model = make_model([target], None, factory=factory)
+    callable_ = cloudpickle.loads(cloudpickle.dumps(model.targets[0]))
+    return callable_() if model.factory else callable_
+
+
+def double(x: int, by: int = 2) -> int:
+    if x < 0:
+        raise HTTPError(404, "no negatives")
+    return x * by
+
+
+def test_each_request_gets_its_result_or_its_error() -> None:
+    results = served(double)(
+        [request({"x": 1}), request({"x": "1"}), request({"x": -1}), request({"x": 2, "by": 5})]
+    )
+    assert (body(results[0]), body(results[3])) == (2, 10)
+    assert (results[1].status, str(results[1])) == (
+        422,
+        "The request body is invalid: #/x: Expected `int`, got `str`",
+    )
+    assert (results[2].status, str(results[2])) == (404, "no negatives")
+
+
+def test_by_the_route_errors_are_problem_details() -> None:
+    invalid, missing = served(double)(
+        [request({"x": "1"}, route="/double"), request({"x": -1}, route="/double")]
+    )
+    assert json.loads(str(invalid)) == {
+        "status": 422,
+        "title": "Unprocessable Entity",
+        "detail": "The request body is invalid",
+        "errors": [{"detail": "Expected `int`, got `str`", "pointer": "#/x"}],
+    }
+    assert str(missing).startswith('{"status":404,')
+    assert json.loads(str(missing))["detail"] == "no negatives"
+
+
+def test_an_exception_of_the_function_is_not_caught() -> None:
+    def failing(x: int) -> int:
+        raise KeyError(x)
+
+    with pytest.raises(KeyError):
+        served(failing)([request({"x": 1})])
+
+
+def test_a_batchable_function_gets_the_valid_requests_in_one_call() -> None:
+    @batchable(max_batch_size=16, max_delay_s=0.001)
+    def doubles(x: list[int], by: list[int] = 3) -> list[int]:  # type: ignore[assignment]
+        return [HTTPError(409, "odd") if one == 7 else one * k for one, k in zip(x, by)]  # type: ignore[misc]
+
+    model = make_model([doubles], None, factory=False)
+    assert (model.config.max_batch_size, model.config.batching) == (16, True)
+    results = served(doubles)(
+        [request({"x": 1}), request({"x": None}), request({"x": 7}), request({"x": 4, "by": 5})]
+    )
+    assert (body(results[0]), body(results[3])) == (3, 20)
+    assert (results[1].status, results[2].status) == (422, 409)
+
+    @batchable()
+    def short(x: list[int]) -> list[int]:
+        return x[1:]
+
+    with pytest.raises(ValueError, match="one result for each of the 2 requests, got 1 results"):
+        served(short)([request({"x": 1}), request({"x": 2})])
+
+
+def test_coroutines_run_concurrently() -> None:
+    both = asyncio.Event()
+
+    class Waiting:
+        def __init__(self) -> None:
+            self.count = 0
+            self.both = asyncio.Event()
+
+        async def __call__(self, x: int) -> int:
+            self.count += 1
+            if self.count == 2:
+                self.both.set()
+            await self.both.wait()
+            return x
+
+    async def calls() -> Any:
+        return await asyncio.wait_for(served(Waiting)([request({"x": 1}), request({"x": 2})]), 10)
+
+    del both
+    assert [body(one) for one in asyncio.run(calls())] == [1, 2]
+
+
+def test_streams() -> None:
+    def words(text: str) -> Iterator[str]:
+        yield from text.split()
+
+    async def numbers(n: int) -> AsyncIterator[dict[str, int]]:
+        for index in range(n):
+            yield {"n": index}
+        raise HTTPError(500, "over")
+
+    items = list(served(words)([request({"text": "a b"})]))
+    assert [body(item) for (item,) in items] == ["a", "b"]
+    ((error,),) = served(words)([request({})])
+    assert error.status == 422
+    assert make_model([words], None, factory=False).config.decoupled
+
+    async def all_of_them() -> list[Any]:
+        return [item async for (item,) in served(numbers)([request({"n": 2})])]
+
+    first, second, error = asyncio.run(all_of_them())
+    assert (body(first), body(second), error.status) == ({"n": 0}, {"n": 1}, 500)
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, by: int = 1) -> int:
+        self.count += by
+        return self.count
+
+
+def make_counter() -> Counter:
+    return Counter()
+
+
+async def make_counter_later() -> Counter:
+    return Counter()
+
+
+def test_classes_and_factories_are_called_in_the_worker() -> None:
+    for target, factory in ((Counter, False), (make_counter, True)):
+        counter = served(target, factory)
+        assert [body(one) for one in counter([request({}), request({"by": 3})])] == [1, 4]
+    later = asyncio.run(served(make_counter_later, True))
+    assert body(later([request({})])[0]) == 1
+
+    def unknown():  # type: ignore[no-untyped-def]
+        return Counter()
+
+    with pytest.raises(PyTritonValidationError, match="Annotate what it returns"):
+        make_model([unknown], None, factory=True)
+
+
+def test_functions_of_one_model_must_agree() -> None:
+    def other(x: str, by: int = 2) -> int:
+        return by
+
+    with pytest.raises(PyTritonValidationError, match="same parameters"):
+        make_model([double, other], None, factory=False)
+    assert len(make_model([double, double], ModelConfig(), factory=False).targets) == 2
