@@ -285,7 +285,7 @@ class StatusHandlers:
         if registration.registrant is not None:
             text = f"model {message.model} runs in threads of process {registration.registrant.pid}"
             raise RemoteFailure(
-                ErrorKind.INVALID, f"{text}: py-spy record --pid {registration.registrant.pid}"
+                ErrorKind.INVALID, f"{text}. Use: py-spy record --pid {registration.registrant.pid}"
             )
         counters = self.registry.served.counter_registry.of(message.model)
         workers = [one for of in counters.instances.values() for one in of.workers]
@@ -617,6 +617,6 @@ def check_protocol(protocol: int, who: str) -> None:
     if protocol not in PROTOCOLS:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"{who} speaks protocol {protocol} and this daemon {messages.PROTOCOL}: install the same version of "
+            f"{who} speaks protocol {protocol} and this daemon speaks {messages.PROTOCOL}: install the same version of "
             "pytriton-daemon on both sides and restart the daemon",
         )

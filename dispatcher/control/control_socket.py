@@ -328,11 +328,11 @@ class ControlServer:
         """Raise MessageRefused if a message has too many or too large frames."""
         if sizes.payloads > MAX_PAYLOADS:
             raise MessageRefused(
-                f"{sizes.payloads} payloads in one message: at most {MAX_PAYLOADS} are accepted"
+                f"{sizes.payloads} payloads in one message, but at most {MAX_PAYLOADS} are accepted"
             )
         if sizes.message_bytes > MAX_MESSAGE_BYTES:
             raise MessageRefused(
-                f"{sizes.what[:_MAX_QUOTED_LEN]}: {sizes.message_bytes} bytes without its payloads: at most "
+                f"{sizes.what[:_MAX_QUOTED_LEN]}: {sizes.message_bytes} bytes without its payloads, but at most "
                 f"{MAX_MESSAGE_BYTES} are accepted. Large values belong in the callable, not in its declaration or "
                 "environment"
             )

@@ -141,12 +141,12 @@ class LocalGuard:
             if not self._warned_unknown_sender:
                 self._warned_unknown_sender = True
                 _log.warning(
-                    "ZeroMQ does not report peer credentials: only the file modes restrict access"
+                    "ZeroMQ does not report peer credentials: only file modes restrict access"
                 )
         elif not self._everybody and sender.uid not in self._allowed:
             raise MessageRefused(
-                f"user {sender.uid} may not control this daemon; only user {os.geteuid()} and root may. The setting "
-                "control_group of the daemon admits the members of a group"
+                f"user {sender.uid} may not control this daemon; only user {os.geteuid()} and root may. To "
+                "allow the members of a group, too, set control_group"
             )
         return sender
 

@@ -174,7 +174,7 @@ def access_token(rundir: RuntimeDir) -> str:
         raise CliError(
             ExitCode.USAGE,
             f"cannot read the access token in {rundir.path}: {error.strerror}. Only the user who "
-            "runs the daemon may.",
+            "runs the daemon may read it.",
         ) from None
     if token is None:
         say("this daemon has no access token: restricted_endpoints is empty")

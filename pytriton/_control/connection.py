@@ -117,7 +117,7 @@ class Connection:
         except OSError as error:
             raise PyTritonDaemonError(
                 f"Cannot read the access token {self.rundir.access_token_file}: {error.strerror}. "
-                "Only the user who runs the daemon may read it. Ask that user for the token, or to set the setting "
+                "Only the user who runs the daemon may read it. Ask that user for the token, or to set "
                 "access_token to a token that you know."
             ) from error
 
@@ -293,8 +293,8 @@ def expected(
     """
     if not isinstance(answer, answer_type):
         raise PyTritonDaemonError(
-            f"The daemon answered {type(message).__name__} with {type(answer).__name__}: it has "
-            "another version. Install the same version on both sides, then run "
+            f"The daemon answered {type(message).__name__} with {type(answer).__name__}: it runs "
+            "a different version. Install the same version on both sides, then run "
             "`pytriton-daemon restart`."
         )
     return answer
