@@ -71,7 +71,7 @@ class ModelControl:
         if registered is not None:
             self._refuse_changes(registered, changes=config is not None or bool(files))
             return
-        _log.info("loading a model for another model", asker=asker, model=message.name)
+        _log.info("loading a model at the request of another one", asker=asker, model=message.name)
         await self._repository.load(message.name, config, files)
 
     async def unload(self, message: messages.UnloadOther) -> None:
@@ -94,7 +94,9 @@ class ModelControl:
             names += self._repository.records.parts(message.name)
         for name in names:
             if self._repository.records.serves(name):
-                _log.info("unloading a model for another model", asker=asker, model=name)
+                _log.info(
+                    "unloading a model at the request of another one", asker=asker, model=name
+                )
                 task = asyncio.get_running_loop().create_task(self._unload(name))
                 self._unloading.add(task)
                 task.add_done_callback(self._unloading.discard)
@@ -154,7 +156,7 @@ def _files_of(message: messages.LoadOther, payloads: Sequence[bytes]) -> dict[st
     if message.files and not message.config:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"load_model({message.name!r}): files= requires config=, a model's whole configuration as JSON",
+            f"load_model({message.name!r}): files= requires config=, the model's whole configuration as JSON",
         )
     return dict(zip(message.files, payloads)) or None
 
@@ -270,7 +272,7 @@ class ClientRequests:
             text = f"model {name}: files require a `config`, as in Triton"
             raise RemoteFailure(ErrorKind.INVALID, text)
         config = _read_config(name, request.config)
-        _log.info("loading a model for a tritonserver client", model=name)
+        _log.info("loading a model at the request of a tritonserver client", model=name)
         await self._repository.load(name, config, request.files or None)
         return True
 
@@ -282,7 +284,7 @@ class ClientRequests:
         steps = (
             [one for one in records.parts(name) if records.of(one).as_step] if dependents else []
         )
-        _log.info("unloading a model for a tritonserver client", model=name)
+        _log.info("unloading a model at the request of a tritonserver client", model=name)
         await self._repository.unload(name)
         for step in steps:
             if records.serves(step):

@@ -138,12 +138,12 @@ def route(
         known = ", ".join(f"{one.files[0]} ({one.title})" for one in table.FORMATS)
         raise UnservableModel(
             f"model {model.name}: {model.folder} has no config.pbtxt that names a backend, and no version folder "
-            f"with a file of a known name ({known}, or model.py)"
+            f"that contains a file with a known name ({known}, or model.py)"
         )
     raise UnservableModel(
         f"model {model.name}: this tritonserver has no backend {backend!r} ({_backend_list(backends)}), and "
         f"workers cannot serve it either. Use a tritonserver that has it (setting tritonserver), or a model in "
-        f"one of {', '.join(one.title for one in table.FORMATS)}"
+        f"one of these formats: {', '.join(one.title for one in table.FORMATS)}"
     )
 
 
@@ -186,7 +186,7 @@ def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
     if not versions:
         there = ", ".join(map(str, sorted(model.versions))) or "none"
         raise UnservableModel(
-            f"model {model.name}: its version policy serves none of its versions; {model.folder} has {there}"
+            f"model {model.name}: its version policy selects none of its versions; {model.folder} has {there}"
         )
     files = {}
     for version in versions:

@@ -125,7 +125,7 @@ class ModelLoader:
             return
         if record.served_by == TRITONSERVER:
             raise UnservableModel(
-                f"model {name} is served by tritonserver itself. Unload it first, then load it for workers"
+                f"model {name} is served by tritonserver itself. Unload it first; then workers can serve it"
             )
         lacking = model_folders.feature_workers_lack(model)
         if lacking:

@@ -360,7 +360,7 @@ class RepositoryModels:
         record = self.records.get(name)
         if record is None or not record.served_by:
             raise RemoteFailure(
-                ErrorKind.NOT_FOUND, f"no model {name!r} of a model repository is loaded"
+                ErrorKind.NOT_FOUND, f"no model {name!r} from a model repository is loaded"
             )
         return record
 

@@ -125,7 +125,7 @@ def test_a_version_without_its_file_is_reported(tmp_path: Path, pip_backends: Pa
         files_of(model, form)
     named = model.with_config({"default_model_filename": "other", "backend": "onnxruntime"})
     assert files_of(named, form) == {2: folder / "2" / "other"}
-    with pytest.raises(UnservableModel, match=r"serves none of its versions.*has 1, 2"):
+    with pytest.raises(UnservableModel, match=r"selects none of its versions.*has 1, 2"):
         files_of(model.with_config({"version_policy": {"specific": {"versions": [9]}}}), form)
 
 

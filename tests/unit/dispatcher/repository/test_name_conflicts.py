@@ -49,7 +49,7 @@ def test_a_client_s_model_that_replaced_a_repository_s_belongs_to_the_client(
     assert "is registered already: unregister it" in load(sim, "py")
     (repository / "py" / "1" / "model.py").write_text("# another one")
     sim.advance(6.0)
-    assert "no model 'py' of a model repository is loaded" in unload(sim, "py")
+    assert "no model 'py' from a model repository is loaded" in unload(sim, "py")
     (repository / "py").rename(repository / ".away")
     sim.advance(6.0)
     assert sim.alive("py") == [theirs]
