@@ -129,7 +129,7 @@ class Attachment:
         verdict = self._control.ask(question, timeout_s=None)
         if not isinstance(verdict, messages.Verdict):
             raise LaneError(
-                f"unexpected answer of the dispatcher, not a Verdict: {type(verdict).__name__}"
+                f"unexpected answer from the dispatcher, not a Verdict: {type(verdict).__name__}"
             )
         return verdict
 
@@ -143,6 +143,6 @@ class Attachment:
         answer = self._control.ask(ask, timeout_s=None)
         if not isinstance(answer, messages.Attached):
             raise LaneError(
-                f"unexpected answer of the dispatcher to Attach: {type(answer).__name__}"
+                f"unexpected answer from the dispatcher to Attach: {type(answer).__name__}"
             )
         return answer

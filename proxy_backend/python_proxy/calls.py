@@ -330,7 +330,7 @@ class _Wire:
             self._answer(under, Answer(call.id, [], True, "this proxy is retiring", MOVED))
         elif not self._threads.run(partial(self._make, call, under), may_wait=len(call.chain) == 1):
             # An earlier call of this chain occupies a thread, and waits for this call.
-            text = f"{_AT_ONCE} calls are in flight already, so this one, which is part of a call chain, cannot be made"
+            text = f"{_AT_ONCE} calls are already in flight, so this one, which is part of a call chain, cannot be made"
             self._answer(under, Answer(call.id, [], True, text, "UNAVAILABLE"))
 
     # ── the thread of a call ───────────────────────────────────────────────────────────────────────

@@ -69,7 +69,9 @@ class CustomMetrics:
             if update.kind not in _KINDS:
                 raise ValueError(f"{update.kind!r:.40} is not a metric kind")
             if update.family.startswith(TRITONS_METRICS):
-                raise ValueError(f"{TRITONS_METRICS}* are tritonserver's own")
+                raise ValueError(
+                    f"names that begin with {TRITONS_METRICS} are reserved for tritonserver"
+                )
             self._families[update.family] = pb_utils.MetricFamily(
                 name=update.family,
                 description=update.description,

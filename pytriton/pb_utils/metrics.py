@@ -77,7 +77,7 @@ class MetricFamily:
         if name.startswith(TRITONS_METRICS):
             raise _refused(
                 "MetricFamily",
-                f"Invalid metric name {name!r:.80}: {TRITONS_METRICS}* are tritonserver's own",
+                f"Invalid metric name {name!r:.80}: names that begin with {TRITONS_METRICS} are reserved for tritonserver",
             )
         if not _can_be_stored(description):
             raise _refused("MetricFamily", f"Invalid description {description!r:.80}")

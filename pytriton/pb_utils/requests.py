@@ -228,11 +228,11 @@ def _check_values(outputs: Any, correlation_id: Any, flags: int, timeout: int) -
         raise wrong(f"Correlation ID must be integer or string, got {correlation_id!r:.80}")
     if isinstance(correlation_id, int) and not 0 <= correlation_id < 1 << 64:
         raise TritonModelException(
-            f"Correlation ID must be from 0 to 2**64 - 1, got {correlation_id}"
+            f"Correlation ID must be between 0 and 2**64 - 1, got {correlation_id}"
         )
     for name, value, bits in (("flags", flags, 32), ("timeout", timeout, 64)):
         if not 0 <= value < 1 << bits:
-            raise TypeError(f"InferenceRequest: {name}={value} must be from 0 to 2**{bits} - 1")
+            raise TypeError(f"InferenceRequest: {name}={value} must be between 0 and 2**{bits} - 1")
 
 
 class InferenceRequest:

@@ -62,7 +62,7 @@ def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:
     completed = model.auto_complete_config(pb_utils.ModelConfig(question["config"]))
     if not isinstance(completed, pb_utils.ModelConfig):
         raise TypeError(
-            f"auto_complete_config returned {type(completed).__name__}; it must return the configuration it got"
+            f"auto_complete_config returned {type(completed).__name__}; it must return the configuration that was passed to it"
         )
     return completed.as_dict()
 

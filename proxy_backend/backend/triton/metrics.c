@@ -125,11 +125,12 @@ static TRITONSERVER_Error *get_family(const Update *update, Family **family)
     if (*family)
         return (*family)->kind == update->kind
             ? NULL
-            : TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "a family with this name but of another kind exists already");
+            : TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "a family with this name but another kind already exists");
     if (update->kind >= KIND_COUNT)
         return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "unknown kind of metric");
     if (strncmp(update->family, TRITONS_METRICS, strlen(TRITONS_METRICS)) == 0)
-        return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, TRITONS_METRICS "* are tritonserver's own");
+        return TRITONSERVER_ErrorNew(
+            ERROR_INVALID_ARG, "names that begin with " TRITONS_METRICS " are reserved for tritonserver");
     Family *made = calloc(1, sizeof *made);
     char *name = strdup_printf("%s", update->family);
     TRITONSERVER_Error *error = made

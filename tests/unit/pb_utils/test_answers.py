@@ -308,5 +308,8 @@ def test_install(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_metric_is_not_named_as_one_of_tritonserver() -> None:
-    with pytest.raises(pb_utils.TritonModelException, match=r"nv_\* are tritonserver's own"):
+    with pytest.raises(
+        pb_utils.TritonModelException,
+        match="names that begin with nv_ are reserved for tritonserver",
+    ):
         pb_utils.MetricFamily("nv_inference_count", "", pb_utils.MetricFamily.COUNTER)

@@ -219,7 +219,7 @@ def test_of_many_calls_those_of_a_chain_are_not_kept_waiting(
     refused = worker.receive()
     assert isinstance(refused, Answer)
     assert (refused.id, refused.code) == (4, "UNAVAILABLE")
-    assert "2 calls are in flight already" in (refused.error or "")
+    assert "2 calls are already in flight" in (refused.error or "")
     model.answers.put([])
     eventually(lambda: sorted(model.begun) == [1, 2, 3], "now it is made")
 

@@ -48,7 +48,10 @@ def test_a_histogram_has_buckets() -> None:
     ("wrong", "words"),
     [
         (MetricUpdate("m", "", "SUMMARY", {}), "'SUMMARY' is not a metric kind"),
-        (MetricUpdate("nv_inference_count", "", "COUNTER", {}), "nv_* are tritonserver's own"),
+        (
+            MetricUpdate("nv_inference_count", "", "COUNTER", {}),
+            "names that begin with nv_ are reserved for tritonserver",
+        ),
         (MetricUpdate("m", "", "COUNTER", {}, None, "increment", -1), "a counter only grows"),
     ],
 )
