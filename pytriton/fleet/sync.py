@@ -143,7 +143,7 @@ class _SyncSource:
             if registration_digest(kept.spec, kept.payloads) != kept.digest:
                 raise PyTritonDaemonError(
                     f"{node} sent a model {model!r} that does not match its digest: it was damaged in transit, "
-                    f"or the daemon has another version"
+                    f"or the daemon runs a different version"
                 )
             self._newest = node, kept
         return self._newest[1]

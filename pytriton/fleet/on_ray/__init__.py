@@ -37,7 +37,7 @@ def check_name(fleet: str) -> None:
     """
     if not isinstance(fleet, str) or not _NAME.fullmatch(fleet):
         raise PyTritonBadParameterError(
-            f"{str(fleet)[:80]!r} is not a valid name of a fleet: up to 40 letters, digits, '_', '-' and '.', "
+            f"{str(fleet)[:80]!r} is not a valid fleet name: use up to 40 letters, digits, '_', '-' and '.', "
             f"not beginning with '.'"
         )
 

@@ -84,7 +84,7 @@ def check_instances(instances: int) -> None:
         ValueError: a fleet does not support this number
     """
     if not 1 <= instances <= MAX_INSTANCES:
-        raise ValueError(f"instances={instances}: must be from 1 to {MAX_INSTANCES}")
+        raise ValueError(f"instances={instances}: must be between 1 and {MAX_INSTANCES}")
 
 
 def _no_canary(former: Optional[RegisteredModel], resources: dict[str, Any]) -> str:

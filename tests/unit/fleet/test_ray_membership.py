@@ -148,7 +148,7 @@ def test_a_name_that_would_be_that_of_something_else_is_refused(fleet: Fleet, na
 @pytest.mark.parametrize("instances", [-1, 0, MAX_INSTANCES + 1, 10**12])
 def test_more_instances_than_a_fleet_takes_are_refused(fleet: Fleet, instances: int) -> None:
     assert f"instances={instances}" in fleet.register(name="n", instances=instances)
-    with pytest.raises(ValueError, match="must be from 1 to"):
+    with pytest.raises(ValueError, match="must be between 1 and"):
         fleet.controller.scale("m", instances)
     fleet.steps()
     assert fleet.controller.progress("m") == (True, 6, 6, "")
@@ -173,7 +173,7 @@ def test_of_two_controllers_the_one_that_was_made_last_acts(fleet: Fleet) -> Non
 @pytest.mark.parametrize("name", ["", "a/b", ".", "..", "../x", "a b", "x" * 41])
 def test_a_fleet_whose_name_would_be_a_part_of_anothers_is_refused(name: str) -> None:
     for refuses in (check_name, start_fleet):
-        with pytest.raises(PyTritonBadParameterError, match="is not a valid name of a fleet"):
+        with pytest.raises(PyTritonBadParameterError, match="is not a valid fleet name"):
             refuses(name)
 
 
