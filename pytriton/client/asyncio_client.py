@@ -118,8 +118,8 @@ class AsyncClient(BaseClient[R]):
             self._loop = loop
         if self._loop is not loop:
             raise PyTritonClientError(
-                f"{type(self).__name__} belongs to the event loop that used it first, but was called in another "
-                f"one. Create a client for each event loop, such as each asyncio.run(...). "
+                f"{type(self).__name__} belongs to the event loop in which it was first used, but was called in "
+                f"another one. Create a client for each event loop, such as each asyncio.run(...). "
                 f"from_existing_client(...) creates one that does not query the model again."
             )
 

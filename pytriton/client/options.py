@@ -113,7 +113,7 @@ class RequestOptions:
             raise _unusable("timeout_s", timeout_s, "more than 0 seconds")
         if not math.isfinite(timeout_s) or timeout_s * 1e6 > _HIGHEST:
             raise _unusable(
-                "timeout_s", timeout_s, "less than 2**63 microseconds; None is no limit"
+                "timeout_s", timeout_s, "less than 2**63 microseconds; None means no limit"
             )
 
     def as_arguments(self, request_id: str) -> dict[str, Any]:

@@ -136,7 +136,9 @@ class TritonBase(ABC):
             found = [model for model in self._models if model.name == model_name]
             if not found:
                 bound = ", ".join(model.name for model in self._models) or "none"
-                raise ModelNotFoundError(f"No model {model_name!r} is bound here. Bound: {bound}.")
+                raise ModelNotFoundError(
+                    f"No model {model_name!r} is bound to this server. Bound models: {bound}."
+                )
             client = self._client
             if client is not None and found[0].served is not None:
                 found[0].unload(client)

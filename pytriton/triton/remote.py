@@ -192,9 +192,9 @@ class RemoteTriton(TritonBase):
                 return found
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    "Triton Inference Server is not ready after timeout. No server listens at "
+                    "Triton Inference Server is not ready after timeout. No server is listening at "
                     f"{self._url.with_scheme} after {self._timeout_s:g} s: start a Triton() or "
-                    "`pytriton-daemon start` first, as the same user."
+                    "run `pytriton-daemon start` first, as the same user."
                 )
             time.sleep(_POLL_INTERVAL_S)
 
@@ -250,7 +250,7 @@ def runtime_dir_at(url: TritonUrl) -> Path | None:
         return found  # None while the daemon restarts its server: the caller tries again
     who = f"process {holder} ({' '.join(words)[:80]})" if holder else "a process of another user"
     raise PyTritonInvalidOperationError(
-        f"The listener at {url.with_scheme} is not a pytriton daemon of this user, but {who}. Pass the "
+        f"The server at {url.with_scheme} is {who}, not a pytriton daemon that this user runs. Pass the "
         "address of another script's Triton(), or of a running pytriton-daemon."
     )
 

@@ -89,7 +89,9 @@ def test_bound_models_can_be_unbound() -> None:
     bind(triton, "other")
     triton.unbind("linear")
     bind(triton, "linear")
-    with pytest.raises(ModelNotFoundError, match=r"'none' is bound here\. Bound: other, linear"):
+    with pytest.raises(
+        ModelNotFoundError, match=r"'none' is bound to this server\. Bound models: other, linear"
+    ):
         triton.unbind("none")
 
 

@@ -51,7 +51,7 @@ def test_a_client_of_another_event_loop(fake: FakeTriton) -> None:
     loop = asyncio.new_event_loop()
     try:
         assert loop.run_until_complete(ask()) == [1]
-        said = "AsyncioModelClient belongs to the event loop that used it first"
+        said = "AsyncioModelClient belongs to the event loop in which it was first used"
         with pytest.raises(PyTritonClientError, match=said):
             asyncio.run(ask())
         assert asyncio.run(ask_anew()) == [1]
