@@ -187,10 +187,10 @@ def _arguments() -> argparse.Namespace:
     for name in ("dry_run", "once", "rehearse", "verify", "run_dockerfile"):
         if arguments.sign and getattr(arguments, name):
             parser.error(
-                f"--sign goes without --{name.replace('_', '-')}: only a release that was wholly checked is signed"
+                f"--sign cannot be combined with --{name.replace('_', '-')}: only a fully checked release is signed"
             )
     if arguments.signers and not arguments.verify:
-        parser.error("--signers goes with --verify")
+        parser.error("--signers requires --verify")
     return arguments
 
 

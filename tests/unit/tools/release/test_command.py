@@ -151,7 +151,7 @@ def test_only_a_whole_release_is_signed(
     with pytest.raises(SystemExit) as raised:
         run("--sign", "key", "--out", str(out), *words)
     assert raised.value.code == 2
-    assert f"--sign goes without {words[0]}" in capsys.readouterr().err
+    assert f"--sign cannot be combined with {words[0]}" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -160,4 +160,4 @@ def test_signers_are_for_looking_at_a_signature(
 ) -> None:
     with pytest.raises(SystemExit):
         run("--signers", "file")
-    assert "--signers goes with --verify" in capsys.readouterr().err
+    assert "--signers requires --verify" in capsys.readouterr().err
