@@ -51,7 +51,7 @@ def check_aliases(spec: messages.ModelSpec, served: ServedModels) -> None:
         if taken and other.spec.name != spec.name:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
-                f"model {spec.name}: in the OpenAI API, the model {other.spec.name} has the id {min(taken)!r} already; "
+                f"model {spec.name}: in the OpenAI API, the model {other.spec.name} already has the id {min(taken)!r}; "
                 "choose other aliases",
             )
 

@@ -66,7 +66,7 @@ def take_activated_sockets(config: DaemonConfig, environ: MutableMapping[str, st
             ports = ", ".join(f"{name} {number}" for name, number in named.items() if number)
             raise SocketActivationError(
                 f"the service manager listens on port {port} of {address} for the daemon, whose settings name other "
-                f"ports ({ports}): change ListenStream= of its socket unit, or the settings"
+                f"ports ({ports}): change ListenStream= in its socket unit, or the settings"
             )
     for name, port in named.items():
         listens = [address for address, number in sockets if number == port]
@@ -74,7 +74,7 @@ def take_activated_sockets(config: DaemonConfig, environ: MutableMapping[str, st
         if listens and not any(socket_activation.is_same_address(one, wanted) for one in listens):
             raise SocketActivationError(
                 f"the service manager listens for the daemon on {', '.join(listens)} (port {port}), but the setting "
-                f"{setting} says {wanted}: change ListenStream= of its socket unit, or the setting"
+                f"{setting} says {wanted}: change ListenStream= in its socket unit, or the setting"
             )
 
 

@@ -91,7 +91,9 @@ class SettingsReloader:
         if self._status.phase == "ready":
             self.reload()
         else:
-            _log.warning("not reloaded: the daemon is not ready", state=self._status.phase)
+            _log.warning(
+                "settings were not reloaded: the daemon is not ready", state=self._status.phase
+            )
 
     async def replace_server(self, why: str, *, force: bool = False) -> int:
         """Replace the running tritonserver without losing a request. Return the pid of the new one.

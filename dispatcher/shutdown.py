@@ -107,7 +107,9 @@ class ShutdownController:
                 os._exit(ExitCode.INTERRUPTED)  # the kernel kills the children with us
         self._was_signalled = True
         if self.requested.is_set():
-            _log.info("stop signal during shutdown; the next one exits immediately", signal=name)
+            _log.info(
+                "stop signal during shutdown; the next one forces an immediate exit", signal=name
+            )
         else:
             self.request(name)
 

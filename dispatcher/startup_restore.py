@@ -35,7 +35,7 @@ class StartupRestorer:
         try:
             await self._repository_models.start()
         except Exception:
-            _log.exception("internal error: model repositories are not managed")
+            _log.exception("internal error: could not load the models of the repositories")
 
     def server_lost(self) -> None:
         """Record that tritonserver has exited."""

@@ -57,16 +57,16 @@ def check_cache(
     if not config.response_cache_size:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"model {spec.name} has response_cache=True, and this daemon has no response cache: start it with "
+            f"model {spec.name} has response_cache=True, but this daemon has no response cache: start it with "
             "--response-cache-size 64MiB (a script's own Triton: TritonConfig(response_cache_byte_size=...)), or leave "
-            "it out",
+            "out response_cache",
         )
     if not frontend_is_native:
         _log.warning(
             "model is served without the response cache",
             model=spec.name,
             reason="NVIDIA's frontend is in use, and the key of Triton's own cache lacks parameters, headers, shapes and "
-            "requested outputs: a client could get the answer to another request",
+            "requested outputs: a client could get the response to a different request",
             fix="set frontend to native",
         )
 
@@ -116,7 +116,7 @@ def check_devices(spec: messages.ModelSpec) -> None:
         if why is not None:
             raise RemoteFailure(
                 ErrorKind.INVALID,
-                f'model {spec.name}: devices names GPU {why}; leave devices out, or say "cpu"',
+                f'model {spec.name}: devices names GPU {why}; leave devices out, or set it to "cpu"',
             )
 
 
@@ -205,12 +205,12 @@ def _check_instances(spec: messages.ModelSpec) -> None:
     if not 1 <= spec.max_inflight_batches <= MAX_LANES:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"max_inflight_batches={spec.max_inflight_batches}: it must be from 1 to {MAX_LANES}, since each is a separate process",
+            f"max_inflight_batches={spec.max_inflight_batches}: it must be between 1 and {MAX_LANES}, since each is a separate process",
         )
     if not 1 <= spec.max_concurrency <= MAX_CONCURRENCY:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"max_concurrency={spec.max_concurrency}: it must be from 1 to {MAX_CONCURRENCY}",
+            f"max_concurrency={spec.max_concurrency}: it must be between 1 and {MAX_CONCURRENCY}",
         )
 
 

@@ -73,7 +73,9 @@ class CurrentDeclaration:
                 f"it cannot have {instances}. Register it with one callable, or with a longer list and replace=True.",
             )
         if instances > MAX_WORKERS:
-            raise RemoteFailure(ErrorKind.INVALID, f"instances={instances}: at most {MAX_WORKERS}")
+            raise RemoteFailure(
+                ErrorKind.INVALID, f"instances={instances}: at most {MAX_WORKERS} are allowed"
+            )
         if autoscale is not None:
             check_autoscale(spec, autoscale, callables=callables)
         return msgspec.structs.replace(spec, instances=instances, autoscale=autoscale)

@@ -457,7 +457,11 @@ class ModelDeployer:
             else:
                 await self._server.load(name, former.in_triton.config)
         except RemoteFailure as failure:
-            _log.error("could not unload a cancelled model", model=name, reason=failure.text)
+            _log.error(
+                "could not unload a model after its registration failed",
+                model=name,
+                reason=failure.text,
+            )
 
     async def _decommission(
         self, registration: Registration, why: str, reason: str = "stop"

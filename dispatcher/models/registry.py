@@ -215,7 +215,9 @@ class Registry:
         self.check_open(name, "rolled back")
         still()
         if self._former(name) is not former:
-            text = f"another client has replaced model {name} meanwhile. Check it, and try again"
+            text = (
+                f"another client has replaced model {name} in the meantime. Check it, and try again"
+            )
             raise RemoteFailure(ErrorKind.EXISTS, text)
         if previous is None:
             text = f"model {name} has not been replaced since it was first registered: there is nothing to roll back to"

@@ -154,7 +154,7 @@ class MemoryBudget:
                     self.step()
                     pause_s = _PENDING_TICK_S if self._accounts.waiting else _TICK_S
                 except Exception:
-                    _log.exception("internal error in the memory budget; no claims granted")
+                    _log.exception("internal error in the memory budget; no memory was granted")
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(change.wait(), pause_s)
         finally:

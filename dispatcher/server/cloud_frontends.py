@@ -54,7 +54,7 @@ def served(options: Mapping[str, object], environment: Mapping[str, str]) -> lis
         kind = environment.get(_INFERENCE_TYPE) or _INFERENCE_TYPES[0]
         if kind not in _INFERENCE_TYPES:
             raise PortError(
-                f"{_INFERENCE_TYPE} is {kind!r}, and must be one of {', '.join(_INFERENCE_TYPES)}"
+                f"{_INFERENCE_TYPE} is {kind!r}, but must be one of {', '.join(_INFERENCE_TYPES)}"
             )
         port = str(options.get("sagemaker-port", _PORT))
         found.append(Cloud("sagemaker", int(port), "sagemaker-port"))
@@ -67,8 +67,8 @@ def served(options: Mapping[str, object], environment: Mapping[str, str]) -> lis
         ]
         if missing:
             raise PortError(
-                f"Vertex AI is enabled (allow-vertex-ai), but {' and '.join(missing)} are not set in the "
-                "environment; they define the paths to serve"
+                f"Vertex AI is enabled (allow-vertex-ai), but {' and '.join(missing)} must be set in "
+                "the environment, to define the paths to serve"
             )
         port = str(options.get("vertex-ai-port", environment.get("AIP_HTTP_PORT", _PORT)))
         found.append(Cloud("vertex_ai", int(port), "vertex-ai-port"))

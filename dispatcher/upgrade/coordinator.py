@@ -297,7 +297,7 @@ class UpgradeCoordinator:
         deadline = asyncio.get_running_loop().time() + _FLUSH_TIMEOUT_S
         while self._services.event_log.has_pending or self._services.requests.has_pending:
             if asyncio.get_running_loop().time() > deadline:
-                _log.warning("some events or access logs may be missing: the disk is slow")
+                _log.warning("some events or access log entries may be lost: the disk is slow")
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)
 

@@ -539,7 +539,7 @@ def _child(number: int | bytes) -> int:
         pid = int(number)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (ValueError, OverflowError, OSError):
-        raise Unfit(f"it reported a pid that is no child of the daemon: {number!r}") from None
+        raise Unfit(f"it reported a pid that is not a child of the daemon: {number!r}") from None
     return pid
 
 

@@ -320,7 +320,7 @@ class WorkerProcess(Worker):
             )
         elif self.alive and now >= unresponsive_at:
             _log.warning(
-                "idle worker did not react to SIGTERM, killing it; its callable or a library probably blocks it",
+                "idle worker did not react to SIGTERM, killing it; its callable or a library probably blocks the signal",
                 model=self._spec.name,
                 worker=self.name,
                 worker_pid=self.pid,

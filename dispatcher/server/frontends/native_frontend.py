@@ -718,7 +718,7 @@ class NativeAdmin:
             head = await reader.readuntil(b"\r\n\r\n")
             status, length = _STATUS.match(head), _LENGTH.search(head)
             if status is None or length is None:
-                raise ValueError(f"not a response of the frontend: {head[:100]!r}")
+                raise ValueError(f"not a response from the frontend: {head[:100]!r}")
             return int(status[1]), (await reader.readexactly(int(length[1]))).decode()
         finally:
             writer.transport.abort()  # the response is complete, so no orderly close is needed

@@ -159,7 +159,7 @@ def _core_options(
     ignored = INWARD.intersection(config.tritonserver_options)
     if ignored:
         _log.info(
-            "options ignored: the native frontend has no such pools or threads",
+            "options ignored: the native frontend does not have the pools or threads that they configure",
             ignored=sorted(ignored),
         )
     triton_frontend.merge(options, users)

@@ -100,7 +100,7 @@ class TritonFrontend:
 
     async def work(self, pid: int) -> ClientWork:
         """Raise ServerRefused: NVIDIA's frontends do not report their work in progress."""
-        raise ServerRefused("tritonserver does not report what it has in progress")
+        raise ServerRefused("tritonserver does not report its requests in progress")
 
     async def stop_accepting(self) -> None:
         """Do nothing: NVIDIA's frontends accept connections until they exit."""

@@ -78,7 +78,7 @@ class Profiler:
             RemoteFailure: profiling failed; the message says why, and what to do
         """
         if not _MIN_S <= request.seconds <= _MAX_S:
-            text = f"seconds={request.seconds:g}: must be from {_MIN_S:g} to {_MAX_S:g}"
+            text = f"seconds={request.seconds:g}: must be between {_MIN_S:g} and {_MAX_S:g}"
             raise RemoteFailure(ErrorKind.INVALID, text)
         program = _program()
         if program is None:

@@ -167,7 +167,9 @@ def test_how_many_lanes_a_worker_has(
 
 
 def test_too_many_lanes(serve: Callable[..., Model], tmp_path: Path) -> None:
-    with pytest.raises(RegistrationError, match="max_inflight_batches=17: it must be from 1 to 16"):
+    with pytest.raises(
+        RegistrationError, match="max_inflight_batches=17: it must be between 1 and 16"
+    ):
         serve(Noting(tmp_path), PLAIN, max_inflight_batches=17)
 
 

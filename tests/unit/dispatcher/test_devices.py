@@ -28,7 +28,7 @@ def test_a_registration_is_refused_for_a_gpu_that_is_not_there() -> None:
     with pytest.raises(RemoteFailure) as caught:
         check_devices(msgspec.structs.replace(SPEC, instances=2, devices=["", "0,3"]))
     assert caught.value.text == (
-        'model m: devices names GPU 3: this machine has only GPU 0; leave devices out, or say "cpu"'
+        'model m: devices names GPU 3: this machine has only GPU 0; leave devices out, or set it to "cpu"'
     )
 
 

@@ -107,7 +107,7 @@ def test_messages_of_a_former_version_are_served_if_possible(
         (messages.Unregister("none"), "no model 'none' is registered"),
         (messages.Rollback("m"), "there is nothing to roll back to"),
         (messages.LoadFromRepository("none"), "no model repository has a model 'none'; available"),
-        (messages.UnloadFromRepository("m"), "no model 'm' of a model repository is loaded"),
+        (messages.UnloadFromRepository("m"), "no model 'm' from a model repository is loaded"),
         (messages.LoadOther("w1", "none", "", []), "no model repository has a model 'none'"),
         (messages.UnloadOther("w1", "m", dependents=False), "other models cannot unload it"),
         (messages.AskReadiness("m", "one"), "'one' is not a valid model version"),
@@ -130,7 +130,7 @@ def test_errors_are_reported(
         (model_spec("../up"), [b""], "cannot be a model's name"),
         (model_spec(instances=0), [b""], "instances=0: it must be at least 1"),
         (model_spec(instances=2), [b"", b"", b""], "3 callables were sent for 2 instances"),
-        (model_spec(max_inflight_batches=17), [b""], "it must be from 1 to 16"),
+        (model_spec(max_inflight_batches=17), [b""], "it must be between 1 and 16"),
         (model_spec(devices=["9999"]), [b""], "devices names GPU"),
         (
             messages.ModelSpec(

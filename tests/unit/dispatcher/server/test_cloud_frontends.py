@@ -58,7 +58,7 @@ def test_where_they_listen(
 
 
 def test_missing_vertex_ai_paths_are_refused() -> None:
-    with pytest.raises(PortError, match="AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE are not set"):
+    with pytest.raises(PortError, match="AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE must be set"):
         cloud_frontends.served({"allow-vertex-ai": "true"}, {})
 
 
@@ -85,7 +85,7 @@ def test_the_settings_passed_to_the_native_frontend(
 def test_an_unknown_sagemaker_inference_type_is_refused() -> None:
     environment = {"SAGEMAKER_TRITON_INFERENCE_TYPE": "chat"}
     with pytest.raises(
-        PortError, match="'chat', and must be one of infer, generate, generate_stream"
+        PortError, match="'chat', but must be one of infer, generate, generate_stream"
     ):
         cloud_frontends.served({"allow-sagemaker": "true"}, environment)
     assert cloud_frontends.served({}, environment) == []

@@ -323,10 +323,10 @@ def test_a_start_up_file_that_fails(tmp_path: Path, launched: list[ForkServer]) 
     [
         (b"\xc1", "was killed by signal 9"),
         (msgspec.msgpack.encode({"pid": "many"}), "was killed by signal 9"),
-        (msgspec.msgpack.encode(ForkAnswer(pid=_NOBODY)), f"no child of the daemon: {_NOBODY}"),
+        (msgspec.msgpack.encode(ForkAnswer(pid=_NOBODY)), f"not a child of the daemon: {_NOBODY}"),
         (
             msgspec.msgpack.encode(ForkAnswer(pid=-_NOBODY)),
-            f"no child of the daemon: -{_NOBODY}",
+            f"not a child of the daemon: -{_NOBODY}",
         ),
     ],
     ids=["no message", "no answer", "no child", "a group"],

@@ -150,7 +150,7 @@ def test_a_worker_is_profiled_once_at_a_time(tmp_path: Path, py_spy: Any) -> Non
 @pytest.mark.parametrize("seconds", [0, 0.9, 301, float("nan"), -1])
 def test_invalid_durations_are_refused(tmp_path: Path, py_spy: Any, seconds: float) -> None:
     py_spy("raise AssertionError")
-    assert "from 1 to 300" in refused(tmp_path, asked=messages.ProfileWorker("m", seconds))
+    assert "between 1 and 300" in refused(tmp_path, asked=messages.ProfileWorker("m", seconds))
 
 
 def test_the_requested_worker_is_chosen() -> None:
