@@ -137,7 +137,7 @@ def instances_of_text(text: str) -> Instances:
         given = int(word)
     else:
         raise PyTritonValidationError(
-            f"{text!r} is not a number of instances. Use a number of 1 or more, such as 4; minimum and maximum, such "
+            f"{text!r} is not a number of instances. Use a number, such as 4; a minimum and a maximum, such "
             "as 1:8; or a minimum of 0, a maximum, and the idle time before the model is suspended, such as 0:8:30m."
         )
     autoscale_of(given)

@@ -232,7 +232,7 @@ def socket_unit(service: Service) -> str:
         lines.append(f"ListenStream={f'[{ip}]' if ip.version == 6 else ip}:{port}")
     if not lines:
         raise ValueError(
-            "no port can be listened on: all ports are 0 or their endpoints are disabled"
+            "there is no port to listen on: all ports are 0 or their endpoints are disabled"
         )
     if absent:  # the network may not have the address yet
         lines.append("FreeBind=yes")

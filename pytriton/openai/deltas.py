@@ -42,7 +42,7 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
         for name in self.__struct_fields__:
             count = _whole(self, name)
             if not 0 <= count <= _MAX_TOKENS:
-                raise ValueError(f"Usage.{name} must be from 0 to {_MAX_TOKENS}, got {count}")
+                raise ValueError(f"Usage.{name} must be between 0 and {_MAX_TOKENS}, got {count}")
 
 
 class ToolCall(msgspec.Struct, kw_only=True, frozen=True):

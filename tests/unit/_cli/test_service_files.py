@@ -186,7 +186,7 @@ def test_systemd_listens_on_the_ports_of_the_settings() -> None:
     reported = Service([str(PROGRAM)], StartFlags({}), config, "root", sockets=True)
     assert "ListenStream=10.0.0.1:8000\n" in socket_unit(reported)
     assert "FreeBind=yes\n" in socket_unit(reported)
-    with pytest.raises(ValueError, match="no port can be listened on"):
+    with pytest.raises(ValueError, match="there is no port to listen on"):
         listens(http_port=0, grpc_port=0, metrics_port=0)
 
 

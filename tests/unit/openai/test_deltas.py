@@ -31,8 +31,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ToolCall(index=None), "ToolCall.index"),  # type: ignore[arg-type]
     (lambda: Usage(prompt_tokens=None), "Usage.prompt_tokens"),  # type: ignore[arg-type]
     (lambda: Usage(prompt_tokens=1.5), "Usage.prompt_tokens"),  # type: ignore[arg-type]
-    (lambda: Usage(completion_tokens=-1), "from 0"),
-    (lambda: Usage(completion_tokens=2**60), "from 0"),
+    (lambda: Usage(completion_tokens=-1), "between 0"),
+    (lambda: Usage(completion_tokens=2**60), "between 0"),
 ]
 
 
