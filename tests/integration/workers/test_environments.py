@@ -295,7 +295,7 @@ def test_a_gpu_that_is_not_there(daemon: RunningDaemon) -> None:
 
 def test_a_response_cache_that_the_daemon_does_not_have(daemon: RunningDaemon) -> None:
     """tests/integration/python_models/test_model_config.py has one that is there."""
-    with pytest.raises(RegistrationError, match="response_cache=True, and this daemon has no"):
+    with pytest.raises(RegistrationError, match="response_cache=True, but this daemon has no"):
         daemon.client.register(
             json.dumps, "cached", X, X, ModelConfig(response_cache=True), progress=False
         )
