@@ -79,7 +79,7 @@ log-verbose = 1
 trace-config = ["triton,file=/tmp/trace.json", "level=TIMESTAMPS"]
 ```
 
-Relative paths start from the file's directory; in variables and flags, from the working directory. `~` is the home directory.
+Relative paths in the file are resolved against its directory; in variables and flags, against the working directory. `~` is the home directory.
 
 `connect()` does not read the file. If the file sets `runtime_dir`, also set `${env_name("runtime_dir")}` for Python programs.
 
@@ -94,7 +94,7 @@ into scripts that run tests, so that a killed run leaves no daemon behind.
 
 ## Values
 
-- boolean: `true`, `yes`, `on`, `1` or `false`, `no`, `off`, `0`, in any case. Flags: `--allow-http` and `--no-allow-http`.
+- boolean: `true`, `yes`, `on` or `1`; `false`, `no`, `off` or `0`; in upper or lower case. Flags: `--allow-http` and `--no-allow-http`.
 - number, integer: 0 or more, unless stated otherwise.
 - Settings without a default are unset.
 - bytes: a number, or a number with a unit: `64MiB` and `1GiB` are powers of 1024, `64MB` and `1.5GB` powers of 1000.
