@@ -390,7 +390,7 @@ LANE_WITHDRAWN = EventKind(
     "lane_withdrawn",
     "debug",
     "lane withdrawn",
-    "A proxy was moved from one worker to another that has none, or fewer than its share.",
+    "A proxy was moved from one worker to another that had no proxy, or fewer than its share.",
 )
 
 # ── batches ──────────────────────────────────────────────────────────────────────────────────────
