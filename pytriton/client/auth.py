@@ -18,7 +18,7 @@ def create_auth_headers(access_token: str, protocol: str) -> dict[str, str]:
 
     Args:
         access_token: the token; see `DaemonClient.access_token` or `pytriton-daemon access-token`
-        protocol: "http" or "grpc", in any case
+        protocol: "http" or "grpc", in upper or lower case
 
     Raises:
         ValueError: the token is empty, or the protocol is unknown

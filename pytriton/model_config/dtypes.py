@@ -100,7 +100,7 @@ def to_numpy_dtype(datatype: str) -> np.dtype[Any]:
     """Return the numpy dtype of arrays of a Triton data type. BYTES are stored in object arrays.
 
     Args:
-        datatype: name such as "FP32" or "TYPE_FP32", in any case
+        datatype: name such as "FP32" or "TYPE_FP32", in upper or lower case
 
     Raises:
         PyTritonBadParameterError: the data type is unknown, or it is BF16 and ml_dtypes is not installed
