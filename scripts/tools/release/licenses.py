@@ -14,7 +14,7 @@ from release.inventory import NAME, Package, installed
 def table(packages: list[Package]) -> str:
     """Return the Markdown table."""
     rows = [f"| {one.name} | {one.licence} |" for one in packages if one.name != NAME]
-    return "\n".join(["| package | licence |", "|---|---|", *rows]) + "\n"
+    return "\n".join(["| package | license |", "|---|---|", *rows]) + "\n"
 
 
 if __name__ == "__main__":
