@@ -97,7 +97,7 @@ into scripts that run tests, so that a killed run leaves no daemon behind.
 - boolean: `true`, `yes`, `on` or `1`; `false`, `no`, `off` or `0`; in upper or lower case. Flags: `--allow-http` and `--no-allow-http`.
 - number, integer: 0 or more, unless stated otherwise.
 - Settings without a default are unset.
-- bytes: a number, or a number with a unit: `64MiB` and `1GiB` are powers of 1024, `64MB` and `1.5GB` powers of 1000.
+- bytes: a number, or a number with a unit, such as `64MiB` or `1.5GB`: MiB and GiB are powers of 1024, MB and GB powers of 1000.
 - list: in a flag, repeat the flag.
 
 ## Settings
