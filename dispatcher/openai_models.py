@@ -23,7 +23,7 @@ def api_state(config: DaemonConfig, frontend: Frontend, served: ServedModels) ->
     return ApiState(
         ApiSettings(
             keys_file=config.openai_keys_file,
-            cors_origins=config.openai_cors_origin,
+            cors_origins=config.cors_origins,
             remote_urls=config.openai_remote_urls,
             max_body_size=int(limits["body_bytes"]),
             max_requests=int(limits["requests"]),

@@ -260,7 +260,7 @@ def build_services(
         changes=(registry.changes, server.changes),
     )
 
-    web_routes = WebRoutes(registry, frontend, rundir.path, config.openai_cors_origin)
+    web_routes = WebRoutes(registry, frontend, rundir.path, config.cors_origins)
 
     # What users see
     status = DaemonStatus(

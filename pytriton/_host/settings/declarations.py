@@ -112,6 +112,13 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         str, Option("Address to serve HTTP on. 0.0.0.0 listens on every interface.", values.text())
     ] = "127.0.0.1"
     http_port: Annotated[int, Option("HTTP port. 0 picks a free port.", PORT)] = 8000
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Option(
+            "Origin of web pages that may call typed functions and the OpenAI API. May be repeated. `*` allows all.",
+            values.several(values.origin()),
+        ),
+    ] = ()
     allow_grpc: Annotated[bool, Option("Serve gRPC.", values.boolean())] = True
     grpc_address: Annotated[
         str, Option("Address to serve gRPC on. 0.0.0.0 listens on every interface.", values.text())
@@ -214,13 +221,6 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             values.optional(values.path()),
         ),
     ] = None
-    openai_cors_origin: Annotated[
-        tuple[str, ...],
-        Option(
-            "Origin of web pages that may call the OpenAI API. May be repeated. `*` allows all.",
-            values.several(values.origin()),
-        ),
-    ] = ()
     openai_remote_urls: Annotated[
         bool,
         Option(

@@ -348,7 +348,7 @@ def test_a_config_refuses_invalid_unknown_and_changed_settings() -> None:
     ],
 )
 def test_an_allowed_origin_may_be_written_in_several_ways(written: str, origin: str) -> None:
-    allowed = options()["openai_cors_origin"].kind.read(written)
+    allowed = options()["cors_origins"].kind.read(written)
     asked: Any = SimpleNamespace(method="GET", headers=CIMultiDict({"Origin": origin}))
     assert cors_headers(asked, allowed)["Access-Control-Allow-Origin"] == origin
 
@@ -356,7 +356,7 @@ def test_an_allowed_origin_may_be_written_in_several_ways(written: str, origin: 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("openai_cors_origin", ("chat.example",)),
+        ("cors_origins", ("chat.example",)),
         ("openai_port", 65536),
         ("openai_limit", ("requests=0",)),
         ("openai_limit", ("response_s=inf",)),
