@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from pytriton._protocol import messages, routes
@@ -26,6 +29,11 @@ _MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
 }
+_OPERATION_MEMBERS = frozenset(["summary", "description", "requestBody", "responses"])
+#: Limits of the description of one route: bytes, levels of its JSON, and characters of a schema's name.
+_MAX_DESCRIPTION, _MAX_DEPTH, _MAX_COMPONENT_NAME = 1 << 20, 64, 200
+#: Bytes of all descriptions; the frontend takes pages of 64 MiB.
+_MAX_DOCUMENT = 32 << 20
 #: The page loads nothing from elsewhere, and runs only its own scripts.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -57,12 +65,14 @@ class WebRoutes:
         """Refuse a model whose route is impossible or belongs to another model.
 
         Raises:
-            RemoteFailure: the route is invalid or taken
+            RemoteFailure: the route, or its description, is invalid, or the route is taken
         """
         if spec.web is None:
             return
         try:
             routes.check(spec.web.path)
+            routes.check_media_type(spec.web.media_type)
+            _check_description(spec.web)
         except ValueError as error:
             raise RemoteFailure(ErrorKind.INVALID, f"model {spec.name}: {error}") from None
         for other in self._registry.served:
@@ -76,6 +86,12 @@ class WebRoutes:
                     f"model {spec.name}: the route {spec.web.path} belongs to the model {other.spec.name}; choose another "
                     "with route=",
                 )
+        others = (one.spec for one in self._registry.served if one.spec.name != spec.name)
+        if sum(map(_size, others), _size(spec)) > _MAX_DOCUMENT:
+            raise RemoteFailure(
+                ErrorKind.INVALID,
+                f"model {spec.name}: the descriptions of all routes together have more than {_MAX_DOCUMENT} bytes",
+            )
 
     async def run(self) -> None:
         """Publish the routes after each change of the served models, for example when one is restored."""
@@ -90,15 +106,18 @@ class WebRoutes:
         A process that is exiting or starting is no failure: the next one gets the routes with its settings.
         """
         async with self._lock:
-            specs = sorted(self._specs(), key=lambda spec: spec.name)
-            document = {"routes": [_route(spec) for spec in specs], "origins": self._origins}
-            if specs:
-                document["pages"] = self._pages(specs)
-            if document == self._published:
-                return
+            specs = _unambiguous(self._specs())
+            document: dict[str, Any] = {
+                "routes": [_route(spec) for spec in specs],
+                "origins": self._origins,
+            }
             try:
+                if specs:
+                    document["pages"] = self._pages(specs)
+                if document == self._published:
+                    return
                 await self._frontend.set_routes(document)
-            except (ServerRefused, Unreached) as error:
+            except (ServerRefused, Unreached, OSError) as error:
                 _log.warning("routes not published", error=str(error))
             else:
                 self._published = document
@@ -111,7 +130,7 @@ class WebRoutes:
 
     def _pages(self, specs: list[messages.ModelSpec]) -> list[dict[str, str]]:
         content = json.dumps(openapi(specs)).encode()
-        path = self._folder / f"openapi-{hash(content) & 0xFFFFFFFF:08x}.json"
+        path = self._folder / f"openapi-{hashlib.sha256(content).hexdigest()[:16]}.json"
         if not path.exists():
             for former in self._folder.glob("openapi-*.json"):
                 former.unlink()
@@ -141,14 +160,8 @@ def openapi(specs: list[messages.ModelSpec]) -> dict[str, Any]:
     for spec in specs:
         if spec.web is None:
             continue
-        renamed = {
-            name: f"{spec.name}.{name}"
-            for name, schema in spec.web.schemas.items()
-            if schemas.get(name, schema) != schema
-        }
-        for name, schema in spec.web.schemas.items():
-            schemas[renamed.get(name, name)] = _with_references(schema, renamed)
-        operation = _with_references(spec.web.operation, renamed)
+        renamed = routes.merge_schemas(spec.web.schemas, schemas, prefix=f"{spec.name}.")
+        operation = routes.with_references(spec.web.operation, renamed)
         paths[spec.web.path] = {
             "post": {"operationId": spec.name, "tags": [spec.name], **operation}
         }
@@ -160,17 +173,76 @@ def openapi(specs: list[messages.ModelSpec]) -> dict[str, Any]:
     }
 
 
-def _with_references(value: Any, renamed: dict[str, str]) -> Any:
-    if not renamed:
-        return value
-    if isinstance(value, dict):
-        return {
-            key: f"#/components/schemas/{renamed.get(one.rpartition('/')[2], one.rpartition('/')[2])}"
-            if key == "$ref" and isinstance(one, str)
-            else _with_references(one, renamed)
-            for key, one in value.items()
-        }
-    return [_with_references(one, renamed) for one in value] if isinstance(value, list) else value
+def _size(spec: messages.ModelSpec) -> int:
+    web = spec.web
+    return 0 if web is None else len(msgspec.json.encode([web.operation, web.schemas]))
+
+
+def _check_description(web: messages.WebRoute) -> None:
+    """Refuse a description that cannot be part of an OpenAPI document.
+
+    Raises:
+        ValueError: it is too large or too deep, refers to schemas that it lacks, or is no JSON
+    """
+    try:
+        size = len(msgspec.json.encode([web.operation, web.schemas]))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"the description of the route is no JSON: {error}") from None
+    if size > _MAX_DESCRIPTION:
+        raise ValueError(
+            f"the description of the route has {size} bytes, more than {_MAX_DESCRIPTION}"
+        )
+    unknown = set(web.operation) - _OPERATION_MEMBERS
+    if unknown:
+        raise ValueError(f"the operation has the unknown member {min(unknown)!r:.100}")
+    if not isinstance(web.operation.get("responses"), dict):
+        raise ValueError("the operation has no responses")
+    for name, schema in web.schemas.items():
+        if len(name) > _MAX_COMPONENT_NAME or not routes.COMPONENT_NAME.fullmatch(name):
+            raise ValueError(f"a schema cannot be called {name!r:.100}")
+        if not isinstance(schema, dict):
+            raise ValueError(f"the schema {name} is no JSON object")
+    _check_tree([web.operation, *web.schemas.values()], web.schemas)
+
+
+def _check_tree(roots: list[Any], schemas: dict[str, Any]) -> None:
+    known = {f"#/components/schemas/{name}" for name in schemas}
+    left = [(one, 0) for one in roots]
+    while left:
+        value, depth = left.pop()
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"the description of the route has more than {_MAX_DEPTH} levels")
+        if isinstance(value, dict):
+            reference = value.get("$ref")
+            if isinstance(reference, str) and reference not in known:
+                raise ValueError(f"the description refers to {reference!r:.100}, which it lacks")
+            if not all(isinstance(key, str) for key in value):
+                raise ValueError("the description of the route has a key that is no string")
+            left += [(one, depth + 1) for one in value.values()]
+        elif isinstance(value, (list, tuple)):
+            left += [(one, depth + 1) for one in value]
+        elif not isinstance(value, (str, int, float, type(None))) or (
+            isinstance(value, float) and not math.isfinite(value)
+        ):
+            raise ValueError(f"the description of the route has {value!r:.100}, which is no JSON")
+
+
+def _unambiguous(specs: list[messages.ModelSpec]) -> list[messages.ModelSpec]:
+    """Return the models by name, without those whose route another one got while they were being registered."""
+    by_path: dict[str, messages.ModelSpec] = {}
+    for spec in specs:
+        assert spec.web is not None  # checked by the caller
+        first = by_path.setdefault(spec.web.path, spec)
+        if first.name != spec.name:
+            _log.warning(
+                "route belongs to another model",
+                model=spec.name,
+                route=spec.web.path,
+                other=first.name,
+            )
+        else:
+            by_path[spec.web.path] = spec
+    return sorted(by_path.values(), key=lambda one: one.name)
 
 
 def _route(spec: messages.ModelSpec) -> dict[str, Any]:

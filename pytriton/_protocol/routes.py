@@ -1,10 +1,18 @@
-"""Paths of the HTTP routes of typed functions."""
+"""What the HTTP routes of typed functions may be: paths, media types, and the schemas that describe them."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
-__all__ = ["RESERVED", "check"]
+__all__ = [
+    "COMPONENT_NAME",
+    "RESERVED",
+    "check",
+    "check_media_type",
+    "merge_schemas",
+    "with_references",
+]
 
 #: First segments of paths that the frontend serves itself, or that other servers of the daemon use.
 RESERVED = frozenset(
@@ -26,6 +34,15 @@ RESERVED = frozenset(
 )
 _MAX_PATH = 400
 _SEGMENT = re.compile(r"[A-Za-z0-9._~-]+")
+#: Names that OpenAPI 3.1 permits for schemas.
+COMPONENT_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_REFERENCES = "#/components/schemas/"
+#: The same limit is in proxy_backend/frontend/http/route_table.h.
+_MAX_MEDIA_TYPE = 127
+_TOKEN = r"[\w!#$%&'*+.^`|~-]+"
+_MEDIA_TYPE = re.compile(
+    rf'{_TOKEN}/{_TOKEN}(?: *; *{_TOKEN}=(?:{_TOKEN}|"[\w !#-\[\]-~]*"))*', re.ASCII
+)
 
 
 def check(path: str) -> None:
@@ -47,3 +64,91 @@ def check(path: str) -> None:
         raise ValueError(f"the route {path} is reserved; choose another with route=")
     if len(segments) > 10:
         raise ValueError(f"the route {path} has more than 10 segments")
+
+
+def check_media_type(value: str) -> None:
+    """Check the Content-Type of a route's responses.
+
+    Raises:
+        ValueError: it cannot be one; the text says why
+    """
+    if (
+        not isinstance(value, str)
+        or len(value) > _MAX_MEDIA_TYPE
+        or not _MEDIA_TYPE.fullmatch(value)
+    ):
+        raise ValueError(
+            f"a media type is text such as 'image/png' or 'text/plain; charset=utf-8' of at most {_MAX_MEDIA_TYPE} "
+            f"characters, got {value!r:.100}"
+        )
+
+
+def merge_schemas(named: dict[str, Any], into: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Add named JSON schemas to others. One whose name another schema has gets a new name.
+
+    Args:
+        named: the schemas, by name
+        into: receives them
+        prefix: what new names begin with
+
+    Returns:
+        The new names, by the former ones.
+    """
+    taken = {*named, *into}
+    changed = [name for name, one in named.items() if into.get(name, one) != one]
+    users: dict[str, list[str]] = {}
+    for name, one in named.items() if changed else ():
+        for other in _references_in(one):
+            users.setdefault(other, []).append(name)
+    renamed: dict[str, str] = {}
+    while changed:
+        name = changed.pop()
+        if name in renamed or name not in into:
+            continue
+        new, number = f"{prefix}{name}", 1
+        while new in taken:
+            number += 1
+            new = f"{prefix}{name}-{number}"
+        taken.add(new)
+        renamed[name] = new
+        changed += users.get(name, ())  # they refer to another schema now, and so differ themselves
+    for name, one in named.items():
+        into[renamed.get(name, name)] = with_references(one, renamed)
+    return renamed
+
+
+def with_references(value: Any, renamed: dict[str, str]) -> Any:
+    """Return a JSON schema, or a document with several, whose references name schemas as they are called now.
+
+    Args:
+        value: the schema
+        renamed: new names of schemas, by the former ones
+    """
+    if not renamed:
+        return value
+    if isinstance(value, dict):
+        return {
+            key: _REFERENCES + renamed.get(name, name)
+            if key == "$ref"
+            and isinstance(one, str)
+            and (name := one.removeprefix(_REFERENCES)) != one
+            else with_references(one, renamed)
+            for key, one in value.items()
+        }
+    return [with_references(one, renamed) for one in value] if isinstance(value, list) else value
+
+
+def _references_in(schema: Any) -> set[str]:
+    """Return the names of the schemas that a schema refers to."""
+    found: set[str] = set()
+    left = [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            reference = value.get("$ref")
+            if isinstance(reference, str):
+                found.add(reference[len(_REFERENCES) :])
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    return found

@@ -27,6 +27,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import cloudpickle
+import msgspec
 
 from pytriton._protocol.arguments import with_article
 from pytriton._protocol.control import MAX_FRAME_BYTES
@@ -201,6 +202,7 @@ def _try_to_pickle(thing: Any, can_import: Callable[[ModuleType], bool]) -> Exce
 # ── the pickler ─────────────────────────────────────────────────────────────────────────────────
 
 _MSGSPEC_CACHE = "__msgspec_cache__"
+_META = [name for name in dir(msgspec.Meta) if not name.startswith("_")]
 
 
 class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
@@ -250,6 +252,9 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
         if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
             # cloudpickle would pickle the file's content, without its name.
             raise TypeError("cannot pickle an open file: open it in the worker")
+        if isinstance(obj, msgspec.Meta):  # a constraint in an annotation, which msgspec does not pickle
+            set_ = {name: one for name in _META if (one := getattr(obj, name)) is not None}
+            return functools.partial(msgspec.Meta, **set_), ()
         if isinstance(obj, _Namespace):
             return vars, (Named(obj["name"]),)
         if isinstance(obj, Named):

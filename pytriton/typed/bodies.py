@@ -68,6 +68,8 @@ class RequestDecoder:
         if media_type == _MULTIPART:
             return self._from_fields(parse_multipart(body, content_type))
         if raw is not None:
+            if not (body or media_type):  # nothing was sent, not even an empty file
+                return self._from_json(body)
             return self._arguments(
                 {raw.name: self._binary(raw, Field(raw.name, body, None, media_type))}
             )
@@ -172,7 +174,7 @@ class RequestDecoder:
                 continue
             try:
                 found[name] = self._from_form(parameter, given)
-            except (ValueError, msgspec.DecodeError) as error:
+            except (ValueError, msgspec.DecodeError, RecursionError) as error:
                 errors += field_errors(error, name)
         errors += [FieldError("Unknown field", pointer_of(name)) for name in by_name]
         if errors:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pytriton._protocol.routes import check_media_type
 from pytriton.exceptions import PyTritonValidationError
 
 __all__ = ["Batching", "MediaType", "UploadFile", "batchable", "batching_of"]
@@ -49,9 +50,19 @@ class UploadFile:
 
 @dataclass(frozen=True)
 class MediaType:
-    """The media type of returned bytes: ``-> Annotated[bytes, MediaType("image/png")]``."""
+    """The media type of returned bytes: ``-> Annotated[bytes, MediaType("image/png")]``.
+
+    Raises:
+        PyTritonValidationError: it is no media type
+    """
 
     value: str
+
+    def __post_init__(self) -> None:
+        try:
+            check_media_type(self.value)
+        except ValueError as error:
+            raise PyTritonValidationError(f"MediaType: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ _MAX_HEADERS = 16 << 10
 #: RFC 2046, 5.1.1.
 _MAX_BOUNDARY = 70
 
+_CONTROLS = re.compile(r"[\0-\x1f\x7f]")
 #: `; name=token` or `; name="quoted \" string"`.
 _PARAMETER = re.compile(r';\s*([\w!#$%&\'*+.^`|~-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))')
 
@@ -134,7 +135,8 @@ def _field(headers: bytes, data: bytes) -> Field:
             400, "The multipart body has a field without a name in its Content-Disposition"
         )
     if filename is not None:
-        filename = re.split(r"[/\\]", filename)[-1].replace("\0", "")
+        filename = _CONTROLS.sub("", re.split(r"[/\\]", filename)[-1])
+        filename = "" if filename in (".", "..") else filename
     return Field(name, data, filename, content_type)
 
 

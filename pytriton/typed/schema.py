@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
+from pytriton._protocol.routes import merge_schemas, with_references
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.typed.bodies import media_type_of
 from pytriton.typed.markers import UploadFile
@@ -111,10 +112,15 @@ def operation_of(signature: Signature) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _result(signature: Signature, components: dict[str, Any]) -> dict[str, Any]:
-    schema = _schema(signature.result, components, signature, "the result")
-    if signature.streams:
-        return {"text/event-stream": {"schema": {"type": "string"}, "x-item-schema": schema}}
+    schema = _schema(signature.result, components, signature, "the result", mode="serialization")
     media_type = media_type_of(signature.result)
+    if signature.streams:
+        # OpenAPI 3.1 has no schema for streams. Readers take it for that of each event.
+        data = {"type": "string", "contentMediaType": media_type, "contentSchema": schema}
+        if media_type != "application/json":
+            del data["contentSchema"]
+        event = {"type": "object", "properties": {"data": data}, "required": ["data"]}
+        return {"text/event-stream": {"schema": event}}
     return {media_type: {"schema": schema if media_type == "application/json" else {}}}
 
 
@@ -124,16 +130,26 @@ def _problem(description: str) -> dict[str, Any]:
 
 
 def _schema(
-    annotation: Any, components: dict[str, Any], signature: Signature, what: str
+    annotation: Any,
+    components: dict[str, Any],
+    signature: Signature,
+    what: str,
+    *,
+    mode: Literal["validation", "serialization"] = "validation",
 ) -> dict[str, Any]:
     if annotation is type(None):
         return {"type": "null"}
     try:
         adapter = pydantic_adapter(annotation)
         if adapter is not None:
-            found = dict(adapter.json_schema(ref_template=_REFERENCES.replace("{name}", "{model}")))
-            components.update(found.pop("$defs", {}))
-            return _named(annotation, found, components)
+            template = _REFERENCES.replace("{name}", "{model}")
+            found = dict(adapter.json_schema(ref_template=template, mode=mode))
+            named = found.pop("$defs", {})
+            if isinstance(annotation, type) and found.get("type") == "object":
+                name = re.sub(r"[^\w.-]", "_", annotation.__name__, flags=re.ASCII)
+                named[name] = found
+                found = {"$ref": _REFERENCES.format(name=name)}
+            return _with_components(found, named, components)
         spec = array_spec(annotation)
         if spec is not None:
             return _array(spec)
@@ -150,16 +166,19 @@ def _schema(
             "dataclasses, TypedDict, msgspec.Struct, pydantic models, numpy arrays, PIL.Image.Image or UploadFile; or "
             "pass inputs= and outputs= to serve tensors."
         ) from error
-    components.update(named)
-    return dict(schema)
+    return _with_components(dict(schema), named, components)
 
 
-def _named(annotation: Any, schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
-    """Move the schema of a pydantic model among the named ones."""
-    if not (isinstance(annotation, type) and schema.get("type") == "object"):
-        return schema
-    components[annotation.__name__] = schema
-    return {"$ref": _REFERENCES.format(name=annotation.__name__)}
+def _with_components(
+    schema: dict[str, Any], named: dict[str, Any], components: dict[str, Any]
+) -> dict[str, Any]:
+    """Add the schemas that a schema refers to, and return it.
+
+    Types of two modules may have the same name, and a pydantic model may have other fields in results than in requests.
+    """
+    renamed = merge_schemas(named, components)
+    found: dict[str, Any] = with_references(schema, renamed)
+    return found
 
 
 def _custom_schema(kind: Any) -> dict[str, Any]:
@@ -218,8 +237,6 @@ def _described_arguments(doc: str) -> dict[str, str]:
 
 
 def _has_files(parameter: Parameter) -> bool:
-    from typing import get_args
-
     bare = strip(parameter.type)
     return is_binary(bare) or any(is_binary(one) for one in get_args(bare))
 
@@ -227,9 +244,8 @@ def _has_files(parameter: Parameter) -> bool:
 def _as_file(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a file in a form: the bytes themselves (OpenAPI 3.1, 4.8.14.4)."""
     if "contentEncoding" in schema:
-        return {
-            name: value for name, value in schema.items() if name not in ("contentEncoding", "type")
-        }
+        rest = {name: value for name, value in schema.items() if name != "contentEncoding"}
+        return {**rest, "contentMediaType": "application/octet-stream"}
     if "items" in schema and isinstance(schema["items"], dict):
         return {**schema, "items": _as_file(schema["items"])}
     return schema

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import math
 import typing
 from typing import Annotated, Any, get_args, get_origin
 
@@ -100,11 +101,16 @@ def decode_image(data: bytes) -> Any:
     Raises:
         ValueError: it is no image that Pillow can read
     """
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         image = Image.open(io.BytesIO(data))
+        # Pillow itself only warns up to twice as many.
+        if Image.MAX_IMAGE_PIXELS is not None and math.prod(image.size) > Image.MAX_IMAGE_PIXELS:
+            raise ValueError(f"it has more than {Image.MAX_IMAGE_PIXELS} pixels")
         image.load()
+    except UnidentifiedImageError:  # its text has the address of an object
+        raise ValueError("Expected an image file") from None
     except (
         Exception
     ) as error:  # Pillow raises many kinds for broken files; "decompression bomb" is one

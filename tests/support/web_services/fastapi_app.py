@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Optional
 
 import pydantic
-from fastapi import Body, FastAPI, Request, Response, UploadFile
+from fastapi import Body, FastAPI, HTTPException, Request, Response, UploadFile
 from fastapi.responses import StreamingResponse
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 app = FastAPI()
+Pixels = Annotated[int, pydantic.Field(ge=1, le=1000)]
+Value = Annotated[float, pydantic.Field(ge=-1e6, le=1e6)]
 
 
 class Customer(pydantic.BaseModel):
@@ -34,8 +36,8 @@ class Colour(enum.Enum):
 
 @dataclass
 class Point:
-    x: float
-    y: float
+    x: Value
+    y: Value
 
 
 def png(width: int, height: int) -> bytes:
@@ -56,12 +58,15 @@ def churn(customer: Customer) -> Scored:
 
 @app.post("/image_size")
 def image_size(image_file: UploadFile) -> dict[str, int]:
-    width, height = Image.open(image_file.file).size
+    try:
+        width, height = Image.open(image_file.file).size
+    except UnidentifiedImageError as error:
+        raise HTTPException(422, "not an image") from error
     return {"width": width, "height": height}
 
 
 @app.post("/picture")
-def picture(width: Annotated[int, Body()], height: Annotated[int, Body()]) -> Response:
+def picture(width: Annotated[Pixels, Body()], height: Annotated[Pixels, Body()]) -> Response:
     return Response(png(width, height), media_type="image/png")
 
 
@@ -90,7 +95,7 @@ def paint(
 
 @app.post("/norms")
 def norms(
-    rows: Annotated[list[list[float]], Body()], points: Annotated[list[Point], Body()]
+    rows: Annotated[list[list[Value]], Body()], points: Annotated[list[Point], Body()]
 ) -> dict[str, list[float]]:
     return {
         "rows": [sum(value * value for value in row) for row in rows],

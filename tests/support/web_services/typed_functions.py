@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Optional
 
+import msgspec
 import pydantic
 from PIL import Image
 
-from pytriton import MediaType, UploadFile, batchable
+from pytriton import MediaType, batchable
+
+
+Pixels = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+Value = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 
 
 class Customer(pydantic.BaseModel):
@@ -32,8 +37,8 @@ class Colour(enum.Enum):
 
 @dataclass
 class Point:
-    x: float
-    y: float
+    x: Value
+    y: Value
 
 
 def png(width: int, height: int) -> bytes:
@@ -50,12 +55,11 @@ def churn(customer: Customer) -> Scored:
     return Scored(churn=min(1.0, customer.age / 100), city=customer.city)
 
 
-def image_size(image_file: UploadFile) -> dict[str, int]:
-    width, height = Image.open(image_file.open()).size
-    return {"width": width, "height": height}
+def image_size(image_file: Image.Image) -> dict[str, int]:
+    return {"width": image_file.width, "height": image_file.height}
 
 
-def picture(width: int, height: int) -> Annotated[bytes, MediaType("image/png")]:
+def picture(width: Pixels, height: Pixels) -> Annotated[bytes, MediaType("image/png")]:
     return png(width, height)
 
 
@@ -76,7 +80,7 @@ def paint(colour: Colour, finish: Literal["matt", "gloss"]) -> dict[str, str]:
     return {"paint": f"{finish} {colour.value}"}
 
 
-def norms(rows: list[list[float]], points: list[Point]) -> dict[str, list[float]]:
+def norms(rows: list[list[Value]], points: list[Point]) -> dict[str, list[float]]:
     return {
         "rows": [sum(value * value for value in row) for row in rows],
         "points": [point.x + point.y for point in points],

@@ -360,6 +360,13 @@ def test_an_unpicklable_object_is_named_with_remedies(kind: str) -> None:
     assert "lock" in str(caught.value.__cause__)
 
 
+def test_constraints_of_msgspec_in_annotations_are_sent() -> None:
+    meta = msgspec.Meta(ge=1, title="a", extra_json_schema={"x": [1]})
+    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
+        _, pickled = unpack(pack_callable(lambda x=meta: x, imports, "m"))
+    assert cloudpickle.loads(pickled)() == meta
+
+
 def test_an_open_file_is_refused_as_a_lock_is(tmp_path: Path) -> None:
     """cloudpickle would send a copy of what is in it."""
     (tmp_path / "words").write_text("a b")
