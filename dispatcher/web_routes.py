@@ -19,7 +19,7 @@ from pytriton.dispatcher.daemon_status import own_version
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.server.frontend import Frontend, ServerRefused, Unreached
 
-__all__ = ["WebRoutes", "openapi"]
+__all__ = ["WebRoutes", "check_route", "openapi"]
 
 _log = structlog.get_logger(__name__)
 _OPENAPI, _DOCS = "/openapi.json", "/docs"
@@ -70,9 +70,7 @@ class WebRoutes:
         if spec.web is None:
             return
         try:
-            routes.check(spec.web.path)
-            routes.check_media_type(spec.web.media_type)
-            _check_description(spec.web)
+            check_route(spec.web)
         except ValueError as error:
             raise RemoteFailure(ErrorKind.INVALID, f"model {spec.name}: {error}") from None
         for other in self._registry.served:
@@ -178,12 +176,15 @@ def _size(spec: messages.ModelSpec) -> int:
     return 0 if web is None else len(msgspec.json.encode([web.operation, web.schemas]))
 
 
-def _check_description(web: messages.WebRoute) -> None:
-    """Refuse a description that cannot be part of an OpenAPI document.
+def check_route(web: messages.WebRoute) -> None:
+    """Check that the frontend can serve a route, and that its description can be part of an OpenAPI document.
 
     Raises:
-        ValueError: it is too large or too deep, refers to schemas that it lacks, or is no JSON
+        ValueError: the path or the media type is impossible; or the description is too large or too deep, refers to schemas
+            that it lacks, or is no JSON
     """
+    routes.check(web.path)
+    routes.check_media_type(web.media_type)
     try:
         size = len(msgspec.json.encode([web.operation, web.schemas]))
     except (TypeError, ValueError, RecursionError) as error:

@@ -162,8 +162,7 @@ class RequestDecoder:
         whole = self._signature.whole
         if whole is not None and whole.name not in by_name:
             # The fields of the form are those of the object.
-            names = {name: [one.text for one in found] for name, found in by_name.items()}
-            return self._arguments({whole.name: self._object(whole, names)})
+            return self._arguments({whole.name: self._object(whole, _texts(by_name))})
         found: dict[str, Any] = {}
         errors: list[FieldError] = []
         for name, parameter in self._parameters.items():
@@ -286,6 +285,16 @@ def media_type_of(annotation: Any) -> str:
     if is_image(bare):
         return "image/png"
     return _BINARY if bare in (bytes, bytearray, memoryview) else _JSON
+
+
+def _texts(by_name: dict[str, list[Field]]) -> dict[str, list[str]]:
+    texts: dict[str, list[str]] = {}
+    for name, fields in by_name.items():
+        try:
+            texts[name] = [one.text for one in fields]
+        except ValueError as error:  # noqa: PERF203  of this field
+            raise Problem(422, _INVALID, field_errors(error, name)) from None
+    return texts
 
 
 def _is_json(field: Field) -> bool:

@@ -147,6 +147,7 @@ def _schema(
             named = found.pop("$defs", {})
             if isinstance(annotation, type) and found.get("type") == "object":
                 name = re.sub(r"[^\w.-]", "_", annotation.__name__, flags=re.ASCII)
+                name += "-2" if name in named else ""
                 named[name] = found
                 found = {"$ref": _REFERENCES.format(name=name)}
             return _with_components(found, named, components)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from fuzz import clients, control, lanes, parsers, target_daemon, workers
+from fuzz import bodies, clients, control, lanes, parsers, target_daemon, workers
 from fuzz.target import Finding, Tally, Target
 
 _HERE: tuple[Callable[[], Target], ...] = (
     lanes.LaneEnd, parsers.ControlMessages, parsers.Payloads, parsers.Strings, parsers.Settings,
+    bodies.TypedBodies, bodies.RouteDescriptions,
 )  # fmt: skip
 _OUTSIDE: tuple[Callable[[target_daemon.TargetDaemon], Target], ...] = (
     clients.HostileClients,

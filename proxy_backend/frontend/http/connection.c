@@ -221,7 +221,7 @@ static void refuse_slow(Connection *connection, const HttpConnection *http)
     }
     problem_set(&problem, PROBLEM_SLOW, "the request's %s did not arrive in time",
         http->deadline_kind == DEADLINE_HEAD ? "head" : "body");
-    response_refuse(connection, &problem);
+    request_refuse(connection, http, &problem);
 }
 
 /* Returns how long the connection may be idle, or 0 for no limit. */

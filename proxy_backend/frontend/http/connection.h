@@ -47,6 +47,8 @@ typedef struct {
 /* Returns the state of the connection's loop, or NULL without memory. */
 HttpLoop *http_loop(Connection *connection, Problem *problem);
 
+/* Refuse the request that is being read and end the connection, since it is unknown where the next request begins. */
+void request_refuse(Connection *connection, const HttpConnection *http, Problem *problem);
 /* Answer a request whose body has been decoded (routes.c). */
 void request_run(HttpRequest *request);
 /* Returns the limits for heads of requests. */

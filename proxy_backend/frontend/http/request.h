@@ -129,8 +129,8 @@ void response_send(Call *call, int status, const char *type, const struct iovec 
 void response_send_text(Call *call, int status, const char *type, Slice body);
 /* Send {"error": ...}, and clear the problem. */
 void response_send_problem(Call *call, Problem *problem);
-/* Send {"error": ...} without a call, and end the connection. Only in the loop's thread. */
-void response_refuse(Connection *connection, Problem *problem);
+/* Send an error without a call, as {"error": ...} or problem details, and end the connection. Only in the loop's thread. */
+void response_refuse(Connection *connection, bool is_typed, Problem *problem);
 
 /* Begin an answer of unknown size, which is sent in chunks. Returns false if the client is gone. */
 bool response_open(Call *call, int status, const char *type);
@@ -182,6 +182,9 @@ bool http_forward_headers(HttpRequest *request, Problem *problem);
  * the problem must be answered instead. Any thread. (request_reader.c)
  */
 bool request_wait_for_model(Call *call, Problem *problem);
+
+/* Returns whether a path is one of the dispatcher's table, whose errors are problem details. (routes.c) */
+bool request_is_typed(const HttpService *service, Slice path);
 
 /* ── handlers ─────────────────────────────────────────────────────────────────────────────────────────── */
 

@@ -52,6 +52,19 @@ static bool expand(Call *call, size_t head_size, Compression compression, Proble
     return true;
 }
 
+/* Send an error before it is known what the request is for. */
+static void send_problem(Call *call, size_t head_size, Problem *problem)
+{
+    HttpCall *state = http_call(call);
+    HttpLimits limits = http_head_limits(connection_endpoint(state->connection)->limits);
+    Problem ignored = {0};
+    HttpHead head;
+    state->is_typed = http_read_head(&head, (Slice){call->body.data, head_size}, &limits, &ignored) &&
+        request_is_typed(state->service, head.path);
+    problem_clear(&ignored);
+    response_send_problem(call, problem);
+}
+
 /* Answer a request whose head has been parsed. */
 static void respond(Call *call, HttpHead *head, Target *target, size_t head_size)
 {
@@ -65,7 +78,7 @@ static void respond(Call *call, HttpHead *head, Target *target, size_t head_size
         known = expand(call, head_size, compression, &problem) &&
             http_read_head(head, (Slice){call->body.data, head_size}, &limits, &problem);
     if (!known || !target_read(target, head->path, &problem)) {
-        response_send_problem(call, &problem);
+        send_problem(call, head_size, &problem);
         return;
     }
     HttpRequest request = {.call = call,
@@ -119,7 +132,7 @@ static void deferred_done(Job *job)
     if (goes_on && http_read_head(&head, (Slice){call->body.data, head_size}, &limits, &problem))
         respond(call, &head, &target, head_size);
     else
-        response_send_problem(call, &problem);
+        send_problem(call, head_size, &problem);
 }
 
 /* Handle a request in a reader thread. The dispatcher's requests do not wait for clients. */
@@ -131,7 +144,7 @@ static void defer_request(Call *call, size_t head_size)
     Problem problem = {0};
     state->deferred = (HttpDeferred){{.run = deferred_run, .done = deferred_done}, call, head_size};
     if (!thread_pool_submit(is_admin ? settings->jobs : settings->readers, &state->deferred.job, &problem))
-        response_send_problem(call, &problem);
+        send_problem(call, head_size, &problem);
 }
 
 static void on_model_settled(ModelWaiter *waiter, Problem *problem)
@@ -183,11 +196,23 @@ HttpLimits http_head_limits(const Limits *limits)
         .headers = (uint32_t)(limits->headers < HTTP_MAX_HEADERS ? limits->headers : HTTP_MAX_HEADERS)};
 }
 
-/* Refuse a request and end the connection, since it is unknown where the next request begins. */
-static void refuse(Connection *connection, Problem *problem, Refusal reason)
+void request_refuse(Connection *connection, const HttpConnection *http, Problem *problem)
+{
+    HttpLimits limits = http_head_limits(limits_of(connection));
+    Problem ignored = {0};
+    HttpHead head;
+    bool is_typed = http->phase != READS_HEAD &&
+        http_read_head(&head, (Slice){http->call->body.data, http->head_size}, &limits, &ignored) &&
+        request_is_typed(connection_endpoint(connection)->service, head.path);
+    problem_clear(&ignored);
+    response_refuse(connection, is_typed, problem);
+}
+
+/* Refuse a request, and count the reason. */
+static void refuse(Connection *connection, const HttpConnection *http, Problem *problem, Refusal reason)
 {
     refusals_count(reason);
-    response_refuse(connection, problem);
+    request_refuse(connection, http, problem);
 }
 
 /* Acquire a call to read into, and copy data that was received with the previous request. */
@@ -202,7 +227,7 @@ static bool begin(Connection *connection, HttpConnection *http)
         if (call)
             call_unref(call);
         problem_no_memory(&problem);
-        response_refuse(connection, &problem);
+        response_refuse(connection, false, &problem);
         return false;
     }
     buffer_reset(&http->pending, 0);
@@ -255,7 +280,8 @@ static bool decode_chunks(Connection *connection, HttpConnection *http, Slice in
         Slice data;
         HttpResult result = http_chunks(http->chunks, &input, &data, &limits, &problem);
         if (result == HTTP_INVALID) {
-            refuse(connection, &problem, problem.kind == PROBLEM_TOO_LARGE ? REFUSED_BODY_BYTES : REFUSED_MALFORMED);
+            refuse(
+                connection, http, &problem, problem.kind == PROBLEM_TOO_LARGE ? REFUSED_BODY_BYTES : REFUSED_MALFORMED);
             return false;
         }
         if (data.size && body->data + body->size == data.start) {
@@ -268,7 +294,7 @@ static bool decode_chunks(Connection *connection, HttpConnection *http, Slice in
         }
         if (body->failed) {
             problem_no_memory(&problem);
-            response_refuse(connection, &problem);
+            request_refuse(connection, http, &problem);
             return false;
         }
         if (result == HTTP_DONE) {
@@ -285,10 +311,11 @@ static bool begin_body(Connection *connection, HttpConnection *http, const HttpH
     Buffer *body = &http->call->body;
     Problem problem = {0};
     const Limits *limits = limits_of(connection);
+    http->phase = head->chunked ? READS_CHUNKS : READS_BODY;
     if (head->length > limits->body_bytes) {
         problem_set(&problem, PROBLEM_TOO_LARGE, "the request's body has %llu bytes, more than the limit of %llu",
             (unsigned long long)head->length, (unsigned long long)limits->body_bytes);
-        refuse(connection, &problem, REFUSED_BODY_BYTES);
+        refuse(connection, http, &problem, REFUSED_BODY_BYTES);
         return false;
     }
     Slice rest = slice_after(buffer_slice(body), http->head_size);
@@ -298,18 +325,16 @@ static bool begin_body(Connection *connection, HttpConnection *http, const HttpH
         connection_write_all(connection, &part, 1);
     }
     if (!head->chunked) {
-        http->phase = READS_BODY;
         if (body->size < http->needed)
             return false;
         cut_pending(http);
         return true;
     }
-    http->phase = READS_CHUNKS;
     if (http->chunks == NULL)
         http->chunks = malloc(sizeof *http->chunks);
     if (http->chunks == NULL) {
         problem_no_memory(&problem);
-        response_refuse(connection, &problem);
+        request_refuse(connection, http, &problem);
         return false;
     }
     memset(http->chunks, 0, offsetof(HttpChunks, text));
@@ -329,11 +354,11 @@ static bool find_head(Connection *connection, HttpConnection *http, HttpLoop *lo
     if (result == HTTP_MORE)
         return false;
     if (result == HTTP_INVALID) {
-        refuse(connection, &problem, problem.kind == PROBLEM_HEADERS ? REFUSED_HEADER_BYTES : REFUSED_MALFORMED);
+        refuse(connection, http, &problem, problem.kind == PROBLEM_HEADERS ? REFUSED_HEADER_BYTES : REFUSED_MALFORMED);
         return false;
     }
     if (!http_read_head(&loop->head, (Slice){bytes.start, http->head_size}, &limits, &problem)) {
-        refuse(connection, &problem, problem.kind == PROBLEM_HEADERS ? REFUSED_HEADERS : REFUSED_MALFORMED);
+        refuse(connection, http, &problem, problem.kind == PROBLEM_HEADERS ? REFUSED_HEADERS : REFUSED_MALFORMED);
         return false;
     }
     return begin_body(connection, http, &loop->head);
@@ -355,7 +380,7 @@ static bool read_some(Connection *connection, HttpConnection *http, Slice *chunk
         Problem problem = {0};
         if (room < more && !buffer_reserve(body, more < step ? more : step)) {
             problem_no_memory(&problem);
-            response_refuse(connection, &problem);
+            request_refuse(connection, http, &problem);
             return false;
         }
         to = body->data + body->size;
@@ -378,8 +403,9 @@ static bool read_some(Connection *connection, HttpConnection *http, Slice *chunk
 }
 
 /* Count the received part of a body. Returns false if the bodies of all clients together are too large. */
-static bool count_body(Connection *connection, Call *call)
+static bool count_body(Connection *connection, const HttpConnection *http)
 {
+    Call *call = http->call;
     uint64_t *counted = &call->counted.received;
     uint64_t more = call->body.size - *counted;
     Problem problem = {0};
@@ -389,7 +415,7 @@ static bool count_body(Connection *connection, Call *call)
         *counted += more;
         return true;
     }
-    response_refuse(connection, &problem);
+    request_refuse(connection, http, &problem);
     return false;
 }
 
@@ -432,7 +458,7 @@ bool request_reader_resume(Connection *connection)
             complete = http->call->body.size >= http->needed;
         else
             complete = decode_chunks(connection, http, received);
-        if (!count_body(connection, http->call))
+        if (!count_body(connection, http))
             return false;
         /* Check the time also here: few bytes of chunks can cause much work. */
         if (http->phase == READS_CHUNKS && since_ns == 0)

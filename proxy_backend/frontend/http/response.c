@@ -9,7 +9,8 @@
 
 enum {
     MORE_HEADERS = 1024, /* HttpCall.headers */
-    HEAD_ROOM = 320 + LOAD_REPORT_ROOM + MORE_HEADERS, /* the longest head has 306 bytes, the load report and these */
+    /* The longest head has 306 bytes, the load report, these, and the media type of a route. */
+    HEAD_ROOM = 320 + ROUTE_TYPE_SIZE + LOAD_REPORT_ROOM + MORE_HEADERS,
     PARTS = 64,           /* number of parts per system call */
     SMALL_RESPONSE = 64 << 10,
     MIN_COMPRESSED = 256,   /* smaller bodies would hardly shrink */
@@ -245,14 +246,18 @@ void response_send_problem(Call *call, Problem *problem)
     response_send(call, status, state->is_typed ? TYPE_PROBLEM : TYPE_JSON, NULL, 0, 0);
 }
 
-void response_refuse(Connection *connection, Problem *problem)
+void response_refuse(Connection *connection, bool is_typed, Problem *problem)
 {
     Buffer body = {0};
-    buffer_put_string(&body, "{\"error\":");
-    json_put_sanitized(&body, slice_of(problem_text(problem)));
-    buffer_put_char(&body, '}');
+    if (is_typed) {
+        typed_put_problem(&body, problem);
+    } else {
+        buffer_put_string(&body, "{\"error\":");
+        json_put_sanitized(&body, slice_of(problem_text(problem)));
+        buffer_put_char(&body, '}');
+    }
     char head[HEAD_ROOM], *at = put_first(head, problem_status(problem->kind));
-    at = put(at, "Content-Type: " TYPE_JSON "\r\n");
+    at = put(put(put(at, "Content-Type: "), is_typed ? TYPE_PROBLEM : TYPE_JSON), "\r\n");
     at = put_end(put_number(at, "Content-Length: ", body.size), true, false);
     struct iovec parts[] = {{head, (size_t)(at - head)}, {body.data, body.size}};
     if (!body.failed)

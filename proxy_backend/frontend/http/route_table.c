@@ -144,7 +144,7 @@ bool routes_allow_origin(const Routes *routes, Slice origin)
 static bool read_file(const char *path, Slice *content, Problem *problem)
 {
     struct stat about;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     char *data = NULL;
     size_t size = 0;
     if (fd >= 0 && fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && about.st_size <= MAX_PAGE)
@@ -176,11 +176,23 @@ static bool take_string(Json *json, const char **to, Problem *problem)
     return json_failed(json) ? false : problem_set(problem, PROBLEM_INVALID, "a route has an invalid member");
 }
 
+/* Returns whether a text may be the value of a header: it is not too long, and ends no line. */
+static bool is_header(const char *text, size_t most)
+{
+    size_t size = 0;
+    for (; text[size]; size++)
+        if (size == most || text[size] < ' ' || text[size] > '~')
+            return false;
+    return size > 0;
+}
+
 static bool read_route(Json *json, Routes *routes, Problem *problem)
 {
+    if (routes->count == MAX_ROUTES)
+        return problem_set(problem, PROBLEM_INVALID, "there are more than %d routes", MAX_ROUTES);
     if (routes->count == routes->room) {
         size_t room = routes->room ? 2 * routes->room : 16;
-        Route *all = routes->count < MAX_ROUTES ? realloc(routes->all, room * sizeof *all) : NULL;
+        Route *all = realloc(routes->all, room * sizeof *all);
         if (all == NULL)
             return problem_no_memory(problem);
         routes->all = all;
@@ -208,13 +220,15 @@ static bool read_route(Json *json, Routes *routes, Problem *problem)
     }
     buffer_free(&scratch);
     good = good && !json_failed(json) && route->path && route->path[0] == '/' && route->type &&
+        is_header(route->type, ROUTE_TYPE_SIZE) &&
+        (route->policy == NULL || is_header(route->policy, ROUTE_POLICY_SIZE)) &&
         (route->model != NULL) != (file != NULL);
     if (good && file)
         good = read_file(file, &route->content, problem);
     free((char *)file);
     return good || problem->kind != PROBLEM_NONE || json_failed(json)
         ? good
-        : problem_set(problem, PROBLEM_INVALID, "a route is incomplete");
+        : problem_set(problem, PROBLEM_INVALID, "a route is incomplete, or has an invalid member");
 }
 
 static bool read_origin(Json *json, Routes *routes, Problem *problem)
@@ -222,8 +236,10 @@ static bool read_origin(Json *json, Routes *routes, Problem *problem)
     const char *origin = NULL;
     if (routes->origins == NULL)
         routes->origins = calloc(MAX_ORIGINS, sizeof *routes->origins);
-    if (routes->origins == NULL || routes->origin_count == MAX_ORIGINS)
+    if (routes->origins == NULL)
         return problem_no_memory(problem);
+    if (routes->origin_count == MAX_ORIGINS)
+        return problem_set(problem, PROBLEM_INVALID, "there are more than %d origins", MAX_ORIGINS);
     if (!take_string(json, &origin, problem))
         return false;
     routes->origins[routes->origin_count++] = (char *)origin;

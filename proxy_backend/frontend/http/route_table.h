@@ -14,6 +14,9 @@
 
 #include <stdint.h>
 
+/* What becomes a header of responses is at most this long; the same limit is in pytriton/_protocol/routes.py. */
+enum { ROUTE_TYPE_SIZE = 127, ROUTE_POLICY_SIZE = 600 };
+
 typedef struct RouteTable RouteTable;
 typedef struct Routes Routes;
 

@@ -201,6 +201,21 @@ static HttpHandler *handler_of(const HttpRequest *request, const HttpRoute *rout
     return method == HTTP_POST ? route->post : method == HTTP_DELETE ? route->delete : NULL;
 }
 
+bool request_is_typed(const HttpService *service, Slice path)
+{
+    RouteTable *table = service->paths == HTTP_API ? service->settings.route_table : NULL;
+    Problem ignored = {0};
+    HttpRoute route;
+    Target target;
+    Routes *routes;
+    bool found = table && target_read(&target, path, &ignored) && !route_find(service, &target, &route) &&
+        route_table_find(table, &target, &routes);
+    if (found)
+        routes_release(routes);
+    problem_clear(&ignored);
+    return found;
+}
+
 /* Answer a request for a path of the dispatcher's table. Returns false if it is for none of them. */
 static bool run_typed(HttpRequest *request)
 {

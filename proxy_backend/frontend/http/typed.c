@@ -105,6 +105,21 @@ static void on_response(Call *call, CallResponse *response)
     response_send_problem(call, &problem);
 }
 
+/* Write the data of an event; each line of it is a field of its own. */
+static void put_data(Buffer *text, Slice data)
+{
+    size_t begin = 0;
+    for (size_t i = 0; i <= data.size; i++) {
+        if (i < data.size && data.start[i] != '\n' && data.start[i] != '\r')
+            continue;
+        buffer_put_string(text, begin ? "\ndata: " : "data: ");
+        buffer_put_slice(text, (Slice){data.start + begin, i - begin});
+        if (i + 1 < data.size && data.start[i] == '\r' && data.start[i + 1] == '\n')
+            i++;
+        begin = i + 1;
+    }
+}
+
 /* Send one event. Returns false if the client has gone. */
 static bool send_event(Call *call, const CallResponse *response)
 {
@@ -115,10 +130,8 @@ static bool send_event(Call *call, const CallResponse *response)
     buffer_clear(text);
     if (response->problem.kind != PROBLEM_NONE)
         problem_set(&problem, response->problem.kind, "%s", problem_text(&response->problem));
-    else if (body_of(response, &body, &problem)) {
-        buffer_put_string(text, "data: ");
-        buffer_put_slice(text, body);
-    }
+    else if (body_of(response, &body, &problem))
+        put_data(text, body);
     if (problem.kind != PROBLEM_NONE) {
         buffer_put_string(text, "event: error\ndata: ");
         typed_put_problem(text, &problem);

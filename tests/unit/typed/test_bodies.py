@@ -296,6 +296,65 @@ def test_images() -> None:
         assert error.detail.startswith("Expected an image file")
 
 
+@pytest.mark.filterwarnings("ignore:Image size")
+def test_an_image_of_too_many_pixels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+
+    def measure(picture: image.Image) -> Any:
+        return picture.size
+
+    def packed(width: int) -> bytes:
+        buffer = io.BytesIO()
+        image.new("1", (width, 1000)).save(buffer, "PNG")
+        return buffer.getvalue()
+
+    monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 100_000)
+    measure.__annotations__["picture"] = image.Image
+    assert arguments(measure, packed(100), "image/png") == (100, 1000)
+    (error,) = refused(measure, packed(101), "image/png").errors
+    assert "more than 100000 pixels" in error.detail
+    (error,) = refused(measure, b"none", "image/png").errors
+    assert error.detail == "Expected an image file"  # without the address of an object
+
+
+def test_hostile_forms() -> None:
+    def call(file: UploadFile, numbers: Optional[list[Any]] = None) -> Any:
+        return file.filename
+
+    def named(name: str) -> Any:
+        return arguments(call, form((f'name="file"; filename="{name}"', b"")), FORM)
+
+    names = {
+        "../../etc/passwd": "passwd",
+        "C:\\\\a\\\\b.png": "b.png",
+        "..": "",
+        "a/..": "",
+        "/": "",
+        "a\nb\0c": "abc",
+    }
+    assert {name: named(name) for name in names} == names
+    deep = form(('name="file"', b""), ('name="numbers"', b"[" * 200_000))
+    assert refused(call, deep, FORM).errors[0].pointer == "#/numbers"
+
+    def whole(point: Point) -> Any:
+        return point
+
+    problem = refused(whole, form(('name="x"', b"\xff")), FORM)
+    assert (problem.status, problem.errors[0].pointer) == (422, "#/x")
+
+
+def test_a_request_without_a_body_is_no_empty_file() -> None:
+    def size(data: bytes) -> Any:
+        return len(data)
+
+    def maybe(data: bytes = b"12") -> Any:
+        return len(data)
+
+    assert arguments(size, b"", "application/octet-stream") == 0
+    assert refused(size, b"", "").errors[0].detail.endswith("missing required field `data`")
+    assert arguments(maybe, b"", "") == 2
+
+
 def test_pydantic() -> None:
     pydantic = pytest.importorskip("pydantic")
 

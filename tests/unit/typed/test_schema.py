@@ -1,0 +1,118 @@
+"""The OpenAPI operation of a typed function: its schemas, and their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
+
+import pytest
+
+from pytriton._protocol.routes import COMPONENT_NAME
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.typed.markers import MediaType, UploadFile
+from pytriton.typed.schema import operation_of
+from pytriton.typed.signature import signature_of
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class Page(Generic[_T]):
+    items: list[_T]
+
+
+def result_of(function: Any) -> Any:
+    operation, _ = operation_of(signature_of(function))
+    return operation["responses"]["200"]["content"]
+
+
+def test_names_of_generic_types_are_possible_names_of_schemas() -> None:
+    def plain(page: Page[int]) -> list[Page[str]]:
+        return []
+
+    _, schemas = operation_of(signature_of(plain))
+    assert len(schemas) == 3
+    assert all(map(COMPONENT_NAME.fullmatch, schemas))
+    pydantic = pytest.importorskip("pydantic")
+
+    class Model(pydantic.BaseModel, Generic[_T]):  # type: ignore[misc, name-defined]
+        item: _T
+
+    def modelled(page: Any) -> Any:
+        return page
+
+    modelled.__annotations__.update(page=Model[int], **{"return": list[Model[str]]})
+    operation, schemas = operation_of(signature_of(modelled))
+    assert all(map(COMPONENT_NAME.fullmatch, schemas))
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    assert reference.removeprefix("#/components/schemas/") in schemas
+
+
+def test_types_of_one_name_have_schemas_of_their_own() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    first = pydantic.create_model("Item", x=(int, ...))
+    second = pydantic.create_model("Item", y=(first, ...), z=(str, ...))
+
+    def call(one: Any, other: Any) -> Any:
+        return one
+
+    call.__annotations__.update(one=first, other=second, **{"return": first})
+    operation, schemas = operation_of(signature_of(call))
+    members = operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    names = {key: one["$ref"].rpartition("/")[2] for key, one in members.items()}
+    assert set(schemas[names["one"]]["properties"]) == {"x"}
+    assert set(schemas[names["other"]]["properties"]) == {"y", "z"}
+    inner = schemas[names["other"]]["properties"]["y"]["$ref"].rpartition("/")[2]
+    assert set(schemas[inner]["properties"]) == {"x"}
+
+
+def test_a_pydantic_result_is_described_as_it_is_written() -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    class Sides(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+        a: int
+
+        @pydantic.computed_field  # type: ignore[prop-decorator, untyped-decorator]
+        @property
+        def area(self) -> int:
+            return self.a**2
+
+    def call(sides: Any) -> Any:
+        return sides
+
+    call.__annotations__.update(sides=Sides, **{"return": Sides})
+    operation, schemas = operation_of(signature_of(call))
+    taken = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    returned = result_of(call)["application/json"]["schema"]["$ref"]
+    assert set(schemas[taken.rpartition("/")[2]]["properties"]) == {"a"}
+    assert set(schemas[returned.rpartition("/")[2]]["properties"]) == {"a", "area"}
+
+
+def test_events_and_files() -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    event = result_of(numbers)["text/event-stream"]["schema"]
+    data = event["properties"]["data"]
+    assert data == {
+        "type": "string", "contentMediaType": "application/json", "contentSchema": {"type": "integer"}
+    }  # fmt: skip
+
+    def upload(file: UploadFile, more: list[UploadFile]) -> None: ...
+
+    operation, _ = operation_of(signature_of(upload))
+    form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+    file = {"type": "string", "contentMediaType": "application/octet-stream"}
+    assert form == {"file": file, "more": {"type": "array", "items": file}}
+
+
+@pytest.mark.parametrize("value", ["text", "a/b\r\nX: y", "a/" + "b" * 200, "a/b;", "", "a/é"])
+def test_an_impossible_media_type_is_refused_at_once(value: str) -> None:
+    with pytest.raises(PyTritonValidationError, match="media type"):
+        MediaType(value)
+
+    def call() -> Annotated[bytes, MediaType('text/plain; charset=utf-8; a="b c"')]:
+        return b""
+
+    assert list(result_of(call)) == ['text/plain; charset=utf-8; a="b c"']
