@@ -73,18 +73,14 @@ class WebRoutes:
             check_route(spec.web)
         except ValueError as error:
             raise RemoteFailure(ErrorKind.INVALID, f"model {spec.name}: {error}") from None
-        for other in self._registry.served:
-            if (
-                other.spec.web is not None
-                and other.spec.web.path == spec.web.path
-                and other.spec.name != spec.name
-            ):
+        others = [one for one in self._specs() if one.name != spec.name]
+        for other in others:
+            if other.web is not None and other.web.path == spec.web.path:
                 raise RemoteFailure(
                     ErrorKind.EXISTS,
-                    f"model {spec.name}: the route {spec.web.path} belongs to the model {other.spec.name}; choose another "
+                    f"model {spec.name}: the route {spec.web.path} belongs to the model {other.name}; choose another "
                     "with route=",
                 )
-        others = (one.spec for one in self._registry.served if one.spec.name != spec.name)
         if sum(map(_size, others), _size(spec)) > _MAX_DOCUMENT:
             raise RemoteFailure(
                 ErrorKind.INVALID,
@@ -161,11 +157,12 @@ def openapi(specs: list[messages.ModelSpec]) -> dict[str, Any]:
         renamed = routes.merge_schemas(spec.web.schemas, schemas, prefix=f"{spec.name}.")
         operation = routes.with_references(spec.web.operation, renamed)
         paths[spec.web.path] = {
-            "post": {"operationId": spec.name, "tags": [spec.name], **operation}
+            "post": {"operationId": spec.name, "tags": ["functions"], **operation}
         }
     return {
         "openapi": "3.1.0",
         "info": {"title": "pytriton-daemon", "version": own_version()},
+        "servers": [{"url": "."}],  # where the document is, also behind a path of a reverse proxy
         "paths": paths,
         "components": {"schemas": schemas},
     }

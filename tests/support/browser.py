@@ -75,6 +75,10 @@ class Browser:
             width=width, height=height, deviceScaleFactor=1, mobile=width < 500,
         )  # fmt: skip
 
+    def ignore_certificate_errors(self) -> None:
+        """Open pages of servers whose certificates no authority has signed that the browser knows."""
+        self._ask("Security.setIgnoreCertificateErrors", ignore=True)
+
     def picture(self, to: Path) -> None:
         """Write a picture of what the window shows."""
         taken = self._ask("Page.captureScreenshot", format="png")
