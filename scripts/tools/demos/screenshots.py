@@ -58,6 +58,13 @@ _TERMINAL = (150, 34)
 _PICTURES = (("page.png", (1200, 1900), _CRASHING), ("page-phone.png", (390, 1700), ""))
 
 
+#: What is clicked on the page of typed functions, and what is there afterwards.
+_DOCS_STEPS = (
+    ("button.opblock-summary-control", "!!document.querySelector('OPERATION textarea')?.value"),
+    ("button.execute", "document.querySelector('OPERATION .live-responses-table .response') !== null"),
+)
+
+
 def _model(seconds: float) -> Any:
     @batch
     def model(x: Any) -> Any:
@@ -187,6 +194,42 @@ def _pictures_of_page(daemon: RunningDaemon, folder: Path) -> None:
             window.picture(folder / name)
 
 
+def labels(text: str, top_k: int = 3) -> list[str]:
+    """Return the labels of a text.
+
+    Args:
+        text: what to label
+        top_k: how many labels, the best first
+    """
+    return sorted({word.strip(".,").lower() for word in text.split()}, key=len)[: -top_k - 1 : -1]
+
+
+def thumbnail(image: bytes, width: int = 128) -> bytes:
+    """Return a smaller copy of an image."""
+    return image[:width]
+
+
+def _picture_of_docs(to: Path) -> None:
+    """Draw the page of typed functions, with an operation that has been sent."""
+    operation = "#operations-functions-labels"
+    with (
+        RunningDaemon.start() as daemon,
+        tempfile.TemporaryDirectory() as profile,
+        browser(Path(profile)) as window,
+    ):
+        for function in (labels, thumbnail):
+            daemon.client.register(function, progress=False)
+        window.resize(1000, 1440)
+        window.open(f"http://{daemon.http}/docs")
+        for selector, ready in _DOCS_STEPS:
+            shown = f"document.querySelector('{operation} {selector}') !== null"
+            eventually(partial(window.run, shown), f"{selector} is shown")
+            window.run(f"document.querySelector('{operation} {selector}').click()")
+            eventually(partial(window.run, ready.replace("OPERATION", operation)), "it is done")
+        window.run("document.activeElement.blur()")
+        window.picture(to)
+
+
 def main() -> int:
     """Write the pictures into the folder that is named."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures")
@@ -194,7 +237,8 @@ def main() -> int:
     with _scene() as daemon:
         asyncio.run(_picture_of_top(daemon, folder / "top.svg"))
         _pictures_of_page(daemon, folder)
-    print(f"written: {folder}/top.svg, {folder}/page.png, {folder}/page-phone.png", file=sys.stderr)
+    _picture_of_docs(folder / "docs-page.png")
+    print(f"written into {folder}: top.svg, page.png, page-phone.png, docs-page.png", file=sys.stderr)
     return 0
 
 
