@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 
-from attacks import aggregate_attacks, grpc_attacks, http_attacks, slow_attacks
+from attacks import aggregate_attacks, grpc_attacks, http_attacks, slow_attacks, typed_attacks
 from attacks.attack import Attack
 from attacks.target import Row, attacked_target
 
@@ -15,6 +15,7 @@ ATTACKS: dict[str, Attack] = {
     **slow_attacks.ATTACKS,
     **grpc_attacks.ATTACKS,
     **aggregate_attacks.ATTACKS,
+    **typed_attacks.ATTACKS,
 }
 _USUAL = {"connections": 200, "streams": 1000, "calls": 5000}
 _FULL = {"connections": 10_000, "streams": 100_000, "calls": 500_000}

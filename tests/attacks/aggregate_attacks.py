@@ -12,7 +12,7 @@ from support.frontend.raw_http2 import DATA, HEADERS, PREFACE, RESET, SETTINGS, 
 from attacks.attack import HUNG, TOTAL_BYTES, Attack, Place, Tally, connect, rest, rounds, send
 from attacks.grpc_attacks import _END_STREAM, _OPEN_WIDE, _STREAM, _UNARY, message
 from attacks.http_attacks import post, status
-from attacks.slow_attacks import _end_of
+from attacks.slow_attacks import end_of
 
 #: Of the frontend: such a total, and one answer or body more.
 _PEAK_MB = 2 * (TOTAL_BYTES >> 20)
@@ -91,7 +91,7 @@ def _refused_or_ended(client: socket.socket, deadline: float) -> str:
         head = client.recv(32, socket.MSG_PEEK)
         if head and status(head) != "200":
             return status(head)
-    return _end_of(client, deadline)
+    return end_of(client, deadline)
 
 
 def _unfinished_bodies(place: Place, count: int, tally: Tally) -> None:

@@ -26,6 +26,9 @@ class Place:
     model: str
     large: str
     stream: str
+    #: Typed functions: one that takes a file, one that yields without an end.
+    upload: str
+    events: str
 
 
 @dataclass

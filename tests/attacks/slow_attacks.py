@@ -91,11 +91,11 @@ def _slow_readers(place: Place, count: int, tally: Tally) -> None:
             send(client, request)
         deadline = time.monotonic() + PATIENCE_S
         for client in clients:
-            tally.add(_end_of(client, deadline))
+            tally.add(end_of(client, deadline))
             client.close()
 
 
-def _end_of(client: socket.socket, deadline: float) -> str:
+def end_of(client: socket.socket, deadline: float) -> str:
     """Wait for a reset, without reading anything."""
     poll = select.poll()
     poll.register(client, 0)  # errors and hanging up are told in any case

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import contextlib
 import os
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from support.real_daemon import RunningDaemon, eventually
 
 from attacks.attack import TOTAL_BYTES, Attack, Place, Tally
 from attacks.latency_probe import Health, probing
+from pytriton import UploadFile
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, Tensor
 
@@ -57,6 +59,16 @@ def _stream(requests: Any) -> Iterator[Any]:
         yield [{"y": request["x"]} for request in requests]
 
 
+def upload(file: UploadFile, note: str = "") -> dict[str, Any]:
+    return {"size": len(file.data), "name": file.filename}
+
+
+async def events(size: int) -> AsyncIterator[str]:
+    while True:
+        yield "x" * size
+        await asyncio.sleep(0)
+
+
 @dataclass(frozen=True)
 class Holding:
     """What the frontend's process holds."""
@@ -83,7 +95,7 @@ class Row:
 
 
 class Target:
-    """A daemon with the native frontend, and three models."""
+    """A daemon with the native frontend, three models and two typed functions."""
 
     def __init__(self, daemon: RunningDaemon, shortest_limit_s: float) -> None:
         self.daemon = daemon
@@ -95,8 +107,18 @@ class Target:
         register(
             _stream, "stream", _X, _Y, ModelConfig(max_batch_size=1, decoupled=True), progress=False
         )
+        for function in (upload, events):
+            register(function, progress=False)
         self._pid = daemon.client.status().server.pid
-        self.place = Place(_address(daemon.http), _address(daemon.grpc), "echo", "large", "stream")
+        self.place = Place(
+            _address(daemon.http),
+            _address(daemon.grpc),
+            "echo",
+            "large",
+            "stream",
+            "upload",
+            "events",
+        )
         self._check_models()
         self._calm()
 
