@@ -252,7 +252,7 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
         if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
             # cloudpickle would pickle the file's content, without its name.
             raise TypeError("cannot pickle an open file: open it in the worker")
-        if isinstance(obj, msgspec.Meta):  # a constraint in an annotation, which msgspec does not pickle
+        if isinstance(obj, msgspec.Meta):  # of an annotation; msgspec does not pickle it
             set_ = {name: one for name in _META if (one := getattr(obj, name)) is not None}
             return functools.partial(msgspec.Meta, **set_), ()
         if isinstance(obj, _Namespace):

@@ -92,10 +92,7 @@ class TypedBodies(Function):
         try:
             arguments = decoder.decode(self._body(maker, content_type), content_type)
         except Problem as problem:
-            assert problem.status in (400, 413, 415, 422)
-            document = problem_document(problem)
-            assert len(document.encode()) <= 2000
-            assert json.loads(document)["status"] == problem.status
+            self._check(problem)
             return False
         for value in [*arguments.args, *arguments.kwargs.values()]:
             files = value if isinstance(value, list) else [value]
@@ -106,6 +103,13 @@ class TypedBodies(Function):
             if not any(isinstance(file, UploadFile) for file in files):
                 self._encoder.encode(value)
         return True
+
+    @staticmethod
+    def _check(problem: Problem) -> None:
+        assert problem.status in (400, 413, 415, 422)
+        document = problem_document(problem)
+        assert len(document.encode()) <= 2000
+        assert json.loads(document)["status"] == problem.status
 
     def _body(self, maker: Maker, content_type: str) -> bytes:
         kind = maker.random.randrange(10)
@@ -183,8 +187,7 @@ class RouteDescriptions(Function):
         web = msgspec.convert(members, messages.WebRoute)
         try:
             check_route(web)
-        except ValueError as error:
-            assert len(str(error)) < 1000
+        except ValueError:
             return False
         specs = [
             messages.ModelSpec(name, 1, {}, messages.WorkerEnvironment("python"), web=web)

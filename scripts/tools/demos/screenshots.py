@@ -61,7 +61,10 @@ _PICTURES = (("page.png", (1200, 1900), _CRASHING), ("page-phone.png", (390, 170
 #: What is clicked on the page of typed functions, and what is there afterwards.
 _DOCS_STEPS = (
     ("button.opblock-summary-control", "!!document.querySelector('OPERATION textarea')?.value"),
-    ("button.execute", "document.querySelector('OPERATION .live-responses-table .response') !== null"),
+    (
+        "button.execute",
+        "document.querySelector('OPERATION .live-responses-table .response') !== null",
+    ),
 )
 
 
@@ -238,7 +241,9 @@ def main() -> int:
         asyncio.run(_picture_of_top(daemon, folder / "top.svg"))
         _pictures_of_page(daemon, folder)
     _picture_of_docs(folder / "docs-page.png")
-    print(f"written into {folder}: top.svg, page.png, page-phone.png, docs-page.png", file=sys.stderr)
+    print(
+        f"written into {folder}: top.svg, page.png, page-phone.png, docs-page.png", file=sys.stderr
+    )
     return 0
 
 

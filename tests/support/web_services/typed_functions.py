@@ -14,7 +14,6 @@ from PIL import Image
 
 from pytriton import MediaType, batchable
 
-
 Pixels = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 Value = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 

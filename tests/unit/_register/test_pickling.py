@@ -362,7 +362,7 @@ def test_an_unpicklable_object_is_named_with_remedies(kind: str) -> None:
 
 def test_constraints_of_msgspec_in_annotations_are_sent() -> None:
     meta = msgspec.Meta(ge=1, title="a", extra_json_schema={"x": [1]})
-    with WorkerModules(capture_environment(), own_interpreter=True) as imports:
+    with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:
         _, pickled = unpack(pack_callable(lambda x=meta: x, imports, "m"))
     assert cloudpickle.loads(pickled)() == meta
 
