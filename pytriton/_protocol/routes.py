@@ -118,7 +118,7 @@ def merge_schemas(named: dict[str, Any], into: dict[str, Any], prefix: str = "")
 
 
 def with_references(value: Any, renamed: dict[str, str]) -> Any:
-    """Return a JSON schema, or a document with several, whose references name schemas as they are called now.
+    """Return a JSON schema, or a document with several, that refers to schemas by their new names.
 
     Args:
         value: the schema
@@ -127,15 +127,13 @@ def with_references(value: Any, renamed: dict[str, str]) -> Any:
     if not renamed:
         return value
     if isinstance(value, dict):
-        return {
-            key: _REFERENCES + renamed.get(name, name)
-            if key == "$ref"
-            and isinstance(one, str)
-            and (name := one.removeprefix(_REFERENCES)) != one
-            else with_references(one, renamed)
-            for key, one in value.items()
-        }
-    return [with_references(one, renamed) for one in value] if isinstance(value, list) else value
+        return {key: with_references(one, renamed) for key, one in value.items()}
+    if isinstance(value, list):
+        return [with_references(one, renamed) for one in value]
+    if isinstance(value, str) and value.startswith(_REFERENCES):  # of $ref, or a discriminator's
+        name = value[len(_REFERENCES) :]
+        return _REFERENCES + renamed.get(name, name)
+    return value
 
 
 def _references_in(schema: Any) -> set[str]:
@@ -145,10 +143,9 @@ def _references_in(schema: Any) -> set[str]:
     while left:
         value = left.pop()
         if isinstance(value, dict):
-            reference = value.get("$ref")
-            if isinstance(reference, str):
-                found.add(reference[len(_REFERENCES) :])
             left += value.values()
         elif isinstance(value, list):
             left += value
+        elif isinstance(value, str) and value.startswith(_REFERENCES):
+            found.add(value[len(_REFERENCES) :])
     return found

@@ -133,7 +133,7 @@ def test_schemas_of_one_name_stay_apart() -> None:
         content = {"application/json": {"schema": reference}}
         schemas = {
             "Item": {"type": "object", "properties": {"x": {"type": kind}}},
-            "Items": {"items": reference},
+            "Items": {"items": reference, "discriminator": {"mapping": {"a": reference["$ref"]}}},
         }
         operation = {**RESPONSES, "requestBody": {"content": content}}
         return msgspec.structs.replace(
@@ -147,3 +147,4 @@ def test_schemas_of_one_name_stay_apart() -> None:
         content = document["paths"][f"/{name}"]["post"]["requestBody"]["content"]
         assert content["application/json"]["schema"]["$ref"] == f"#/components/schemas/{item}"
     assert schemas["b.Items"]["items"]["$ref"] == "#/components/schemas/b.Item"
+    assert schemas["b.Items"]["discriminator"]["mapping"]["a"] == "#/components/schemas/b.Item"
