@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,7 +122,7 @@ class WebRoutes:
         return [spec for spec in specs.values() if spec.web is not None]
 
     def _pages(self, specs: list[messages.ModelSpec]) -> list[dict[str, str]]:
-        content = json.dumps(openapi(specs)).encode()
+        content = msgspec.json.encode(openapi(specs))
         path = self._folder / f"openapi-{hashlib.sha256(content).hexdigest()[:16]}.json"
         if not path.exists():
             for former in self._folder.glob("openapi-*.json"):
