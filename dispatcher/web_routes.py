@@ -1,4 +1,4 @@
-"""The HTTP routes of typed functions, and the pages that describe them: what the frontend serves beside Triton's API."""
+"""The HTTP routes of typed functions, and their documentation pages. The frontend serves both next to Triton's API."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class WebRoutes:
     Args:
         registry: the models
         frontend: serves the routes
-        folder: for the OpenAPI document
-        origins: origins whose pages may call the routes; "*" for all
+        folder: where the OpenAPI document is stored
+        origins: origins whose pages may call the routes; "*" for all origins
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class WebRoutes:
         self._lock = asyncio.Lock()
 
     def check(self, spec: messages.ModelSpec) -> None:
-        """Refuse a model whose route is impossible or belongs to another model.
+        """Refuse a model whose route is invalid or belongs to another model.
 
         Raises:
             RemoteFailure: the route, or its description, is invalid, or the route is taken
@@ -94,9 +94,9 @@ class WebRoutes:
             await changed.wait()
 
     async def publish(self) -> None:
-        """Make the frontend serve the current routes. Return when it does.
+        """Wait until the frontend serves the current routes.
 
-        A process that is exiting or starting is no failure: the next one gets the routes with its settings.
+        A frontend that is starting or exiting is not an error: the next process gets the routes with its settings.
         """
         async with self._lock:
             specs = _unambiguous(self._specs())
@@ -116,7 +116,7 @@ class WebRoutes:
                 self._published = document
 
     def _specs(self) -> list[messages.ModelSpec]:
-        """Return the typed models that serve, and those that will when they have been restored or are requested."""
+        """Return the typed models that are served, and those that are still to be restored or load on demand."""
         specs = {spec.name: spec for spec in self._registry.restoring.specs()}
         specs.update((one.spec.name, one.spec) for one in self._registry.served)
         return [spec for spec in specs.values() if spec.web is not None]
@@ -146,7 +146,7 @@ class WebRoutes:
 def openapi(specs: list[messages.ModelSpec]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of typed models.
 
-    A schema whose name another model uses for a different one gets the model's name in front.
+    If two models use the same name for different schemas, one is renamed to MODEL.SCHEMA.
     """
     schemas: dict[str, Any] = {}
     paths: dict[str, Any] = {}

@@ -14,7 +14,7 @@ __all__ = [
     "with_references",
 ]
 
-#: First segments of paths that the frontend serves itself, or that other servers of the daemon use.
+#: First segments of paths that the frontend or another server of the daemon uses.
 RESERVED = frozenset(
     [
         "admin",
@@ -46,10 +46,10 @@ _MEDIA_TYPE = re.compile(
 
 
 def check(path: str) -> None:
-    """Check the path of a route.
+    """Check that a path can be used for a route.
 
     Raises:
-        ValueError: it cannot be one; the text says why
+        ValueError: it is invalid or reserved
         TypeError: it is not a string
     """
     if not isinstance(path, str):

@@ -1,4 +1,4 @@
-"""Typed functions as web APIs: JSON, forms, uploads and streams by a function's annotations, without tensors."""
+"""Typed functions as web APIs: JSON, forms, uploads and streams, derived from a function's annotations."""
 
 from __future__ import annotations
 

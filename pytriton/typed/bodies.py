@@ -74,7 +74,7 @@ class RequestDecoder:
                 {raw.name: self._binary(raw, Field(raw.name, body, None, media_type))}
             )
         if media_type == _FORM:
-            # What curl -d sends, whose user means JSON; in a form, a brace is escaped.
+            # curl -d sends JSON with this Content-Type. In a real form, the brace would be escaped.
             return (
                 self._from_json(body) if body[:1] == b"{" else self._from_fields(parse_form(body))
             )
@@ -95,7 +95,7 @@ class RequestDecoder:
             kind = self._json_type(parameter)
             if parameter.required:
                 fields.append((field, kind))
-            else:  # The function's own default applies, which JSON may not be able to hold.
+            else:  # The function's own default applies. JSON might not be able to represent it.
                 fields.append((field, Union[kind, msgspec.UnsetType], msgspec.UNSET))
         fields.sort(key=len)  # fields with defaults come last
         struct = msgspec.defstruct(
@@ -146,7 +146,7 @@ class RequestDecoder:
         return self._arguments(found)
 
     def _converted(self, name: str, value: Any) -> Any:
-        """Return a decoded member as its parameter's type, which may be one that msgspec does not know."""
+        """Convert a decoded member to the type of its parameter, which msgspec may not support."""
         adapter = self._adapters.get(name)
         if adapter is not None:
             return adapter.validate_json(bytes(value))
@@ -241,7 +241,7 @@ class RequestDecoder:
 
 
 class ResultEncoder:
-    """Encodes what a typed function returns for one request.
+    """Encodes the result that a typed function returns for one request.
 
     Attributes:
         media_type: the response's Content-Type
@@ -258,7 +258,7 @@ class ResultEncoder:
         """Return the body of a response.
 
         Raises:
-            TypeError, ValueError: the result is not what the annotation says, or has no form in JSON
+            TypeError, ValueError: the result does not match the annotation, or cannot be represented in JSON
         """
         if self._dump is not None:
             return bytes(self._dump(result, by_alias=True))
@@ -276,7 +276,7 @@ class ResultEncoder:
 
 
 def media_type_of(annotation: Any) -> str:
-    """Return the Content-Type of results of a type."""
+    """Return the Content-Type of a response, given the annotation of the result."""
     markers = get_args(annotation)[1:] if get_origin(annotation) is typing.Annotated else ()
     for marker in markers:
         if isinstance(marker, MediaType):
@@ -298,5 +298,5 @@ def _texts(by_name: dict[str, list[Field]]) -> dict[str, list[str]]:
 
 
 def _is_json(field: Field) -> bool:
-    """Return whether a field of a form holds JSON: it says so, or begins as an object or array does."""
+    """Return whether a form field holds JSON, judging by its Content-Type or its first character."""
     return field.content_type.startswith(_JSON) or field.data[:1] in (b"{", b"[")

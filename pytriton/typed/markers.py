@@ -1,4 +1,4 @@
-"""What a typed function uses beside plain types: uploaded files, media types, batching."""
+"""Types and decorators for typed functions: uploaded files, media types, batching."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UploadFile:
         data: its content
         filename: its name on the client's machine, without folders; None if the client sent none. Do not use it as a
             path: a client may send any name
-        content_type: its media type, as the client states it
+        content_type: its media type, as given by the client
     """
 
     __slots__ = ("content_type", "data", "filename")
@@ -67,7 +67,7 @@ class MediaType:
 
 @dataclass(frozen=True)
 class Batching:
-    """How requests are gathered for a batchable function.
+    """How requests to a batchable function are grouped into batches.
 
     Args:
         max_batch_size: maximum number of requests in a call
@@ -79,15 +79,15 @@ class Batching:
 
 
 def batchable(max_batch_size: int = 32, max_delay_s: float = 0.0) -> Callable[[_T], _T]:
-    """Have a typed function take the requests of a batch in one call.
+    """Let a typed function process all requests of a batch in one call.
 
-    Every parameter becomes a list with one item for each request, and so does what the function returns. An exception
-    in place of a result is that request's error; the others get their results.
+    Every parameter is a list with one item for each request, and so is the return value. An exception in place of a
+    result fails only that request; the others get their results.
 
     Args:
         max_batch_size: maximum number of requests in a call
-        max_delay_s: how long the first request of a batch may wait for others, in seconds. 0 takes what has queued
-            while the previous batch was running
+        max_delay_s: how long the first request of a batch may wait for others, in seconds. With 0, a batch contains the
+            requests that queued while the previous batch was running
 
     Raises:
         PyTritonValidationError: a value is invalid
@@ -124,7 +124,7 @@ def batchable(max_batch_size: int = 32, max_delay_s: float = 0.0) -> Callable[[_
 
 
 def batching_of(target: Any) -> Batching | None:
-    """Return the batching that `@batchable` attached to a function, a method, or a class's ``__call__``."""
+    """Return the options that `@batchable` attached to a function, a method, or a class's ``__call__``; None without it."""
     while isinstance(target, functools.partial):
         target = target.func
     if not inspect.isroutine(target):

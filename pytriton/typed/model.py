@@ -1,4 +1,4 @@
-"""The Triton model made of a typed function: its tensors, its configuration, and the callable that runs in the worker."""
+"""The Triton model for a typed function: its tensors, its configuration, and the callable that runs in the worker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["BODY", "CONTENT_TYPE", "ROUTE", "TypedModel", "make_model"]
 
 #: The input and the output of every typed model.
 BODY = "body"
-#: Request parameters set by the frontend: the body's Content-Type, and that the request came in by the model's route.
+#: Request parameters set by the frontend: the body's Content-Type, and a flag for requests sent to the model's route.
 CONTENT_TYPE, ROUTE = "content_type", "route"
 
 _INPUTS = [Tensor(name=BODY, dtype=bytes, shape=(1,))]
@@ -33,15 +33,15 @@ _OUTPUTS = [Tensor(name=BODY, dtype=bytes, shape=(1,))]
 
 
 class TypedModel(NamedTuple):
-    """The callables and tensors that are registered in place of the user's.
+    """The callables and tensors that are registered in place of the user's functions.
 
     Attributes:
-        targets: one callable for each of the user's
-        inputs: the body
+        targets: one callable for each of the user's functions
+        inputs: the body of the request
         outputs: the body of the response
-        config: batching and streaming, as the function needs them
+        config: the user's configuration, with the batching and streaming that the function needs
         factory: whether the targets create callables in the worker
-        signature: what the function takes and returns
+        signature: the function's parameters and result
     """
 
     targets: list[Any]
@@ -52,10 +52,10 @@ class TypedModel(NamedTuple):
     signature: Signature
 
     def route(self, path: str) -> WebRoute:
-        """Return the description of its HTTP route.
+        """Return the description of the model's HTTP route.
 
         Raises:
-            PyTritonValidationError: the path is not possible, or a type has no form in JSON
+            PyTritonValidationError: the path is invalid, or a type cannot be represented in JSON
         """
         try:
             routes.check(path)
@@ -72,11 +72,11 @@ def make_model(targets: Sequence[Any], config: ModelConfig | None, *, factory: b
     Args:
         targets: functions, methods, callable objects, or classes of them; one for each instance
         config: the user's configuration; batching is set by `@batchable` and streaming by the function itself
-        factory: whether `targets` create the functions. What they create is only known in the worker, so the
-            annotation of what they return has to be a class with a typed `__call__`
+        factory: whether `targets` create the functions. Since they are called only in the worker, their return type
+            must be annotated as a class with a typed `__call__`
 
     Raises:
-        PyTritonValidationError: the annotations or the configuration are not possible
+        PyTritonValidationError: the annotations or the configuration are invalid
     """
     described = [_made_by(target) if factory else target for target in targets]
     signatures = [signature_of(target) for target in described]
@@ -111,7 +111,7 @@ def _configuration(signature: Signature, config: ModelConfig | None) -> ModelCon
     config = config or ModelConfig()
     batching = signature.batching
     if batching is None:
-        # A batch axis in any case, so that the frontend need not know which functions are batchable.
+        # Always with a batch axis, so that the frontend need not know which functions are batchable.
         return dataclasses.replace(
             config, batching=True, max_batch_size=1, batcher=None, decoupled=signature.streams
         )
@@ -160,7 +160,7 @@ def served(target: Any, signature: Signature) -> Any:
 
 
 class _Endpoint:
-    """Inference callable around a typed function. Pickled together with it."""
+    """Inference callable that wraps a typed function. The two are pickled together."""
 
     def __init__(self, target: Callable[..., Any], signature: Signature) -> None:
         self.target = target
@@ -191,7 +191,7 @@ class _Endpoint:
 
 
 def _failure(request: Any, error: Exception) -> Exception:
-    """Return what a request gets in place of a result: the error in the form that its client understands."""
+    """Return the error for a request, in the format that its client expects."""
     if isinstance(error, HTTPError) and ROUTE in (request.parameters or {}):
         return HTTPError(error.status, problem_document(error))
     return error
@@ -284,7 +284,7 @@ class AsyncBatches(Batches):
 
 
 class Streams(_Endpoint):
-    """Runs a generator for each request; each item is a response."""
+    """Runs a generator for each request, and sends each item as a response."""
 
     def __call__(self, requests: Sequence[Any]) -> Iterator[list[Any]]:
         """Yield the items for the only request."""
@@ -298,7 +298,7 @@ class Streams(_Endpoint):
 
 
 class AsyncStreams(_Endpoint):
-    """Runs an asynchronous generator for each request; each item is a response."""
+    """Runs an asynchronous generator for each request, and sends each item as a response."""
 
     async def __call__(self, requests: Sequence[Any]) -> AsyncIterator[list[Any]]:
         """Yield the items for the only request."""

@@ -27,7 +27,7 @@ class Field(NamedTuple):
     Attributes:
         name: its name
         data: its content
-        filename: set if it is a file, or claims to be one; without folders
+        filename: the name of the file, without folders; None if the client sent none
         content_type: its media type; "" if the client sent none
     """
 
@@ -143,6 +143,6 @@ def _field(headers: bytes, data: bytes) -> Field:
 def _parameters(header: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, quoted, token in _PARAMETER.findall(header):
-        # HTML's forms escape a quote as %22, others with a backslash.
+        # Browsers escape a quote as %22, other clients with a backslash.
         found.setdefault(name.lower(), token or quoted.replace('\\"', '"').replace("\\\\", "\\"))
     return found

@@ -12,9 +12,9 @@ from pytriton.exceptions import HTTPError
 
 __all__ = ["FieldError", "Problem", "field_errors", "pointer_of", "problem_document"]
 
-#: Maximum size in bytes; the same text is a gRPC status message, which is a header.
+#: Maximum size in bytes. The document is also sent as a gRPC status message, which is a header.
 _MAX_DOCUMENT = 2000
-#: How msgspec states where an error is: "... - at `$.items[0].price`".
+#: The end of msgspec's error texts: "... - at `$.items[0].price`".
 _AT = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 
@@ -24,7 +24,7 @@ class FieldError(msgspec.Struct, frozen=True):
 
     Args:
         detail: what was expected
-        pointer: where, as the fragment of a JSON pointer (RFC 6901): "#/items/0/price"
+        pointer: where, as a JSON pointer in URI fragment form (RFC 6901): "#/items/0/price"
     """
 
     detail: str
@@ -54,7 +54,7 @@ class Problem(HTTPError):
 
 
 def problem_document(error: HTTPError) -> str:
-    """Return an error as problem details. The frontend reads the status from the first member."""
+    """Return an error as problem details in JSON. The first member must be the status, which the frontend reads."""
     content: dict[str, Any] = {"status": error.status, "title": _title(error.status)}
     if error.message:
         content["detail"] = error.message[: _MAX_DOCUMENT // 4]
@@ -75,17 +75,17 @@ def _title(status: int) -> str:
 
 
 def pointer_of(*steps: Any) -> str:
-    """Return the pointer to a member of the body, by the names and indices on the way to it."""
+    """Return a pointer to a member of the body, built from the names and indices that lead to it."""
     escaped = (str(step).replace("~", "~0").replace("/", "~1") for step in steps)
     return "#" + "".join(f"/{step}" for step in escaped)
 
 
 def field_errors(error: Exception, *prefix: Any) -> tuple[FieldError, ...]:
-    """Return the invalid fields that a failed validation by msgspec or pydantic reports.
+    """Return the invalid fields that a validation error of msgspec or pydantic reports.
 
     Args:
         error: the exception
-        prefix: where the validated value lies in the body
+        prefix: names and indices that lead to the validated value in the body
     """
     details = getattr(error, "errors", None)
     if callable(details):  # pydantic.ValidationError

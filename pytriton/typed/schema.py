@@ -1,4 +1,4 @@
-"""JSON schemas and the OpenAPI operation of a typed function."""
+"""The OpenAPI operation of a typed function, with the JSON schemas of its types."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def operation_of(signature: Signature) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the OpenAPI 3.1 operation of a typed function, and the named schemas that it refers to.
 
     Raises:
-        PyTritonValidationError: a type has no form in JSON
+        PyTritonValidationError: a type cannot be represented in JSON
     """
     components: dict[str, Any] = {PROBLEM: PROBLEM_SCHEMA}
     summary, _, description = signature.doc.partition("\n")
@@ -161,7 +161,7 @@ def _schema(
         raise
     except (
         Exception
-    ) as error:  # each library has exceptions of its own for types that it does not know
+    ) as error:  # each library raises its own exceptions for types that it does not support
         raise PyTritonValidationError(
             f"{signature.name}: {what} has the type {annotation!r}, which has no form in JSON: {error}. Use plain types, "
             "dataclasses, TypedDict, msgspec.Struct, pydantic models, numpy arrays, PIL.Image.Image or UploadFile; or "
@@ -212,13 +212,13 @@ def _with_description(
     if not parameter.required:
         try:
             schema = {**schema, "default": msgspec.to_builtins(parameter.default)}
-        except (TypeError, ValueError):  # no form in JSON: it stays the function's own affair
+        except (TypeError, ValueError):  # not representable in JSON, so only the function knows it
             return schema
     return schema
 
 
 def _described_arguments(doc: str) -> dict[str, str]:
-    """Return what the sections "Args:" (Google) and ":param name:" (Sphinx) of a docstring say of each argument."""
+    """Return the description of each argument in a docstring: from "Args:" (Google) or ":param name:" (Sphinx)."""
     found = dict(re.findall(r"^:param (?:[^:]* )?(\w+): *(.+)$", doc, re.MULTILINE))
     section = re.search(r"^Arg(?:ument)?s:\s*\n((?:[ \t]+.*\n?|\s*\n)+)", doc, re.MULTILINE)
     if section is None:
@@ -243,7 +243,7 @@ def _has_files(parameter: Parameter) -> bool:
 
 
 def _as_file(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a file in a form: the bytes themselves (OpenAPI 3.1, 4.8.14.4)."""
+    """Return the schema for sending a file in a form, as raw bytes instead of base64 (OpenAPI 3.1, 4.8.14.4)."""
     if "contentEncoding" in schema:
         rest = {name: value for name, value in schema.items() if name != "contentEncoding"}
         return {**rest, "contentMediaType": "application/octet-stream"}

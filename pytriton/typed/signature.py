@@ -1,4 +1,4 @@
-"""Reads what a typed function takes and returns from its annotations."""
+"""The parameters and the result of a typed function, read from its annotations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Parameter:
 
     Args:
         name: name in the signature, and in the request body
-        type: its annotation; of one request, if the function takes batches
+        type: its annotation; for a batchable function, the annotation of one request's item
         required: whether it has no default
         default: its default, if any
         positional: whether it can only be passed by position
@@ -47,12 +47,12 @@ class Parameter:
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """What a typed function takes and returns.
+    """The parameters and the result of a typed function.
 
     Args:
-        name: the function's name, for messages
+        name: the function's name, for error messages
         parameters: its parameters, in order
-        result: annotation of what one request gets; of one item, if the function streams. `Any` without annotation
+        result: annotation of one request's result, or of one item of a stream. `Any` without annotation
         kind: how it is called
         batching: set by `@batchable`
         doc: its docstring
@@ -67,29 +67,32 @@ class Signature:
 
     @property
     def streams(self) -> bool:
-        """Whether a request gets a stream of items."""
+        """Whether the response to a request is a stream of items."""
         return self.kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR)
 
     @property
     def whole(self) -> Parameter | None:
-        """The parameter that takes the whole JSON body: the only one, if its type is an object."""
+        """The parameter that takes the whole JSON body: the only parameter, if its type is a JSON object."""
         if len(self.parameters) == 1 and _is_object(self.parameters[0].type):
             return self.parameters[0]
         return None
 
     @property
     def raw(self) -> Parameter | None:
-        """The parameter that takes a body that is not JSON: the only one, if it takes bytes, a file or an image."""
+        """The parameter that takes a non-JSON body: the only parameter, if it takes bytes, a file or an image."""
         if len(self.parameters) == 1 and is_binary(self.parameters[0].type):
             return self.parameters[0]
         return None
 
 
 def is_typed(target: Any) -> bool:
-    """Return whether a callable without declared tensors is a typed function: each parameter has an annotation."""
+    """Return whether a callable without declared tensors is a typed function.
+
+    All its parameters must be annotated, or its result if it has no parameters.
+    """
     function = _called(target)
     if getattr(function, "__globals__", None) is vars(wrapping):
-        return False  # one of our decorators, which are for tensors
+        return False  # wrapped by one of our decorators, which are for tensors
     try:
         parameters = [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):  # e.g. of a builtin
@@ -107,7 +110,7 @@ def signature_of(target: Any) -> Signature:
     """Return the signature of a typed function, method, callable object, or class of callable objects.
 
     Raises:
-        PyTritonValidationError: a parameter has no annotation, or one that cannot be resolved, or it is *args or **kwargs
+        PyTritonValidationError: a parameter is *args or **kwargs, or has no annotation or one that cannot be resolved
     """
     function = _called(target)
     name = _name(target)
@@ -145,7 +148,7 @@ def signature_of(target: Any) -> Signature:
 
 
 def is_binary(annotation: Any) -> bool:
-    """Return whether a type is sent as it is: bytes, a file, an image."""
+    """Return whether values of a type are sent unencoded: bytes, a file, an image."""
     bare = strip(annotation)
     return bare in (bytes, bytearray, memoryview, UploadFile) or is_image(bare)
 
@@ -157,7 +160,7 @@ def is_image(annotation: Any) -> bool:
 
 
 def strip(annotation: Any) -> Any:
-    """Return a type without `Annotated` and without `None`, if nothing else is in the union."""
+    """Return a type without `Annotated`, and without `None` if it is optional."""
     if get_origin(annotation) is Annotated:
         return strip(get_args(annotation)[0])
     members = [one for one in union_members(annotation) if one is not type(None)]
@@ -165,7 +168,7 @@ def strip(annotation: Any) -> Any:
 
 
 def union_members(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union; of another type, that type."""
+    """Return the members of a union; for any other type, only that type."""
     origin = get_origin(annotation)
     if origin is typing.Union or getattr(origin, "__name__", "") == "UnionType":
         return get_args(annotation)
@@ -232,7 +235,7 @@ def _is_object(annotation: Any) -> bool:
 
 
 def _called(target: Any) -> Callable[..., Any]:
-    """Return the function, method or partial that a call runs; of a class, that of its objects."""
+    """Return the function, method or partial that a call runs; for a class, the `__call__` of its objects."""
     if inspect.isclass(target):
         return typing.cast("Callable[..., Any]", inspect.getattr_static(target, "__call__", target))
     if inspect.isroutine(target) or isinstance(target, functools.partial):

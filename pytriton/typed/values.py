@@ -1,4 +1,4 @@
-"""Converts single values: arrays, images, files and the types of pydantic, which JSON and msgspec do not know."""
+"""Converts single values of types that msgspec does not support: arrays, images, files and pydantic's types."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ __all__ = [
 
 
 def array_spec(annotation: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...] | None] | None:
-    """Return dtype and shape of an annotated numpy array, None for what is not stated; None for another type.
+    """Return the dtype and the shape that the annotation of a numpy array declares; None for any other type.
 
-    ``np.ndarray``, ``npt.NDArray[np.float32]`` and ``Annotated[np.ndarray, Tensor((3, -1), np.float32)]`` are known.
+    A dtype or shape that is not declared is None. The annotation may be ``np.ndarray``, ``npt.NDArray[np.float32]`` or
+    ``Annotated[np.ndarray, Tensor((3, -1), np.float32)]``.
     """
     bare = strip(annotation)
     if (get_origin(bare) or bare) is not np.ndarray:
@@ -45,7 +46,7 @@ def array_spec(annotation: Any) -> tuple[np.dtype[Any] | None, tuple[int, ...] |
 
 
 def array_dtype(annotation: Any) -> np.dtype[Any] | None:
-    """Return the dtype of ``npt.NDArray[...]``; None if the annotation has none."""
+    """Return the dtype of ``npt.NDArray[...]``; None if the annotation has no concrete dtype."""
     arguments = get_args(annotation)
     scalar = get_args(arguments[1])[:1] if len(arguments) == 2 else ()
     if scalar and isinstance(scalar[0], type) and issubclass(scalar[0], np.generic):
@@ -59,10 +60,10 @@ def array_dtype(annotation: Any) -> np.dtype[Any] | None:
 def decode_array(
     value: Any, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Return nested lists of JSON as an array.
+    """Convert nested lists to an array.
 
     Raises:
-        ValueError: they are ragged, have another shape, or values that the dtype cannot hold
+        ValueError: they are ragged, have another shape, or contain values that the dtype cannot represent
     """
     try:
         array = np.array(value)
@@ -89,17 +90,17 @@ def decode_array(
         raise ValueError(f"Expected nested lists of integers ({dtype.name}), got fractions")
     if array.size:
         lost = lost_by_cast(array, dtype)
-        # Digits that a narrower float rounds away are what its user asked for.
+        # Rounding to a narrower float is fine: the annotation asks for it.
         if lost is not None and not (dtype.kind == "f" and np.isfinite(array.astype(dtype)).all()):
             raise ValueError(f"Expected values that fit into {dtype.name}: {lost}")
     return array.astype(dtype)
 
 
 def decode_image(data: bytes) -> Any:
-    """Return an image file's content as a loaded `PIL.Image.Image`.
+    """Decode the content of an image file to a loaded `PIL.Image.Image`.
 
     Raises:
-        ValueError: it is no image that Pillow can read
+        ValueError: Pillow cannot read it
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -119,7 +120,7 @@ def decode_image(data: bytes) -> Any:
 
 
 def encode_image(image: Any, media_type: str = "image/png") -> bytes:
-    """Return an image as the content of a file."""
+    """Encode an image as the content of an image file."""
     buffer = io.BytesIO()
     kind = media_type.partition("/")[2]
     image.save(buffer, format={"jpg": "jpeg"}.get(kind, kind))
@@ -127,7 +128,7 @@ def encode_image(image: Any, media_type: str = "image/png") -> bytes:
 
 
 def decode_custom(kind: Any, value: Any) -> Any:
-    """Return a JSON value as a type that msgspec does not know. For `dec_hook`.
+    """Convert a JSON value to a type that msgspec does not support. For `dec_hook`.
 
     Raises:
         ValueError: the value is invalid
@@ -147,11 +148,11 @@ def decode_custom(kind: Any, value: Any) -> Any:
 
 
 def encode_custom(value: Any) -> Any:
-    """Return a value that msgspec does not know as one that it does. For `enc_hook`.
+    """Convert a value of a type that msgspec does not support to one that it supports. For `enc_hook`.
 
     Raises:
         TypeError: there is no conversion
-        ValueError: a masked array, which JSON cannot hold
+        ValueError: it is a masked array, which JSON cannot represent
     """
     if isinstance(value, np.ndarray):
         if is_masked(value):
@@ -169,7 +170,7 @@ def encode_custom(value: Any) -> Any:
 
 
 def pydantic_adapter(annotation: Any) -> Any:
-    """Return pydantic's `TypeAdapter` of an annotation that names a type or constraint of pydantic; else None.
+    """Return a pydantic `TypeAdapter` for an annotation that uses pydantic's types or constraints; else None.
 
     Raises:
         PyTritonValidationError: pydantic refuses the annotation
@@ -187,7 +188,7 @@ def pydantic_adapter(annotation: Any) -> Any:
 
 
 def _uses_pydantic(annotation: Any, seen: set[int]) -> bool:
-    """Look for pydantic in an annotation, its arguments and markers, and the fields of dataclasses and TypedDicts."""
+    """Return whether an annotation uses pydantic, also in its arguments and the fields of dataclasses and TypedDicts."""
     if id(annotation) in seen:
         return False
     seen.add(id(annotation))
@@ -205,7 +206,7 @@ def _uses_pydantic(annotation: Any, seen: set[int]) -> bool:
     if isinstance(annotation, type) and hasattr(annotation, "__annotations__"):
         try:
             inner += typing.get_type_hints(annotation, include_extras=True).values()
-        except Exception:  # The decoder of this type reports it, with the reason.
+        except Exception:  # creating a decoder for this type reports the reason
             return False
     return any(_uses_pydantic(one, seen) for one in inner)
 
