@@ -215,7 +215,7 @@ def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None
 
 
 def _take(lock: IO[str]) -> bool:
-    """Lock the file. Return False if a daemon holds the lock. Retry, since `running_pid` holds it for a moment."""
+    """Lock the file. Return False if a daemon holds the lock. Retry briefly, since `running_pid` also takes the lock."""
     for attempt in range(_LOCK_ATTEMPTS):
         if attempt:
             time.sleep(_LOCK_PAUSE_S)

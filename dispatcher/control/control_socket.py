@@ -410,7 +410,7 @@ class ControlServer:
 
 
 def _sizes(frames: Sequence[zmq.Frame]) -> messages.Offer:
-    """Return the sizes of a received message, in the form of an Offer."""
+    """Return the sizes of a received message, as an Offer."""
     message, *payloads = [len(frame) for frame in frames[1:]] or [0]
     return messages.Offer("a message", message, max(payloads, default=0), len(payloads))
 

@@ -45,7 +45,7 @@ class Decompressor:
         self._streams = 0
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield the decompressed pieces of the next bytes of the body; raises zlib.error if they are invalid."""
+        """Decompress the next bytes of the body, piece by piece; raises zlib.error if they are invalid."""
         if self.is_plain:
             yield data
             return

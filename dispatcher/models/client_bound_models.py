@@ -80,7 +80,7 @@ class HostedModels:
         self._ending: set[asyncio.Task[None]] = set()
 
     def expect(self, registration: Registration, registrant: Registrant) -> None:
-        """Unregister a model when its registrant exits, unless the registrant is released before."""
+        """Unregister a model when its registrant exits, unless the registrant is released first."""
         registrant.ended.add_done_callback(partial(self._orphaned, registration, registrant.pid))
 
     def _orphaned(self, registration: Registration, pid: int, ended: asyncio.Future[None]) -> None:

@@ -17,7 +17,7 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 
 
 class ServerStarts:
-    """The loads of models during a start or restart of tritonserver.
+    """Loads models when tritonserver starts or restarts.
 
     Args:
         server: tritonserver

@@ -64,7 +64,7 @@ async def answer_tensors(frontend: ApiServer, request: web.Request) -> web.Respo
     """Answer an embeddings request in KServe's format, with a one-dimensional list of texts.
 
     LiteLLM's provider `triton/` sends such requests. tritonserver itself rejects them, because it expects a second axis
-    beside the batch axis.
+    in addition to the batch axis.
 
     Raises:
         APIError: the request failed

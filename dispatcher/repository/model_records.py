@@ -102,7 +102,7 @@ class ModelRecords(dict[str, ModelRecord]):
 
     @property
     def failed(self) -> list[str]:
-        """Models that failed to load and of which no previous version is served."""
+        """Models that failed to load and have no previous version that is still served."""
         return [name for name, record in self.items() if record.state == "failed"]
 
     def hand_over(self) -> list[RepositoryModelState]:
@@ -179,7 +179,7 @@ class ModelRecords(dict[str, ModelRecord]):
         return record.state
 
     def parts(self, name: str) -> list[str]:
-        """Return the steps of a loaded ensemble; empty for other models and for models in buckets."""
+        """Return the steps of a loaded ensemble; [] for other models and for models stored in a bucket."""
         record = self.get(name)
         return [] if record is None else sorted(set(record.steps))
 

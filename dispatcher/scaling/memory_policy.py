@@ -42,7 +42,7 @@ class Size(NamedTuple):
     gpu: int = 0
 
     def at_least(self, other: Size) -> Size:
-        """Return the element-wise maximum of both sizes."""
+        """Return the element-wise maximum of two sizes."""
         return Size(max(self.memory, other.memory), max(self.gpu, other.gpu))
 
 

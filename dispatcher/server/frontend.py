@@ -124,7 +124,7 @@ class Admin(Protocol):
         """Load a model with a configuration in JSON, or with the one in its directory if None."""
 
     async def unload(self, name: str) -> None:
-        """Start unloading a model, without waiting for the end."""
+        """Start unloading a model, without waiting until it is unloaded."""
 
     async def repository_states(self) -> dict[str, str]:
         """Return the state of each model in all repositories by name; "" for one that was never loaded."""
@@ -225,7 +225,7 @@ class Frontend(Protocol):
         """Stop letting requests wait for a model."""
 
     async def set_routes(self, document: dict[str, Any]) -> None:
-        """Serve these routes and pages beside Triton's API (proxy_backend/frontend/http/route_table.h), also in processes
+        """Serve these routes and pages alongside Triton's API (proxy_backend/frontend/http/route_table.h), also in processes
         started later.
 
         Raises:

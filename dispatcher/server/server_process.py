@@ -327,7 +327,7 @@ async def _probe_on_new_connection(child: Child, connect: Callable[[], Admin]) -
 
 
 def process_state(pid: int) -> str:
-    """Return the kernel's state of a process, for example "S (sleeping)" or "T (stopped)"."""
+    """Return the state of a process as the kernel reports it, for example "S (sleeping)" or "T (stopped)"."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError as error:

@@ -229,7 +229,7 @@ class TritonServer:
         await self._frontend.stop_accepting()
 
     async def stop(self) -> None:
-        """Stop the process for good. Its models should be unloaded already."""
+        """Stop the process, and do not restart it. Its models should be unloaded already."""
         if self._machine.state is ServerState.STOPPED:
             return
         self._change(ServerState.STOPPING)
@@ -515,7 +515,7 @@ class TritonServer:
             self._changing -= Counter([name])
 
     async def unload(self, name: str) -> None:
-        """Start unloading a model, without waiting for the end: it accepts no more requests, and its proxies detach
+        """Start unloading a model, without waiting until it is unloaded: it accepts no more requests, and its proxies detach
         once all are answered.
 
         This also succeeds if tritonserver exits meanwhile, which unloads all models.
@@ -661,7 +661,7 @@ class TritonServer:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the server is stopping or has stopped, for good."""
+        """Whether the server is stopping or has stopped, and will not be restarted."""
         return self._machine.state in (ServerState.STOPPING, ServerState.STOPPED)
 
     @property

@@ -98,7 +98,7 @@ class BatchRetry:
         return verdict
 
     def _is_poison(self, lost: messages.LaneLost) -> bool:
-        """Return whether a batch is blamed for its lost workers: from the second on, or later if batches overlapped."""
+        """Return whether a batch is blamed for its lost workers: after two losses, or more if batches overlapped."""
         worker = self._workers.get(lost.worker)
         reading = None if worker is None else worker.reading()
         overlapped = (

@@ -109,7 +109,7 @@ class Suspension:
         self.cancel_resume()
 
     def raise_refusal(self, resume: int) -> None:
-        """Check whether resume number `resume` was refused; 0 means no resume.
+        """Raise if resume number `resume` was refused. 0 means that there was no resume.
 
         Raises:
             RemoteFailure: The resume failed for lack of memory.

@@ -125,7 +125,7 @@ class ModelInTriton:
         return self.machine.state in settled_states
 
     def numbers(self) -> tuple[int, int]:
-        """Return the number of restarts of its proxies, and of loads and unloads requested from Triton."""
+        """Return how often its proxies were restarted, and how many loads and unloads were requested from Triton."""
         return self._mended, self._loads
 
     def adopt(self, state: RegistrationState, models: Path) -> None:
@@ -206,7 +206,7 @@ class ModelInTriton:
     def start_tasks(
         self, server: TritonServer, *, not_ready_after_s: float, grace_s: float
     ) -> None:
-        """Start the tasks that follow the workers and reload the model when a proxy breaks."""
+        """Start the tasks that track the workers and reload the model when a proxy breaks."""
         for duty in (
             self._follow_workers(server, not_ready_after_s),
             self._follow_lanes(self._pool.lanes),

@@ -219,7 +219,7 @@ class Restorer:
     # ── queries, outcomes and removal ────────────────────────────────────────────────────────────────
 
     def entries(self) -> list[Entry]:
-        """Return the entries of which no restore has been attempted yet."""
+        """Return the entries whose restore has not been attempted yet."""
         return [queued.entry for queued in self._queued.values() if queued.error is None]
 
     def entry(self, name: str) -> Entry | None:

@@ -619,7 +619,7 @@ class NativeAdmin:
         await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/load", body)
 
     async def unload(self, name: str) -> None:
-        """Start unloading a model, without waiting for the end."""
+        """Start unloading a model, without waiting until it is unloaded."""
         await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/unload", {})
 
     async def repository_states(self) -> dict[str, str]:
@@ -635,7 +635,7 @@ class NativeAdmin:
         await self._ask("POST", "/admin/ready", {"ready": ready})
 
     async def set_routes(self, document: dict[str, Any]) -> None:
-        """Replace the routes beside Triton's API."""
+        """Replace the routes that are served alongside Triton's API."""
         await self._ask("POST", "/admin/routes", document)
 
     async def forget(self, name: str) -> None:

@@ -97,7 +97,7 @@ def document(
         ready_fd: descriptor to write to once it accepts connections
         regions_fd: descriptor of the table of clients' shared memory regions
         pending: result of `pending_models`; None if no request can wait
-        routes: routes beside Triton's API; None if there are none
+        routes: routes to serve alongside Triton's API; None if there are none
     """
     return {
         "core": str(program.core),

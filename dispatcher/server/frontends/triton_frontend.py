@@ -285,7 +285,7 @@ class AdminClient:
             )
 
     async def unload(self, name: str) -> None:
-        """Start unloading a model, without waiting for the end."""
+        """Start unloading a model, without waiting until it is unloaded."""
         await self._ask(lambda client: client.unload_model(name, headers=self._headers))
 
     async def repository_states(self) -> dict[str, str]:

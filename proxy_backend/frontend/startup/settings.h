@@ -16,7 +16,7 @@
  *      "not_accepting": true,                                       accept no clients' connections until the dispatcher requests it
  *      "pending_models": {"names": ["name", ...], "loading": ["name", ...], "fd": 9, "wait_s": 60, "max_waiters": 1000},
  *                                                                   models that the core has not loaded, and those of them that are being loaded (pending_models.h)
- *      "routes": {...},                                             paths beside Triton's API (http/route_table.h)
+ *      "routes": {...},                                             paths alongside Triton's API (http/route_table.h)
  *      "regions_fd": 8,                                             the table of shared memory regions (region_table.h)
  *      "ready_fd": 7}                                               receives a byte when connections are accepted
  *
