@@ -122,7 +122,7 @@ def client_text(error: BaseException) -> str:
 
 
 def response_to_error(error: BaseException, request_id: str) -> ResponseRef:
-    """Return the response to a request that failed alone. An `HTTPError` is passed on as it is, with its own code."""
+    """Return the response to a request that failed individually. An `HTTPError` keeps its own text and code."""
     if isinstance(error, HTTPError):
         return ResponseRef([], for_client(str(error)), ResponseDetails(triton_code(error.status)))
     return ResponseRef([], with_id(client_text(error), request_id))

@@ -429,7 +429,7 @@ class WorkerModel:
         return None
 
     def _retry(self, part: Part, infer: Infer) -> BatchDone:
-        """Answer a batch with one call per request, so that only the requests that fail alone get an error.
+        """Answer a batch with one call per request, so that a request that fails does not fail the others.
 
         Each result is copied before the next call, which may reuse its memory.
         """
@@ -491,7 +491,7 @@ class WorkerModel:
         return BatchDone(batch.id, responses)
 
     def _refuse(self, batch: Batch, refused: Sequence[RefusedRequest]) -> list[ResponseRef]:
-        """Return the error responses of requests that fail alone, and report each distinct error once.
+        """Return the error responses of requests that failed individually, and report each distinct error once.
 
         Raises:
             Unrecoverable: one of the exceptions is unrecoverable.

@@ -192,7 +192,7 @@ class OutputBuffers:
             self.on_answer_read(lane)
 
     def end(self) -> None:
-        """Note that the call has ended. Until the next one, `allocate` returns None."""
+        """Record that the call has ended. Until the next one, `allocate` returns None."""
         self._lane = None
 
     def finalize(

@@ -65,7 +65,7 @@ def failure_kind(error: BaseException) -> str:
 
 
 class RefusedRequest(NamedTuple):
-    """A request that fails alone: its position in the batch, and the exception to answer it with."""
+    """A request that fails without the rest of its batch: its position, and the exception to answer it with."""
 
     place: int
     error: BaseException
@@ -135,8 +135,8 @@ class ResultWriter:
     ) -> list[ResponseRef]:
         """Write one response per request, with only the outputs that the client requested.
 
-        With `refused`, a request whose result is an exception or does not match the declaration fails alone: it is
-        appended to that list, and the caller must replace its empty response.
+        With `refused`, a request whose result is an exception or does not match the declaration does not fail the others:
+        it is appended to that list, and the caller must replace its empty response.
 
         Raises:
             BaseException: without `refused`, an exception returned as a result.
@@ -174,7 +174,7 @@ class ResultWriter:
     def _write_pieces(
         self, results: Pieces, requests: Sequence[RequestRef], lane: Lane
     ) -> list[ResponseRef] | None:
-        """Write whole arrays of which each request gets a slice. Return None if they need the general path."""
+        """Write whole arrays, and give each request a slice of them. Return None if they need the general path."""
         requested = requests[0].requested
         rows = [request.inputs[0].shape[0] for request in requests if request.inputs]
         alike = all(request.requested == requested for request in requests)

@@ -270,7 +270,7 @@ class BatchStream:
         return self._writer.write([result], [self._requests[index]], self._outbox.lane)[0]
 
     def _refuse(self, index: int, error: BaseException) -> ResponseRef:
-        """Return the last response to a request that fails alone with this exception; the other requests continue."""
+        """Return the last response to a request that fails with this exception while the others continue."""
         if isinstance(reason(error), PyTritonUnrecoverableError):
             raise error
         self._cancelled.add(index)  # nothing more is sent to it

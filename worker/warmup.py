@@ -158,7 +158,7 @@ def _check_inputs(
 
 
 class _Configured:
-    """Source of the data for one input of an entry of `model_warmup`.
+    """Source of the data for one input of a `model_warmup` entry.
 
     Raises:
         WarmupError: a dimension is unknown, or the data file is missing or too small.

@@ -366,7 +366,7 @@ class _WarmUpRequest:
             self._ended.set()
 
     def release(self) -> None:
-        """Note that the request can no longer be answered."""
+        """Record that the request can no longer be answered."""
         self._ended.set()
 
     def wait(self) -> list[pb_utils.InferenceResponse]:
@@ -479,7 +479,7 @@ def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str
 
 
 def _without_ours(parameters: str) -> str:
-    """Return a request's parameters without the internal ones of calls from other models."""
+    """Return a request's parameters without our internal ones, which a call from another model carries."""
     if not any(ours in parameters for ours in _OURS):
         return parameters
     found = json.loads(parameters)

@@ -2,7 +2,7 @@
  * answer, and passes it to another worker if that one is lost.
  *
  * One of the requests may be the reason why a worker is lost or hangs. So they are then retried one by one, and not
- * merged with others. A request that ends another worker fails alone.
+ * merged with others. If a request ends another worker, only that request fails.
  *
  *     requests   [ answered … | being tried | … to be tried one by one ]
  *                0            answered      end                        count
