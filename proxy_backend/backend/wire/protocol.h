@@ -150,7 +150,7 @@ enum { RETIRING_SIZE = 1, RETIRING_LEAST = 1 };
 /* Announcement of the sender's memory segment `number`, whose descriptor is in the same packet. */
 #define MEMORY_NAME "Memory"
 enum { MEMORY_SIZE = 2, MEMORY_LEAST = 2, MEMORY_number = 1 };
-/* Notice that the sender has released its memory segment `number`. */
+/* Report that the sender has released its memory segment `number`. */
 #define FORGET_NAME "Forget"
 enum { FORGET_SIZE = 2, FORGET_LEAST = 2, FORGET_number = 1 };
 

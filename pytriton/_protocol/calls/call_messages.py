@@ -119,7 +119,7 @@ class Memory(_Message, frozen=True):
 
 
 class Forget(_Message, frozen=True):
-    """Notice that the sender has released its memory segment `number`."""
+    """Report that the sender has released its memory segment `number`."""
 
     number: int
 

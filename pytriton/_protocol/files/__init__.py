@@ -1,1 +1,1 @@
-"""Files that processes share: the runtime directory, files private to one user, the list of shared memory."""
+"""Files shared by processes: the runtime directory, files private to one user, and the registry of shared memory."""

@@ -38,7 +38,7 @@ _PREFIX = 4
 
 
 class RequestRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The record of one request. Times are in nanoseconds; `ended_ns` is by CLOCK_MONOTONIC.
+    """The record of one request. Times are in nanoseconds; `ended_ns` is measured with CLOCK_MONOTONIC.
 
     Attributes:
         id: see worker/request_log.py.

@@ -162,7 +162,7 @@ class MemoryInfo(msgspec.Struct, frozen=True):
 
 
 class WebhookMetrics(msgspec.Struct, frozen=True):
-    """Counters of one webhook: events sent and dropped, failed HTTP requests, and events that wait to be sent."""
+    """Counters of one webhook: events sent and dropped, failed HTTP requests, and events waiting to be sent."""
 
     sent: int = 0
     dropped: int = 0

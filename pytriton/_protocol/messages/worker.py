@@ -122,7 +122,7 @@ class EndWorker(Message, frozen=True):
 
 
 class Released(Message, frozen=True):
-    """Notice that the registration has ended; no more workers are started. `why` is the reason."""
+    """Report that the registration has ended; no more workers are started. `why` is the reason."""
 
     why: str
 
