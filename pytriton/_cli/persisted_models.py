@@ -1,4 +1,4 @@
-"""Reports the progress of restoring persisted models after a start of the daemon, and waits for the end."""
+"""Reports the progress of restoring persisted models after a start of the daemon, and waits until it is done."""
 
 from __future__ import annotations
 
