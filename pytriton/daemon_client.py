@@ -377,7 +377,7 @@ class DaemonClient(Closeable):
         self._ask(messages.EndLease(name, lease, keep), messages.Done, model=name)
 
     def load_model(self, name: str, config: Mapping[str, Any] | None = None) -> None:
-        """Load or reload a model of a model repository. While it reloads, the version loaded before keeps serving.
+        """Load or reload a model of a model repository. During a reload, the previously loaded version keeps serving.
 
         Args:
             name: name of the model's folder
@@ -385,7 +385,7 @@ class DaemonClient(Closeable):
 
         Raises:
             ModelNotFoundError: no repository contains the model.
-            RegistrationError: it cannot be loaded; the version loaded before, if any, keeps serving.
+            RegistrationError: it cannot be loaded; the previously loaded version, if any, keeps serving.
         """
         document = None if config is None else dict(config)
         message = messages.LoadFromRepository(name, document)

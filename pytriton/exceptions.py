@@ -123,7 +123,7 @@ class CallTimeoutError(CallError, TimeoutError):
 
 
 class PyTritonDaemonError(PyTritonError):
-    """Base class of errors in the communication with a daemon."""
+    """Base class of errors in communicating with a daemon."""
 
 
 class DaemonNotRunningError(PyTritonDaemonError):

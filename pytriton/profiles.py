@@ -167,7 +167,7 @@ class Profile:
 
 
 def kind_of(frames: Sequence[Frame]) -> str:
-    """Return the activity that a stack belongs to, judged by its innermost function and the callers of that."""
+    """Return the activity that a stack belongs to, judging by its innermost function and that function's callers."""
     last = frames[-1]
     if _is_ours(last):
         where = (last.name, PurePosixPath(last.file).name)

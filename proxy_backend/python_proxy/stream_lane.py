@@ -298,7 +298,7 @@ class Flight:
         self.waiting: list[str] = []
 
     def split_off(self, index: int, consecutive_losses: int) -> Flight:
-        """Return a batch of one request of this batch, for a retry after a worker was lost with all of them."""
+        """Return a batch with one request of this batch, for a retry after a worker was lost while it had all of them."""
         one = Flight(())
         one.senders = [self.senders[index]]
         one.lost_workers = 1

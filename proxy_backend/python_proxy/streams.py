@@ -146,7 +146,7 @@ class Streams:
         return [given_id(self._translator.without_inputs(request)) for request in requests]
 
     def _begin_individually(self, flight: Flight, requests: Sequence[Any]) -> None:
-        """Send each request individually, after a worker was lost with all of them."""
+        """Send each request individually, because a worker was lost while it had all of them."""
         consecutive_losses = 0
         for index, request in enumerate(requests):
             one = flight.split_off(index, consecutive_losses)

@@ -123,7 +123,7 @@ class Translator:
         ]
 
     def without_inputs(self, request: Any) -> RequestRef:
-        """Convert only the fields from which a request's id can be derived, for error messages before it is sent."""
+        """Convert only the fields needed to derive a request's id, for errors that occur before the request is sent."""
         details = RequestDetails(trace=_trace_context(request)) if self._details else None
         return RequestRef([], _parameters(request), [], _id_for_the_log(request), details)
 
@@ -400,7 +400,7 @@ def _read_mappings() -> list[Mapping]:
 
 
 def trace_of(requests: Sequence[Any]) -> BatchTrace | None:
-    """Return the trace contexts of these requests of the stub; None if no request is traced."""
+    """Return the trace contexts of a batch's requests; None if no request is traced."""
     begun_ns = time.time_ns()
     contexts = [request.trace().get_context() or "" for request in requests]
     return BatchTrace(begun_ns, contexts) if any(contexts) else None

@@ -48,7 +48,7 @@ _BLOCK = 1 << 20
 
 
 def is_archive(path: str | os.PathLike[str]) -> bool:
-    """Return True if a path is an existing archive, judged by its file name."""
+    """Return True if a path is an existing archive, judging by its file name."""
     return os.fspath(path).endswith(_SUFFIXES) and os.path.isfile(path)
 
 
@@ -177,7 +177,7 @@ def provide_worker_packages(
 
 
 def code_with_our_library(code: str, packages: str | None = None) -> str:
-    """Return code for another interpreter in which `pytriton`, but nothing else of this environment, can be imported.
+    """Return a program for another interpreter that can import `pytriton`, but nothing else of this environment.
 
     Args:
         code: the code to run, which may import from pytriton

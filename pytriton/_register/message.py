@@ -237,7 +237,7 @@ def _are_typed(targets: Sequence[Any], options: RegisterOptions) -> bool:
 def _behind_route(
     targets: list[Any], config: ModelConfig | None, options: RegisterOptions, name: str
 ) -> tuple[list[Any], list[Tensor], list[Tensor], ModelConfig, messages.WebRoute]:
-    """Return the registration of typed functions, with the options it implies."""
+    """Return the registration of typed functions, with the options that they require."""
     from pytriton.typed.model import make_model
 
     validate_model_name(name)

@@ -154,7 +154,7 @@ class FleetClient(Closeable):
         return FleetModel(self, name, found, [])
 
     def rollback(self, name: str, progress: bool | Report | None = None) -> FleetModel:
-        """Restore a model's version before its last replacement, on all nodes or on none.
+        """Restore the version that a model had before its last replacement, on all nodes or on none.
 
         Raises:
             ModelNotFoundError: a node does not serve the model.

@@ -65,7 +65,7 @@ class ToolBody(msgspec.Struct, frozen=True):
 
 
 class FlatToolBody(ToolBody, frozen=True):
-    """A tool in `/v1/responses`, where the function's description is beside its type."""
+    """A tool in `/v1/responses`, where the function's description is next to its type."""
 
     name: Optional[str] = None
     parameters: Optional[dict[str, Any]] = None

@@ -95,7 +95,7 @@ class ChatRequest(_Request):
 
     Attributes:
         messages: the conversation so far
-        tools: functions that the model may call, in the form of chat completions
+        tools: functions that the model may call, in the format of chat completions
         tool_choice: "none", "auto", "required", or the tool to be called
         parallel_tool_calls: whether the model may make several calls at once
         response_format: `{"type": "json_schema", "json_schema": {...}}`, `{"type": "json_object"}`, or None

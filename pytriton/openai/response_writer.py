@@ -49,7 +49,7 @@ class ResponseWriter(Protocol):
         """Return the indexes of the choices, except the first, that have received no piece."""
 
     def next_call(self) -> None:
-        """Note that the following pieces come from another call of the callable."""
+        """Record that the following pieces come from another call of the callable."""
 
     def end(self) -> str | None:
         """Return the last output, or None."""
@@ -166,7 +166,7 @@ class Choice:
         self.note_end(delta)
 
     def note_end(self, delta: Delta) -> None:
-        """Note that the choice has received a piece, and its finish reason."""
+        """Record that the choice has received a piece, and its finish reason."""
         self.is_answered = True
         if delta.finish_reason is not None:
             self.ended = delta.finish_reason

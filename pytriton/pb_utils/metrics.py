@@ -271,7 +271,7 @@ class Metric:
         """Add an observation to a histogram.
 
         Raises:
-            TritonModelException: only histograms observe.
+            TritonModelException: only histograms have observations.
         """
         self._refuse("observe", _MetricKind.COUNTER, _MetricKind.GAUGE)
         self._change("observe", value)

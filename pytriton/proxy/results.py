@@ -1,4 +1,4 @@
-"""Forms of requests and results that are cheap for the worker: slices of whole arrays, and a single text."""
+"""Requests and results in forms that the worker can process fast: slices of one array, and a response of one text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Pieces(list[Any]):
         self._slices = slices
 
     def whole(self, name: str) -> NDArray[Any] | None:
-        """Return the single array of which the items' arrays are slices; None if an item's array has been replaced."""
+        """Return the single array that contains all items' arrays; None if an item's array has been replaced."""
         slices = self._slices.get(name)
         if slices is None or len(slices) != len(self):
             return None

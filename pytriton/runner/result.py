@@ -42,7 +42,7 @@ class InferResult:
         return array
 
     def get_output(self, name: str, as_json: bool = False) -> Any:
-        """Return the protocol's form of an output: a message (gRPC; with `as_json` a dict) or a dict (HTTP).
+        """Return an output as the protocol represents it: for gRPC a message, or a dict with `as_json`; for HTTP a dict.
 
         Raises:
             RunnerArgumentError: the response has no such output; the message lists those it has.
@@ -54,7 +54,7 @@ class InferResult:
         return message_as_json(output) if as_json else output
 
     def get_response(self, as_json: bool = False) -> Any:
-        """Return the whole response: a message (gRPC; with `as_json` a dict) or a dict (HTTP)."""
+        """Return the whole response: for gRPC a message, or a dict with `as_json`; for HTTP a dict."""
         response = self._result.get_response()
         return message_as_json(response) if as_json else response
 

@@ -158,7 +158,7 @@ class Controller:
                 self._placement.release(model)
 
     def rollback(self, name: str, request: str = "") -> Optional[str]:
-        """Restore a model's version before its last replacement, or cancel its rollout.
+        """Restore the version that a model had before its last replacement, or cancel its rollout.
 
         Return an error message, or ""; None if there is no such model. A call with a repeated `request` has no
         effect.
