@@ -77,7 +77,7 @@ class ServerWatch:
 
     Attributes:
         restarts: number of restarts by cause: "exited" (unexpectedly), "planned", or "replaced" (by a server started
-            beside it)
+            alongside it)
     """
 
     def __init__(

@@ -6,7 +6,7 @@
                           (also while it is provisional on some of its nodes, which get their share of requests only)
     set-N               otherwise one for each set of nodes with the same models: health is that of the nodes in `all`
     set-N-seq           the same nodes for requests with a sequence header: its hash selects the node consistently
-    packed              gRPC calls whose model HAProxy cannot find, because they are compressed or name it late:
+    packed              gRPC calls whose model HAProxy cannot find, because they are compressed or the name comes late:
                           the nodes that have all models. Without such nodes, these calls are rejected
     all                 everything else: health, server metadata, unknown models. Checks each node
 
