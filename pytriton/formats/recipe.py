@@ -1,4 +1,4 @@
-"""The payload of a model file: its configuration and the paths of its versions. Does not import numpy."""
+"""The payload of a model that is loaded from files: their paths, and its configuration. Does not import numpy."""
 
 from __future__ import annotations
 
@@ -42,5 +42,32 @@ class Recipe:
 
     def payload(self) -> bytes:
         """Return the payload for workers: the pickled recipe, without code."""
-        version = (sys.version_info[0], sys.version_info[1])
-        return pack(Header(version, by_reference=True), pickle.dumps(self, protocol=5))
+        return _payload(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolRecipe:
+    """Instructions for creating the callable of another tool's model; called once by each worker.
+
+    Args:
+        loader: module that opens the model
+        location: where it is, in the tool's own notation
+    """
+
+    loader: str
+    location: str
+
+    def __call__(self) -> Callable[[Any], Any]:
+        """Load the model and return the callable that serves it."""
+        serve: Callable[[ToolRecipe], Callable[[Any], Any]]
+        serve = importlib.import_module("pytriton.formats.tools").serve
+        return serve(self)
+
+    def payload(self) -> bytes:
+        """Return the payload for workers: the pickled recipe, without code."""
+        return _payload(self)
+
+
+def _payload(recipe: Recipe | ToolRecipe) -> bytes:
+    version = (sys.version_info[0], sys.version_info[1])
+    return pack(Header(version, by_reference=True), pickle.dumps(recipe, protocol=5))

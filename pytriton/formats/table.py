@@ -1,4 +1,4 @@
-"""Table of the model file formats that workers can serve.
+"""Table of the model file formats, and of the other tools, whose models workers can serve.
 
 Names of backends, platforms and default files are Triton's (model_configuration.md, "Model Platform or
 Backend", and model_repository.md, "Model Files"), except for scikit-learn, for which Triton has no backend.
@@ -83,6 +83,53 @@ FORMATS: tuple[Format, ...] = (
     ),
 )
 
+
+@dataclass(frozen=True)
+class Tool:
+    """Another tool whose models are served as typed functions; a target names one as `SCHEME:LOCATION`.
+
+    Args:
+        scheme: what stands before the colon
+        form: form of a target, for messages
+        title: name of the tool in messages
+        loader: module with `open_model`
+        packages: pip packages that it requires: import name -> pip's name
+    """
+
+    scheme: str
+    form: str
+    title: str
+    loader: str
+    packages: Mapping[str, str]
+
+
+TOOLS: tuple[Tool, ...] = (
+    Tool("mlflow", "mlflow:PATH", "MLflow", "pytriton.formats.mlflow", {"mlflow": "mlflow"}),
+    Tool(
+        "hf",
+        "hf:TASK=PATH",
+        "Transformers",
+        "pytriton.formats.transformers",
+        {"transformers": "transformers", "torch": "torch"},
+    ),
+    Tool(
+        "sentence-transformers",
+        "sentence-transformers:PATH",
+        "Sentence Transformers",
+        "pytriton.formats.sentence_transformers",
+        {"sentence_transformers": "sentence-transformers"},
+    ),
+    # What a handler imports is its own affair; few do without torch and torchserve.
+    Tool("torchserve", "torchserve:FILE.mar", "TorchServe", "pytriton.formats.torchserve", {}),
+    Tool(
+        "litserve",
+        "litserve:FILE.py:API",
+        "LitServe",
+        "pytriton.formats.litserve",
+        {"litserve": "litserve"},
+    ),
+)
+
 #: Triton Python models. They have no loader here: see dispatcher/repository/folder_spec.py.
 PYTHON = Format("Python", "python", (), ("model.py",), "", {"numpy": "numpy"})
 
@@ -136,6 +183,14 @@ def file_name(form: Format, config: Mapping[str, Any], files: Iterable[str]) -> 
     if named:
         return named if named in names else None
     return next((name for name in form.files if name in names), None)
+
+
+def tool_of(target: object) -> tuple[Tool, str] | None:
+    """Return the tool that a target such as `mlflow:PATH` names, and the location; None for other targets."""
+    if not isinstance(target, str):
+        return None
+    scheme, _, location = target.partition(":")
+    return next(((tool, location) for tool in TOOLS if tool.scheme == scheme and location), None)
 
 
 def missing(form: Format, python: str, lacking: Iterable[str]) -> str:

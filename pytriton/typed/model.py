@@ -21,7 +21,9 @@ from pytriton.typed.problems import Problem, problem_document
 from pytriton.typed.schema import operation_of
 from pytriton.typed.signature import Signature, signature_of
 
-__all__ = ["BODY", "CONTENT_TYPE", "ROUTE", "TypedModel", "make_model"]
+__all__ = ["BODY", "CONTENT_TYPE", "ROUTE", "TypedModel", "make_model", "model_of", "served"]
+
+Decode = Callable[[bytes, str], Arguments]
 
 #: The input and the output of every typed model.
 BODY = "body"
@@ -95,6 +97,11 @@ def make_model(targets: Sequence[Any], config: ModelConfig | None, *, factory: b
     )
 
 
+def model_of(signature: Signature) -> TypedModel:
+    """Return the tensors and the configuration of a function that only workers can make."""
+    return TypedModel([], _INPUTS, _OUTPUTS, _configuration(signature, None), True, signature)
+
+
 def _made_by(factory: Any) -> Any:
     if inspect.isclass(factory):
         return factory
@@ -142,13 +149,19 @@ class Made:
         return served(await made, self.signature)
 
 
-def served(target: Any, signature: Signature) -> Any:
-    """Return the inference callable around a typed function."""
+def served(target: Any, signature: Signature, decode: Decode | None = None) -> Any:
+    """Return the inference callable around a typed function.
+
+    Args:
+        target: the function
+        signature: what it takes and returns
+        decode: returns the arguments that a body contains, given its Content-Type; None: as the signature says
+    """
     if signature.batching is not None:
         return (
-            AsyncBatches(target, signature)
+            AsyncBatches(target, signature, decode)
             if signature.kind is Kind.COROUTINE
-            else Batches(target, signature)
+            else Batches(target, signature, decode)
         )
     kinds = {
         Kind.FUNCTION: Calls,
@@ -156,19 +169,21 @@ def served(target: Any, signature: Signature) -> Any:
         Kind.GENERATOR: Streams,
         Kind.ASYNC_GENERATOR: AsyncStreams,
     }
-    return kinds[signature.kind](target, signature)
+    return kinds[signature.kind](target, signature, decode)
 
 
 class _Endpoint:
     """Inference callable that wraps a typed function. The two are pickled together."""
 
-    def __init__(self, target: Callable[..., Any], signature: Signature) -> None:
+    def __init__(
+        self, target: Callable[..., Any], signature: Signature, decode: Decode | None = None
+    ) -> None:
         self.target = target
         self.signature = signature
-        self._prepare()
+        self._prepare(decode)
 
-    def _prepare(self) -> None:
-        self._decoder = RequestDecoder(self.signature)
+    def _prepare(self, decode: Decode | None = None) -> None:
+        self._decode_body = decode or RequestDecoder(self.signature).decode
         self._encoder = ResultEncoder(self.signature.result)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -180,7 +195,7 @@ class _Endpoint:
 
     def _decode(self, request: Any) -> Arguments:
         (body,) = request[BODY].ravel()
-        return self._decoder.decode(
+        return self._decode_body(
             body, (request.parameters or {}).get(CONTENT_TYPE, "application/json")
         )
 

@@ -6,6 +6,7 @@
   native-proxy/5a6b7c8d9e0f1a2b/                the compiled proxy, see compiled_proxy.py
   proxy-env/cp311-1f2e3d4c/                     the Python proxy's environment, if needed, see proxy_env.py
   environments/requirements-0f1e2d3c4b5a6978/   environments of workers, see pytriton/_register/environments.py
+  archives/words-2b3c4d5e6f7a8b9c/              unpacked model archives, see pytriton/formats/torchserve.py
     */.NAME.lock                                  held while NAME is being created
     */.NAME.tmp-*                                 incomplete; the holder of the lock may delete it
 ```

@@ -25,6 +25,7 @@ KINDS = {
     "native-proxy": "compiled proxy",
     "proxy-env": "environment of the Python proxy",
     "environments": "environments of workers",
+    "archives": "unpacked model archives",
 }
 #: The file written last into an environment of workers (`pytriton._register.environments`).
 _COMPLETE = ".complete"
