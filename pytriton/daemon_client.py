@@ -177,11 +177,15 @@ class DaemonClient(Closeable):
         progress: bool | Report | None = None,
         **options: Unpack[RegisterModelOptions],
     ) -> Any:
-        """Serve an unmodified Triton Python model (`model.py`) or model file. Return when the model is ready for requests.
+        """Serve an unmodified Triton Python model, model file, or another tool's model. Return when it is ready for requests.
 
         A model file is one of ONNX (`.onnx`), PyTorch (`.pt`, `.pt2`), TensorFlow (`.savedmodel`), scikit-learn
         (`.joblib`, `.pkl`), XGBoost (`.ubj`, `.json`) or LightGBM (`.txt`). Workers load it from its original path. If
         the file does not describe its tensors, `config` must.
+
+        A model of another tool is named by `mlflow:PATH`, `hf:TASK=PATH`, `sentence-transformers:PATH`,
+        `torchserve:FILE.mar` or `litserve:FILE.py:API`. It becomes a web API with a `route`; see
+        docs/how-to/models-from-other-tools.md.
 
         `config.pbtxt`, instance groups, parameters, batching and `auto_complete_config` work as in Triton;
         docs/how-to/model-py.md has the details and the differences from Triton's own python backend. On failure nothing
@@ -189,7 +193,7 @@ class DaemonClient(Closeable):
 
         Args:
             model: a model's folder in a model repository, on the daemon's machine; a class with the
-                methods of `TritonPythonModel`; a whole repository; or a model file
+                methods of `TritonPythonModel`; a whole repository; a model file; or another tool's model
             model_name: default: the name in the configuration, or that of the folder, class or file
             config: a config.pbtxt that replaces the one in the folder: its path, its text, or its JSON form
             version: the version to serve; default: those that the version policy selects, each with its own workers
@@ -212,7 +216,16 @@ class DaemonClient(Closeable):
         from pytriton._register.python_models.model_files import is_model_file, prepare_file
         from pytriton._register.python_models.model_programs import prepare_model
         from pytriton._register.python_models.whole_repository import is_repository
+        from pytriton.formats.table import tool_of
 
+        if tool_of(model) is not None:
+            from pytriton._register.tool_models import prepare_tool
+
+            with reporter(progress, model_name or str(model)) as report:
+                message, payloads = prepare_tool(
+                    str(model), model_name, config, version, options, report
+                )
+                return self.register_prepared(message, payloads, report)
         if is_repository(model):
             own = {"model_name": model_name, "config": config, "version": version}
             given: dict[str, Any] = {**options, **own}

@@ -399,16 +399,17 @@ class CallableOptions(WorkerOptions, total=False):
             message=lambda value: None if value is None else card_of(value).to_message(),
         ),
     ]
-    route: Annotated[
-        Optional[str],
-        RunOption(
-            'path of the HTTP route of a typed function, such as "/v1.0/predict" ("/" and the model\'s name)',
-            check=_check_route,
-        ),
-    ]
 
 
 class _RegistrationOptions(TypedDict, total=False):
+    route: Annotated[
+        Optional[str],
+        RunOption(
+            'path of the HTTP route of a typed function, or of another tool\'s model, such as "/v1.0/predict" ("/" and '
+            "the model's name)",
+            check=_check_route,
+        ),
+    ]
     replace: Annotated[
         Optional[bool],
         RunOption(
@@ -547,6 +548,18 @@ def spec_fields(options: RegisterOptions) -> dict[str, Any]:
         for name, value in options.items()
         if name in _SPEC_FIELDS and not (value is None and _SPEC_FIELDS[name] is not None)
     }
+
+
+def refuse_route(options: RegisterOptions) -> None:
+    """Refuse a route for a model that has tensors.
+
+    Raises:
+        PyTritonValidationError: one is set
+    """
+    if options["route"] is not None:
+        raise PyTritonValidationError(
+            "route= is for typed functions and the models of other tools; this model takes tensors."
+        )
 
 
 def _check_isolation(merged: Mapping[str, Any]) -> None:

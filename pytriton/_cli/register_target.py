@@ -80,14 +80,15 @@ def load_target(text: str) -> Any:
 
 
 def is_file(target: str) -> bool:
-    """Return True if a target is the path of a model file, not MODULE:ATTRIBUTE."""
+    """Return True if a target is the path of a model file, or another tool's model, not MODULE:ATTRIBUTE."""
     from pytriton._register.python_models.model_files import is_model_file
+    from pytriton.formats.table import tool_of
 
-    return ":" not in target and is_model_file(target)
+    return tool_of(target) is not None or (":" not in target and is_model_file(target))
 
 
 def register_folder(command: RegisterCommand, rundir: RuntimeDir) -> str:
-    """Register a Triton Python model, all models of a repository, or a model file; return a sentence about each.
+    """Register a Triton Python model, a repository of them, a file, or another tool's model; return a sentence about each.
 
     Raises:
         CliError: see `register_target`.

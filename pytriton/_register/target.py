@@ -24,9 +24,11 @@ from typing import Any
 
 import pytriton
 from pytriton._register import environments
+from pytriton._register.tool_models import path_of
 from pytriton.autoscale import Autoscale
 from pytriton.declaration import declaration_of
 from pytriton.exceptions import DaemonNotRunningError, PyTritonBadParameterError, PyTritonError
+from pytriton.formats.table import tool_of
 from pytriton.typed.signature import is_typed
 
 
@@ -114,7 +116,7 @@ class RegisterRequest:
     """A registration that another interpreter carries out.
 
     Args:
-        target: MODULE:ATTRIBUTE
+        target: MODULE:ATTRIBUTE, or another tool's model, see `pytriton.formats.table.TOOLS`
         runtime_dir: runtime directory of the daemon
         options: keyword arguments of `DaemonClient.register`
     """
@@ -194,12 +196,15 @@ def main() -> None:
             url=info.url,
             route_url=f"{server}{info.route}" if info.route else "",
             docs_url=f"{server}/docs",
-            files=_project_files(),
+            files=_project_files(request["target"]),
         )
 
 
-def _project_files() -> list[str]:
-    """Return the files of the imported modules that are not installed packages."""
+def _project_files(target: str) -> list[str]:
+    """Return the files of the imported modules that are not installed packages, or the file of another tool's model."""
+    tool = tool_of(target)
+    if tool is not None:
+        return [os.path.abspath(path_of(tool[1]))]
     installed = {
         *sysconfig.get_paths().values(),
         *site.getsitepackages(),
@@ -217,13 +222,15 @@ def _project_files() -> list[str]:
 def _register(request: Mapping[str, Any], report: Any) -> Any:
     from pytriton.daemon import connect
 
-    options = {**request["options"], "python": sys.executable}
+    options = request["options"]
     instances = options.get("instances")
     if isinstance(instances, dict):
         options["instances"] = Autoscale(**instances)
     elif isinstance(instances, list):
         options["instances"] = tuple(instances)
-    target = load_target(request["target"])
-    check_declared(target, request["target"])
     with connect(runtime_dir=request["runtime_dir"]) as client:
-        return client.register(target, progress=report, **options)
+        if tool_of(request["target"]) is not None:
+            return client.register_model(request["target"], progress=report, **options)
+        target = load_target(request["target"])
+        check_declared(target, request["target"])
+        return client.register(target, progress=report, **{**options, "python": sys.executable})

@@ -30,9 +30,11 @@ def register(
     target: Annotated[
         Optional[str],
         typer.Argument(
-            metavar="MODULE:ATTRIBUTE|FILE",
+            metavar="MODULE:ATTRIBUTE|FILE|TOOL:MODEL",
             help="A callable with a declaration (@declare), or a model file: ONNX (.onnx), PyTorch (.pt), "
-            "scikit-learn (.joblib, .pkl), XGBoost (.ubj, .json), LightGBM (.txt). Or use --model-dir instead.",
+            "scikit-learn (.joblib, .pkl), XGBoost (.ubj, .json), LightGBM (.txt); or another tool's model: mlflow:PATH, "
+            "hf:TASK=PATH, sentence-transformers:PATH, torchserve:FILE.mar, litserve:FILE.py:API. Or use --model-dir "
+            "instead.",
         ),
     ] = None,
     model_dir: Annotated[
@@ -63,7 +65,7 @@ def register(
     requirement: Annotated[
         Optional[list[str]],
         typer.Option(
-            help="With --model-dir or FILE: a package for the workers' environment. May be repeated."
+            help="With --model-dir, FILE or TOOL:MODEL: a package for the workers' environment. May be repeated."
         ),
     ] = None,
     replace: Annotated[

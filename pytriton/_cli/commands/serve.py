@@ -31,7 +31,9 @@ def serve(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="FILE.py:FUNCTION", help="The function to serve. MODULE:FUNCTION works as well."
+            metavar="FILE.py:FUNCTION|TOOL:MODEL",
+            help="The function to serve; MODULE:FUNCTION works as well. Or another tool's model: mlflow:PATH, "
+            "hf:TASK=PATH, sentence-transformers:PATH, torchserve:FILE.mar, litserve:FILE.py:API.",
         ),
     ],
     name: Annotated[
@@ -43,6 +45,16 @@ def serve(
     instances: Annotated[
         Optional[str],
         typer.Option(help="Number of workers. 1:8 scales from 1 to 8 with the load."),
+    ] = None,
+    python: Annotated[
+        Optional[str],
+        typer.Option(help="Interpreter of the workers, or an environment's directory or archive."),
+    ] = None,
+    requirement: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            help="With TOOL:MODEL: a package for the workers' environment. May be repeated."
+        ),
     ] = None,
     factory: Annotated[
         bool, typer.Option("--factory", help="Call the target in each worker to get the function.")
@@ -60,15 +72,20 @@ def serve(
     ] = None,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Serve a typed function as a web API until Ctrl-C. Starts a temporary daemon if none is running."""
+    """Serve a typed function, or another tool's model, as a web API until Ctrl-C. Starts a temporary daemon if none is running."""
     from pytriton._cli import daemon_connection
     from pytriton._cli.register_target import wanted_instances
+    from pytriton.formats.table import tool_of
 
+    if requirement and tool_of(target) is None:
+        raise typer.BadParameter("--requirement needs another tool's model, such as mlflow:PATH")
     options: dict[str, Any] = {
         "model_name": name,
         "route": route,
         "instances": None if instances is None else wanted_instances(instances),
         "factory": factory or None,
+        "python": python,
+        "requirements": requirement or None,
         "access_log": True,
         "replace": True,
     }
@@ -149,12 +166,18 @@ class ServedTarget:
             self._unregister()
 
     def _register(self) -> None:
-        from pytriton._register import target
-        from pytriton._register.environment import own_interpreter
+        from pytriton._register import environments, target
+        from pytriton._register.environment import find_interpreter, own_interpreter
+        from pytriton.formats.table import tool_of
 
-        request = target.RegisterRequest(self._target, str(self._rundir.path), self._options)
+        options = {**self._options}
+        python, packages = own_interpreter(), None
         with errors_of_clients():
-            for answer in target.register_elsewhere(own_interpreter(), None, request):
+            if "python" in options and tool_of(self._target) is None:
+                python = find_interpreter(options.pop("python"))
+                packages = environments.worker_packages(python, lambda text: say(f"  {text}"))
+            request = target.RegisterRequest(self._target, str(self._rundir.path), options)
+            for answer in target.register_elsewhere(python, packages, request):
                 if "name" in answer:
                     self._served = answer
 

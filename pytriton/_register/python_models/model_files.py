@@ -32,6 +32,7 @@ from pytriton.run_options import (
     device_list,
     merge_options,
     names_of,
+    refuse_route,
     spec_fields,
 )
 
@@ -68,6 +69,7 @@ def prepare_file(
     """
     check_names("register_model", given, names_of(RegisterModelOptions))
     options = merge_options(None, given)
+    refuse_route(options)
     path = Path(target).expanduser().absolute()
     form = _format_of(path)
     assert form is not None  # see is_model_file
@@ -79,7 +81,7 @@ def prepare_file(
     say = step_reporter(report)
     python = select_interpreter(options["python"], options["requirements"], say)
     world = worker_environment(python, options, say=say)
-    _check_framework(world.python, form)
+    check_packages(world.python, form)
     say(f"inspecting {path.name}")
     document = {**_completed(form, path, said, world, options["load_timeout_s"]), "name": name}
     number = 1 if version is None else version
@@ -110,8 +112,8 @@ def _format_of(path: Path) -> table.Format | None:
     return endings.get(path.suffix)
 
 
-def _check_framework(python: str, form: table.Format) -> None:
-    """Check that an interpreter has the packages that a format requires.
+def check_packages(python: str, form: table.Format | table.Tool) -> None:
+    """Check that an interpreter has the packages that a format, or another tool, requires.
 
     Raises:
         PyTritonBadParameterError: it lacks some; the text contains the command that installs them

@@ -44,6 +44,7 @@ from pytriton.run_options import (
     device_list,
     merge_options,
     names_of,
+    refuse_route,
     spec_fields,
 )
 
@@ -99,6 +100,7 @@ def prepare_model(
     """
     check_names("register_model", given, names_of(RegisterModelOptions))
     options = merge_options(None, given)
+    refuse_route(options)
     folder, cls = _located(target)
     said, where = _configuration(config, folder)
     file = said.default_model_filename or "model.py"
