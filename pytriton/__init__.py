@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytriton.declaration import declare as declare
     from pytriton.decorators import batch as batch
     from pytriton.exceptions import HTTPError as HTTPError
+    from pytriton.foreground import serve as serve
     from pytriton.limits import Limits as Limits
     from pytriton.model_config import DynamicBatcher as DynamicBatcher
     from pytriton.model_config import ModelConfig as ModelConfig
@@ -58,6 +59,7 @@ _NAMES = {
     "declare": "pytriton.declaration",
     "empty_output": "pytriton.buffers",
     "infer": "pytriton.calls",
+    "serve": "pytriton.foreground",
     "shared": "pytriton.shared_weights",
     "stream": "pytriton.calls",
 }
@@ -95,6 +97,7 @@ __all__ = [
     "declare",
     "empty_output",
     "infer",
+    "serve",
     "shared",
     "stream",
 ]

@@ -24,6 +24,7 @@ from pytriton._protocol.lanes.request_records import (
 )
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.parameters import VERSION_PARAMETER
+from pytriton.exceptions import HTTPError
 from pytriton.worker.fault_reports import reason
 
 
@@ -150,8 +151,10 @@ def _bounded(number: int, least: int = 0) -> int:
 
 
 def type_of(error: BaseException) -> str:
-    """Return the name of an exception's type, cut to the maximum length in a record."""
-    return type(reason(error)).__name__[:_MAX_TYPE]
+    """Return the name of an exception's type, of an `HTTPError` with its status, cut to the maximum length in a record."""
+    cause = reason(error)
+    name = type(cause).__name__[:_MAX_TYPE]
+    return f"{name} {cause.status}" if isinstance(cause, HTTPError) else name
 
 
 def nbytes_of(response: ResponseRef | None) -> int:

@@ -15,7 +15,7 @@ from pytriton._cli.typer_adapter import PlainFlags
 _SECTIONS = {
     "Every day": {
         "serve": "serve:serve",
-        "call": "serve:call",
+        "call": "call:call",
         "start": "daemon:start",
         "register": "models:register",
         "status": "status:status",

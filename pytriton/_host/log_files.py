@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+import threading
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
@@ -21,11 +21,14 @@ def tail(path: Path, lines: int) -> list[str]:
     return _last([path, *rotated(path)], lines)
 
 
-def follow(path: Path, lines: int) -> Generator[str, None, None]:
-    """Yield the last `lines` lines, then each new one as it is written, forever.
+def follow(
+    path: Path, lines: int, stop: threading.Event | None = None
+) -> Generator[str, None, None]:
+    """Yield the last `lines` lines, then each new one as it is written, until `stop` is set.
 
-    Handles rotation, and logs that are created or replaced later. Close the generator to stop.
+    Handles rotation, and logs that are created or replaced later. Close the generator to stop it from the same thread.
     """
+    stop = stop or threading.Event()
     stream = _open(path)
     try:
         there = 0 if stream is None else _seek_last(stream, lines)
@@ -37,7 +40,8 @@ def follow(path: Path, lines: int) -> Generator[str, None, None]:
                 *whole, rest = rest.split(b"\n")
                 yield from (line.decode("utf-8", "replace") for line in whole)
             if _is_current(stream, path):
-                time.sleep(_POLL_S)
+                if stop.wait(_POLL_S):
+                    return
                 continue
             # The old file got its last line before it was renamed: read it to the end, then open the new one.
             if stream is not None:

@@ -13,22 +13,18 @@ import dataclasses
 import importlib
 import json
 import os
-import site
 import subprocess
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
-import pytriton
 from pytriton._register import environments
-from pytriton._register.tool_models import path_of
 from pytriton.autoscale import Autoscale
 from pytriton.declaration import declaration_of
 from pytriton.exceptions import DaemonNotRunningError, PyTritonBadParameterError, PyTritonError
-from pytriton.formats.table import tool_of
 from pytriton.typed.signature import is_typed
 
 
@@ -41,29 +37,91 @@ def load_target(text: str) -> Any:
     """
     module_name, colon, attribute = text.partition(":")
     if not colon or not module_name or not attribute:
-        module = text.partition(":")[0].rpartition("/")[2].removesuffix(".py")
+        own_name = text.partition(":")[0].rpartition("/")[2].removesuffix(".py")
         raise PyTritonBadParameterError(
             f"{text!r} is not of the form MODULE:ATTRIBUTE: pass the name of a callable in a module, such as "
-            f"{module or 'mymodule'}:classify"
+            f"{own_name or 'mymodule'}:classify"
         )
-    folder = os.getcwd()
-    if "/" in module_name or module_name.endswith(".py"):
-        path = os.path.abspath(module_name)
-        if not os.path.isfile(path):
-            raise PyTritonBadParameterError(f"the file {path} does not exist")
-        folder, module_name = os.path.dirname(path), os.path.basename(path).removesuffix(".py")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    sys.argv[:] = [module_name]  # hide our arguments from the module and its workers
-    found = _import(module_name)
+    module = load_module(module_name)
+    found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            what = (
-                f"the module {module_name!r}" if found is sys.modules[module_name] else repr(found)
-            )
-            raise PyTritonBadParameterError(f"{what} has no attribute {part!r} (of {text})")
+            what = f"the module {module.__name__!r}" if found is module else repr(found)
+            known = ", ".join(candidates(module)) if found is module else ""
+            hint = f". It can serve: {known}" if known else ""
+            raise PyTritonBadParameterError(f"{what} has no attribute {part!r} (of {text}){hint}")
         found = getattr(found, part)
     return found
+
+
+def load_only_target(text: str) -> Any:
+    """Import MODULE, and return the only callable that it defines and that can be served.
+
+    Raises:
+        PyTritonBadParameterError: as `load_target`, or the module defines none or several
+    """
+    module = load_module(text)
+    names = candidates(module)
+    if len(names) == 1:
+        return getattr(module, names[0])
+    if names:
+        raise PyTritonBadParameterError(
+            f"{text} defines {', '.join(names)}: name the one to serve, such as {text}:{names[0]}"
+        )
+    raise PyTritonBadParameterError(
+        f"{text} defines no function whose parameters are all annotated, and none with @pytriton.declare"
+    )
+
+
+def candidates(module: ModuleType) -> list[str]:
+    """Return the public names that a module gives to its own typed functions and declared callables."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and callable(value)
+        and getattr(value, "__module__", None) == module.__name__
+        and (declaration_of(value) is not None or (_is_function(value) and is_typed(value)))
+    ]
+
+
+def _is_function(value: Any) -> bool:
+    """Return whether a callable is a function, or a class of callables, as opposed to a class of values."""
+    return "__call__" in vars(value) if isinstance(value, type) else True
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module by its name, from the working directory or the search path, or by its file.
+
+    Raises:
+        PyTritonBadParameterError: it does not exist, or the import failed; the text includes the traceback
+    """
+    folder, path = os.getcwd(), ""
+    if "/" in name or name.endswith(".py"):
+        path = os.path.abspath(name)
+        if not os.path.isfile(path):
+            raise PyTritonBadParameterError(f"the file {path} does not exist")
+        folder, name = _module_of(path)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.argv[:] = [name]  # hide our arguments from the module and its workers
+    module = _import(name)
+    found = getattr(module, "__file__", None) or ""
+    if path and os.path.realpath(found) != os.path.realpath(path):
+        raise PyTritonBadParameterError(
+            f"{path} cannot be imported, because {found or 'Python'} is the module {name!r}: rename the file"
+        )
+    return module
+
+
+def _module_of(path: str) -> tuple[str, str]:
+    """Return the folder to import a file from, and its module's name, with that of its packages in front."""
+    folder, file = os.path.split(path)
+    names = [file.removesuffix(".py")]
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, package = os.path.split(folder)
+        names.insert(0, package)
+    return folder, ".".join(names)
 
 
 def check_declared(target: Any, text: str) -> None:
@@ -87,7 +145,7 @@ def check_declared(target: Any, text: str) -> None:
         )
 
 
-def _import(module_name: str) -> Any:
+def _import(module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -97,15 +155,21 @@ def _import(module_name: str) -> Any:
                 f"module {missing!r} not found in {os.getcwd()} or on the search path of "
                 f"{sys.executable}"
             ) from None
-        raise _import_failed(module_name) from None
-    except Exception:
-        raise _import_failed(module_name) from None
+        raise _import_failed(module_name, error) from None
+    except (Exception, SystemExit) as error:
+        raise _import_failed(module_name, error) from None
 
 
-def _import_failed(module_name: str) -> PyTritonBadParameterError:
-    error = sys.exc_info()[1]
-    text = f"importing {module_name} failed: {type(error).__name__}: {error}\n{traceback.format_exc().rstrip()}"
-    return PyTritonBadParameterError(text)
+def _import_failed(module_name: str, error: BaseException) -> PyTritonBadParameterError:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(
+        ("importlib", __name__)
+    ):
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace)
+    return PyTritonBadParameterError(
+        f"importing {module_name} failed: {type(error).__name__}: {error}\n{''.join(lines).rstrip()}"
+    )
 
 
 # ── in another interpreter ──────────────────────────────────────────────────────────────────────
@@ -189,48 +253,24 @@ def main() -> None:
         kind = next(name for name, one in _ERRORS.items() if isinstance(error, one))
         emit(error=str(error), kind=kind)
     else:
-        info = model.info()
-        server = info.url.partition("/v2/")[0]
-        emit(
-            name=info.name,
-            url=info.url,
-            route_url=f"{server}{info.route}" if info.route else "",
-            docs_url=f"{server}/docs",
-            files=_project_files(request["target"]),
-        )
-
-
-def _project_files(target: str) -> list[str]:
-    """Return the files of the imported modules that are not installed packages, or the file of another tool's model."""
-    tool = tool_of(target)
-    if tool is not None:
-        return [os.path.abspath(path_of(tool[1]))]
-    installed = {
-        *sysconfig.get_paths().values(),
-        *site.getsitepackages(),
-        sys.prefix,
-        sys.base_prefix,
-    }
-    files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
-    return [
-        one
-        for one in files
-        if one and not one.startswith((*installed, os.path.dirname(pytriton.__file__)))
-    ]
+        emit(name=model.name, url=model.url)
 
 
 def _register(request: Mapping[str, Any], report: Any) -> Any:
     from pytriton.daemon import connect
 
-    options = request["options"]
+    options = {**restored(request["options"]), "python": sys.executable}
+    target = load_target(request["target"])
+    check_declared(target, request["target"])
+    with connect(runtime_dir=request["runtime_dir"]) as client:
+        return client.register(target, progress=report, **options)
+
+
+def restored(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments of `register` that were sent as JSON or msgpack."""
     instances = options.get("instances")
     if isinstance(instances, dict):
-        options["instances"] = Autoscale(**instances)
-    elif isinstance(instances, list):
-        options["instances"] = tuple(instances)
-    with connect(runtime_dir=request["runtime_dir"]) as client:
-        if tool_of(request["target"]) is not None:
-            return client.register_model(request["target"], progress=report, **options)
-        target = load_target(request["target"])
-        check_declared(target, request["target"])
-        return client.register(target, progress=report, **{**options, "python": sys.executable})
+        return {**options, "instances": Autoscale(**instances)}
+    if isinstance(instances, list):
+        return {**options, "instances": tuple(instances)}
+    return dict(options)

@@ -6,31 +6,53 @@ import asyncio
 import io
 import json
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
 
+from pytriton._protocol.parameters import access_headers
+from pytriton.client._transport.url import TritonUrl
+from pytriton.client.exceptions import PyTritonClientInvalidUrlError
+from pytriton.client.tls import TlsOptions
 from pytriton.exceptions import PyTritonError
 
 if TYPE_CHECKING:
+    import ssl
+
     import aiohttp
     import urllib3
+    from urllib3.fields import RequestField
 
-__all__ = ["ApiClient", "ApiError", "AsyncApiClient", "parse_arguments"]
+__all__ = ["ApiClient", "ApiError", "AsyncApiClient"]
 
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
+#: Maximum number of idle connections that a client keeps.
+_CONNECTIONS = 32
+#: Delays before further attempts to connect, in seconds.
+_RETRY_DELAYS_S = (0.0, 0.2)
+#: Maximum size of a piece of a stream, in bytes.
+_CHUNK = 1 << 16
+#: Maximum length of an error text that is no problem document.
+_MAX_TEXT = 1000
 
 
 class ApiError(PyTritonError):
     """The server refused a call, or the function failed.
 
     Args:
-        status: HTTP status; 0: the server sent no response
+        status: HTTP status
         problem: the problem details of the response (RFC 9457), with "title", "detail" and "errors"
     """
 
@@ -42,10 +64,10 @@ class ApiError(PyTritonError):
             f"{one.get('pointer', '')}: {one.get('detail', '')}"
             for one in problem.get("errors", ())
         ]
-        text = ": ".join(said) or "no response"
+        text = ": ".join(said)
         if problem.get("request_id"):
             text += f" [request id: {problem['request_id']}]"
-        super().__init__(f"{status} {text}" if status else text)
+        super().__init__(f"{status} {text}".rstrip())
 
     def __reduce__(self) -> tuple[type[ApiError], tuple[int, dict[str, Any]]]:
         return type(self), (self.status, self.problem)
@@ -55,10 +77,16 @@ class ApiClient:
     """Client of one typed function. Can be used from several threads.
 
     Args:
-        url: the server, such as ``http://127.0.0.1:8000``
-        name: the model's name, or its route if that begins with a slash
-        timeout_s: time limit of a call, in seconds; None: no limit
+        url: the server, such as ``"localhost"``, ``"host:8000"`` or ``"https://host/path"``
+        name: the model's name; or its route, with its slash, if that is another
+        timeout_s: time limit in seconds for connecting, and for the server to send (more of) the response; None: none
         headers: further headers of each request
+        access_token: sent with every call; required if the server restricts inference
+        tls: certificates for https; None uses the system's trust store
+
+    Raises:
+        PyTritonClientInvalidUrlError: the URL cannot be parsed
+        PyTritonClientValueError: another argument is invalid
 
     Example:
         >>> predict = ApiClient("http://127.0.0.1:8000", "predict")    # doctest: +SKIP
@@ -73,56 +101,68 @@ class ApiClient:
         *,
         timeout_s: float | None = 60.0,
         headers: Mapping[str, str] | None = None,
+        access_token: str | None = None,
+        tls: TlsOptions | None = None,
     ) -> None:
         import urllib3
 
-        self._server, self._url = _addresses(url, name)
-        self._headers = dict(headers or {})
+        self._address = _Address.of(url, name)
+        self._headers = {**(headers or {}), **access_headers(access_token)}
         self._pool = urllib3.PoolManager(
-            maxsize=32, timeout=urllib3.Timeout(timeout_s), retries=urllib3.Retry(0, connect=2)
+            maxsize=_CONNECTIONS,
+            timeout=urllib3.Timeout(connect=timeout_s, read=timeout_s),
+            # Nothing has been sent when a connection fails. Anything else may have reached the function.
+            retries=urllib3.Retry(
+                None,
+                connect=len(_RETRY_DELAYS_S),
+                read=0,
+                redirect=0,
+                status=0,
+                other=0,
+                backoff_factor=0.1,
+            ),
+            ssl_context=self._address.context(tls),
         )
 
-    def __call__(self, **arguments: Any) -> Any:
+    def __call__(self, body: Any = None, /, **arguments: Any) -> Any:
         """Call the function.
 
         Args:
-            arguments: values that JSON can hold, numpy arrays, dataclasses; bytes and open files are uploaded
+            body: instead of arguments, the whole body: the object that a function with one parameter takes, or bytes
+            arguments: values that JSON can hold, numpy arrays, dataclasses, pydantic models; bytes and open files, or
+                lists of them, are uploaded
 
         Returns:
-            what the function returns: JSON's types, or bytes
+            what the function returns: JSON's types, or bytes; the list of its items if it streams
 
         Raises:
-            ApiError: the server or the function refused it
-            OSError: no connection
+            ApiError: the server or the function refused the call, or the function failed
+            ConnectionError: no connection, or it broke
+            TimeoutError: no response in time
             TypeError: an argument cannot be sent
         """
-        response = self._post(arguments)
-        try:
+        with self._post(body, arguments) as response:
             return _result(response.headers.get("Content-Type", ""), response.data)
-        finally:
-            response.release_conn()
 
-    def stream(self, **arguments: Any) -> Iterator[Any]:
-        """Call a generator function, and yield its items as they arrive. Close the iterator to cancel it.
+    def stream(self, body: Any = None, /, **arguments: Any) -> Generator[Any, None, None]:
+        """Call a generator function, and yield its items as they arrive. Close the iterator to cancel the call.
 
-        Raises:
-            ApiError: the server or the function refused it, or failed while it was streaming
+        The call begins with the first item. Arguments and exceptions are those of `__call__`; ApiError is also raised if
+        the function fails after it has yielded items.
         """
-        response = self._post(arguments)
         events = _Events()
-        try:
-            for chunk in response.stream(1 << 16):
+        with self._post(body, arguments) as response:
+            for chunk in response.stream(_CHUNK):
                 yield from events.feed(chunk)
-        finally:
-            response.close()
+        events.finish()
 
-    def operation(self) -> dict[str, Any]:
-        """Return the description of the function from the server's OpenAPI document; raises ApiError if there is none."""
-        response = self._pool.request("GET", f"{self._server}/openapi.json", headers=self._headers)
-        return _operation(response.status, response.data, self._url.removeprefix(self._server))
+    def openapi(self) -> dict[str, Any]:
+        """Return the server's OpenAPI document; raises as `__call__`."""
+        with self._request("GET", self._address.openapi, None, {}) as response:
+            return dict(json.loads(response.data))
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections that are not in use."""
         self._pool.clear()
 
     def __enter__(self) -> ApiClient:
@@ -136,35 +176,47 @@ class ApiClient:
     ) -> None:
         self.close()
 
-    def _post(self, arguments: Mapping[str, Any]) -> urllib3.BaseHTTPResponse:
+    def _post(
+        self, body: Any, arguments: Mapping[str, Any]
+    ) -> AbstractContextManager[urllib3.BaseHTTPResponse]:
+        data, content_type = _encode_body(body, arguments)
+        return self._request("POST", self._address.route, data, {"Content-Type": content_type})
+
+    @contextmanager
+    def _request(
+        self, method: str, url: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> Iterator[urllib3.BaseHTTPResponse]:
         import urllib3
 
-        files, values = _split(arguments)
-        headers = {**self._headers}
-        if files:
-            fields: Any = {
-                **{name: (None, text, kind) for name, (text, kind) in values.items()},
-                **files,
-            }
-            body, headers["Content-Type"] = urllib3.encode_multipart_formdata(fields)
-        else:
-            body, headers["Content-Type"] = _encode(arguments), _JSON
+        response = None
         try:
             response = self._pool.request(
-                "POST", self._url, body=body, headers=headers, preload_content=False
+                method,
+                url,
+                body=data,
+                headers={**self._headers, **headers},
+                preload_content=False,
+                redirect=False,
             )
-        except urllib3.exceptions.HTTPError as error:
-            raise ConnectionError(f"{self._url}: {error}") from error
-        if response.status >= 400:
-            try:
+            if response.status != 200:
                 raise _refusal(response.status, response.data)
-            finally:
-                response.release_conn()
-        return response
+            yield response
+            response.release_conn()  # if it has been read to its end
+        except urllib3.exceptions.HTTPError as error:
+            cause = getattr(error, "reason", None) or error
+            if isinstance(cause, urllib3.exceptions.TimeoutError) and not isinstance(
+                cause,
+                urllib3.exceptions.NewConnectionError,  # is one for historical reasons
+            ):
+                raise TimeoutError(f"{url}: no response in time") from error
+            raise ConnectionError(f"{url}: {cause}") from error
+        finally:
+            if response is not None:
+                response.close()
 
 
 class AsyncApiClient:
-    """Client of one typed function for asyncio; see `ApiClient`.
+    """Client of one typed function for asyncio. Arguments and exceptions are those of `ApiClient`.
 
     Example:
         >>> async with AsyncApiClient("http://127.0.0.1:8000", "predict") as predict:    # doctest: +SKIP
@@ -178,24 +230,33 @@ class AsyncApiClient:
         *,
         timeout_s: float | None = 60.0,
         headers: Mapping[str, str] | None = None,
+        access_token: str | None = None,
+        tls: TlsOptions | None = None,
     ) -> None:
-        self._server, self._url = _addresses(url, name)
-        self._headers = dict(headers or {})
+        self._address = _Address.of(url, name)
+        self._headers = {**(headers or {}), **access_headers(access_token)}
         self._timeout_s = timeout_s
+        self._ssl_context = self._address.context(tls)
         self._session: aiohttp.ClientSession | None = None
 
-    async def __call__(self, **arguments: Any) -> Any:
-        """Call the function; as `ApiClient`."""
-        async with self._post(arguments) as response:
+    async def __call__(self, body: Any = None, /, **arguments: Any) -> Any:
+        """Call the function; as `ApiClient`. Cancelling the task cancels the call."""
+        async with self._post(body, arguments) as response:
             return _result(response.headers.get("Content-Type", ""), await response.read())
 
-    async def stream(self, **arguments: Any) -> AsyncIterator[Any]:
+    async def stream(self, body: Any = None, /, **arguments: Any) -> AsyncGenerator[Any, None]:
         """Call a generator function, and yield its items as they arrive; as `ApiClient.stream`."""
         events = _Events()
-        async with self._post(arguments) as response:
+        async with self._post(body, arguments) as response:
             async for chunk in response.content.iter_any():
                 for item in events.feed(chunk):
                     yield item
+        events.finish()
+
+    async def openapi(self) -> dict[str, Any]:
+        """Return the server's OpenAPI document; raises as `__call__`."""
+        async with self._request("GET", self._address.openapi, None, {}) as response:
+            return dict(json.loads(await response.read()))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -214,32 +275,46 @@ class AsyncApiClient:
     ) -> None:
         await self.close()
 
+    def _post(
+        self, body: Any, arguments: Mapping[str, Any]
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        data, content_type = _encode_body(body, arguments)
+        return self._request("POST", self._address.route, data, {"Content-Type": content_type})
+
     @asynccontextmanager
-    async def _post(self, arguments: Mapping[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _request(
+        self, method: str, url: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        import aiohttp
+
+        try:
+            response = await self._connected(method, url, data=data, headers=headers)
+            async with response:
+                if response.status != 200:
+                    raise _refusal(response.status, await response.read())
+                yield response
+        except asyncio.TimeoutError as error:  # aiohttp's are of both kinds
+            raise TimeoutError(f"{url}: no response in time") from error
+        except aiohttp.ClientError as error:
+            raise ConnectionError(f"{url}: {error}") from error
+
+    async def _connected(self, method: str, url: str, **given: Any) -> aiohttp.ClientResponse:
+        """Send a request, and return the beginning of its response. Repeat it while no connection can be made."""
         import aiohttp
 
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=self._timeout_s)
-            self._session = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
-        files, values = _split(arguments)
-        if files:
-            form = aiohttp.FormData()
-            for name, (text, kind) in values.items():
-                form.add_field(name, text, content_type=kind)
-            for name, (filename, data, kind) in files.items():
-                form.add_field(name, data, filename=filename, content_type=kind)
-            given: dict[str, Any] = {"data": form}
-        else:
-            given = {"data": _encode(arguments), "headers": {"Content-Type": _JSON}}
-        try:
-            async with self._session.post(self._url, **given) as response:
-                if response.status >= 400:
-                    raise _refusal(response.status, await response.read())
-                yield response
-        except aiohttp.ClientConnectionError as error:
-            raise ConnectionError(f"{self._url}: {error}") from error
-        except asyncio.TimeoutError as error:
-            raise TimeoutError(f"{self._url}: no response within {self._timeout_s:g} s") from error
+            timeout = aiohttp.ClientTimeout(sock_connect=self._timeout_s, sock_read=self._timeout_s)
+            secure = True if self._ssl_context is None else self._ssl_context
+            self._session = aiohttp.ClientSession(
+                timeout=timeout,
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0, ssl=secure),
+            )
+        for delay_s in _RETRY_DELAYS_S:
+            with suppress(aiohttp.ClientConnectorError):
+                return await self._session.request(method, url, allow_redirects=False, **given)
+            await asyncio.sleep(delay_s)
+        return await self._session.request(method, url, allow_redirects=False, **given)
 
 
 class _Events:
@@ -252,73 +327,106 @@ class _Events:
         """Yield the items of the events that are complete now; raises ApiError for an error event."""
         *events, self._rest = (self._rest + chunk).split(b"\n\n")
         for event in events:
-            kind, data = b"", b""
+            kind, data = b"", []
             for line in event.split(b"\n"):
                 field, _, value = line.partition(b": ")
                 if field == b"event":
                     kind = value
                 elif field == b"data":
-                    data = value
+                    data.append(value)
             if kind == b"error":
-                problem = json.loads(data)
+                problem = json.loads(b"\n".join(data))
                 raise ApiError(int(problem.get("status", 500)), problem)
             if data:
-                yield msgspec.json.decode(data)
+                yield msgspec.json.decode(b"\n".join(data))
+
+    def finish(self) -> None:
+        """Raise ConnectionError if an event is incomplete."""
+        if self._rest.strip():
+            raise ConnectionError("the stream ended within an event")
 
 
-def parse_arguments(words: Iterable[str], operation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments in NAME=VALUE words of a command line.
+class _Address(NamedTuple):
+    """The URLs of a server.
 
     Args:
-        words: NAME=TEXT, NAME=JSON or NAME=@FILE
-        operation: the function's description; decides which values are text
-
-    Raises:
-        ValueError: a word is malformed, or a file cannot be read
+        route: of the function
+        openapi: of the server's OpenAPI document
+        is_secure: whether they begin with https
     """
-    content = operation.get("requestBody", {}).get("content", {})
-    properties = content.get(_JSON, {}).get("schema", {}).get("properties", {})
-    found: dict[str, Any] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise ValueError(f"{word!r} is not NAME=VALUE")
-        if value.startswith("@"):
-            found[name] = open(value[1:], "rb")  # noqa: SIM115  sent, and closed with the process
-        elif properties.get(name, {}).get("type") == "string":
-            found[name] = value
-        else:
-            try:
-                found[name] = json.loads(value)
-            except ValueError:
-                found[name] = value
-    return found
+
+    route: str
+    openapi: str
+    is_secure: bool
+
+    @classmethod
+    def of(cls, url: str, name: str) -> _Address:
+        server = TritonUrl.from_url(url)
+        if server.is_grpc:
+            raise PyTritonClientInvalidUrlError(
+                f"Invalid url {url!r}: typed functions are called over HTTP. Use host, host:port, http://… or https://…"
+            )
+        base = server.with_scheme.rstrip("/")
+        route = quote(name if name.startswith("/") else f"/{name}", safe="/-._~%")
+        return cls(f"{base}{route}", f"{base}/openapi.json", server.is_secure)
+
+    def context(self, tls: TlsOptions | None) -> ssl.SSLContext | None:
+        """Return the context of its connections; None for the library's default."""
+        if tls is None or not self.is_secure:
+            return None
+        context: ssl.SSLContext = tls.context()
+        return context
 
 
-def _addresses(url: str, name: str) -> tuple[str, str]:
-    server = url.rstrip("/") if "//" in url else f"http://{url.rstrip('/')}"
-    return server, server + (name if name.startswith("/") else f"/{name}")
+def _encode_body(body: Any, arguments: Mapping[str, Any]) -> tuple[bytes, str]:
+    """Return a request's body and its media type: a form if there are files."""
+    if body is not None:
+        if arguments:
+            raise TypeError("pass either the whole body or arguments by name")
+        if _is_file(body):
+            return _read(body), "application/octet-stream"
+        return _encode(body), _JSON
+    if not any(map(_has_files, arguments.values())):
+        return _encode(arguments), _JSON
+    from urllib3 import encode_multipart_formdata
+    from urllib3.fields import RequestField
 
-
-def _split(
-    arguments: Mapping[str, Any],
-) -> tuple[dict[str, tuple[str, bytes, str]], dict[str, tuple[str, str]]]:
-    """Return the files among arguments (name, content, type), and the other arguments as fields of a form, if any is."""
-    files = {}
+    fields = []
     for name, value in arguments.items():
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            files[name] = (name, bytes(value), "application/octet-stream")
-        elif isinstance(value, io.IOBase):
-            filename = os.path.basename(str(getattr(value, "name", name)))
-            files[name] = (filename, value.read(), "application/octet-stream")
-    if not files:
-        return {}, {}
-    values = {}
-    for name, value in arguments.items():
-        if name not in files:
-            text = value if isinstance(value, str) else _encode(value).decode()
-            values[name] = (text, "text/plain" if isinstance(value, str) else _JSON)
-    return files, values
+        for one in value if isinstance(value, (list, tuple)) and _has_files(value) else [value]:
+            if _is_file(one):
+                filename = os.path.basename(str(getattr(one, "name", name)))
+                fields.append(
+                    _field(RequestField, name, _read(one), "application/octet-stream", filename)
+                )
+            elif isinstance(one, str):
+                fields.append(_field(RequestField, name, one.encode(), "text/plain; charset=utf-8"))
+            else:
+                fields.append(_field(RequestField, name, _encode(one), _JSON))
+    return encode_multipart_formdata(fields)
+
+
+def _field(
+    kind: type[RequestField], name: str, data: bytes, content_type: str, filename: str | None = None
+) -> RequestField:
+    field = kind(name, data, filename)
+    field.make_multipart(content_type=content_type)
+    return field
+
+
+def _is_file(value: Any) -> bool:
+    return isinstance(value, (bytes, bytearray, memoryview, io.IOBase))
+
+
+def _has_files(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(map(_is_file, value))
+    return _is_file(value)
+
+
+def _read(file: Any) -> bytes:
+    data = file.read() if isinstance(file, io.IOBase) else bytes(file)
+    return data.encode() if isinstance(data, str) else data
 
 
 def _encode(value: Any) -> bytes:
@@ -332,13 +440,16 @@ def _encode_custom(value: Any) -> Any:
         return value.item()
     if hasattr(value, "model_dump"):  # pydantic.BaseModel
         return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__!r} cannot be sent")
+    raise TypeError(f"an argument of type {type(value).__name__} cannot be sent")
 
 
 def _result(content_type: str, data: bytes) -> Any:
-    kind = content_type.partition(";")[0]
+    kind = content_type.partition(";")[0].strip().lower()
     if kind == _EVENTS:
-        return [*_Events().feed(data)]
+        events = _Events()
+        items = [*events.feed(data)]
+        events.finish()
+        return items
     return msgspec.json.decode(data) if kind == _JSON else data
 
 
@@ -346,15 +457,5 @@ def _refusal(status: int, data: bytes) -> ApiError:
     try:
         problem = json.loads(data)
     except ValueError:
-        problem = {"detail": data[:1000].decode(errors="replace")}
+        problem = {"detail": data[:_MAX_TEXT].decode(errors="replace")}
     return ApiError(status, problem if isinstance(problem, dict) else {"detail": str(problem)})
-
-
-def _operation(status: int, data: bytes, path: str) -> dict[str, Any]:
-    if status != 200:
-        raise ApiError(status, {"detail": "this server has no typed functions"})
-    paths = json.loads(data)["paths"]
-    if path not in paths:
-        known = ", ".join(sorted(paths)) or "none"
-        raise ApiError(404, {"detail": f"there is no route {path}; there are: {known}"})
-    return dict(paths[path]["post"])

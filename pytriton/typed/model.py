@@ -90,6 +90,8 @@ def make_model(targets: Sequence[Any], config: ModelConfig | None, *, factory: b
         raise PyTritonValidationError(
             "The functions of one model must all have the same parameters and result."
         )
+    for one in (*(parameter.type for parameter in signature.parameters), signature.result):
+        _resolve_fields(one, set())
     made = factory or any(inspect.isclass(target) for target in targets)
     wrapped = [Made(one, signature) if made else served(one, signature) for one in targets]
     return TypedModel(
@@ -100,6 +102,36 @@ def make_model(targets: Sequence[Any], config: ModelConfig | None, *, factory: b
 def model_of(signature: Signature) -> TypedModel:
     """Return the tensors and the configuration of a function that only workers can make."""
     return TypedModel([], _INPUTS, _OUTPUTS, _configuration(signature, None), True, signature)
+
+
+def _resolve_fields(annotation: Any, seen: set[type]) -> None:
+    """Replace the annotations that are text in the classes of a type, such as those of a dataclass.
+
+    A class of a script is pickled without the imports of the script, so the worker could not resolve them.
+    """
+    for one in typing.get_args(annotation):
+        _resolve_fields(one, seen)
+    if (
+        not isinstance(annotation, type)
+        or annotation in seen
+        or hasattr(annotation, "model_fields")
+    ):
+        return
+    seen.add(annotation)
+    for base in annotation.__mro__:
+        fields = vars(base).get("__annotations__", {})
+        if not any(isinstance(one, (str, typing.ForwardRef)) for one in fields.values()):
+            hints = fields
+        else:
+            try:
+                hints = typing.get_type_hints(base, include_extras=True)
+            except (
+                Exception
+            ):  # a name that only type checkers import: the worker will say so if it needs it
+                continue
+            base.__annotations__ = {name: hints[name] for name in fields}
+        for name in fields:
+            _resolve_fields(hints[name], seen)
 
 
 def _made_by(factory: Any) -> Any:

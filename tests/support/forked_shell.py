@@ -57,7 +57,7 @@ class ForkedShell:
         self._running: set[subprocess.Popen[bytes]] = set()
         command = str(_BIN / "pytriton-daemon")
         # A daemon runs as users have it.
-        runs_on = 'sys.argv[1:2] not in (["start"], ["restart"])'
+        runs_on = 'sys.argv[1:2] not in (["start"], ["restart"], ["serve"])'
         self._write(command, runs_on, f"[{command!r}, *sys.argv[1:]]")
         self._write(str(_BIN / "python"), '"".join(sys.argv[1:2]).endswith(".py")', "sys.argv[1:]")
         threading.Thread(target=self._accept, daemon=True).start()

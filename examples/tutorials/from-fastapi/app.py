@@ -1,29 +1,25 @@
-"""The web service, with the same address and answers as before. The model runs in the daemon."""
+"""A web service in front of the model: it keeps its other routes, and its one process is enough for many clients."""
 
 from contextlib import asynccontextmanager
 
-import numpy as np
 from fastapi import FastAPI, HTTPException
 
-from pytriton.client import AsyncioModelClient
-from pytriton.client.exceptions import PyTritonClientError
+from pytriton.client import ApiError, AsyncApiClient
 
 
 @asynccontextmanager
 async def lifespan(app):
-    async with AsyncioModelClient("127.0.0.1:8000", "scores") as app.state.model:
+    async with AsyncApiClient("127.0.0.1:8000", "predict") as app.state.predict:
         yield
 
 
 app = FastAPI(lifespan=lifespan)
 
 
-@app.post("/predict")
-async def predict(values: list[float]) -> dict[str, float]:
-    if len(values) != 4:
-        raise HTTPException(422, f"a request has 4 values, not {len(values)}")
+@app.get("/verdict")
+async def verdict(of: str) -> str:
     try:
-        answer = await app.state.model.infer_sample(np.array(values, np.float32))
-    except PyTritonClientError as error:
-        raise HTTPException(503, str(error)) from error
-    return {"score": round(float(answer["score"].item()), 4)}
+        answer = await app.state.predict(values=[float(one) for one in of.split()])
+    except ApiError as error:
+        raise HTTPException(error.status, error.problem.get("detail")) from error
+    return "yes" if answer["score"] > 0 else "no"

@@ -1,12 +1,12 @@
-"""`pytriton-daemon serve app.py:predict`: a function as a web API, until Ctrl-C; `call`: one request to it."""
+"""`pytriton-daemon serve app.py:predict`: a function as a web API, until Ctrl-C."""
 
 from __future__ import annotations
 
-import contextlib
+import os
+import signal
 import sys
-import threading
-from collections.abc import Iterator
-from pathlib import Path
+import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -18,12 +18,14 @@ from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 
 if TYPE_CHECKING:
-    from pytriton.triton.server import DaemonProcess
+    from pytriton._register.packing import Packer
 
-#: Time to collect changes of files that one save makes, in milliseconds.
-_DEBOUNCE_MS = 50
-#: Grace period of a temporary daemon, in seconds.
-_GRACE_S = 5.0
+#: Interval between looks at the files, in seconds, and between those at files that are being written.
+_POLL_S, _SETTLE_S = 0.1, 0.03
+#: Timeout of a look at the daemon without files to watch, in seconds; its exit ends it.
+_IDLE_S = 60.0
+#: Maximum silence of a daemon that is not registering.
+_ANSWER_S = 30.0
 
 
 @command
@@ -32,8 +34,9 @@ def serve(
         str,
         typer.Argument(
             metavar="FILE.py:FUNCTION|TOOL:MODEL",
-            help="The function to serve; MODULE:FUNCTION works as well. Or another tool's model: mlflow:PATH, "
-            "hf:TASK=PATH, sentence-transformers:PATH, torchserve:FILE.mar, litserve:FILE.py:API.",
+            help="The function to serve, in a file or as MODULE:FUNCTION. FILE.py is enough if it has only one. Or another "
+            "tool's model: mlflow:PATH, hf:TASK=PATH, sentence-transformers:PATH, torchserve:FILE.mar, "
+            "litserve:FILE.py:API.",
         ),
     ],
     name: Annotated[
@@ -60,9 +63,13 @@ def serve(
         bool, typer.Option("--factory", help="Call the target in each worker to get the function.")
     ] = False,
     host: Annotated[
-        str, typer.Option(help="Address to listen on, if no daemon is running.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="HTTP port, if no daemon is running.")] = 8000,
+        Optional[str],
+        typer.Option(help="Address of a temporary daemon. Default: 127.0.0.1."),
+    ] = None,
+    port: Annotated[
+        Optional[int],
+        typer.Option(help="HTTP port of a temporary daemon; 0 takes a free one. Default: 8000."),
+    ] = None,
     reload: Annotated[
         Optional[bool],
         typer.Option(
@@ -75,241 +82,188 @@ def serve(
     """Serve a typed function, or another tool's model, as a web API until Ctrl-C. Starts a temporary daemon if none is running."""
     from pytriton._cli import daemon_connection
     from pytriton._cli.register_target import wanted_instances
+    from pytriton._register.packing import Packer
+    from pytriton.foreground import daemon_at
     from pytriton.formats.table import tool_of
 
     if requirement and tool_of(target) is None:
         raise typer.BadParameter("--requirement needs another tool's model, such as mlflow:PATH")
-    options: dict[str, Any] = {
+    options = {
         "model_name": name,
         "route": route,
         "instances": None if instances is None else wanted_instances(instances),
         "factory": factory or None,
         "python": python,
         "requirements": requirement or None,
-        "access_log": True,
-        "replace": True,
     }
-    given = {key: value for key, value in options.items() if value is not None}
     watches = sys.stdout.isatty() if reload is None else reload
-    with _daemon(daemon_connection.runtime_dir(runtime_dir), host, port) as rundir:
-        ServedTarget(target, rundir, given).run(watches=watches)
-
-
-@contextlib.contextmanager
-def _daemon(rundir: RuntimeDir, host: str, port: int) -> Iterator[RuntimeDir]:
-    """Yield the running daemon's directory, or that of a temporary daemon, which is stopped at the end.
-
-    Raises:
-        CliError: the daemon does not start
-    """
-    if rundir.running_pid() is not None:
-        yield rundir
-        return
-    from pytriton.triton.config import TritonConfig
-    from pytriton.triton.security import TritonSecurityConfig
-    from pytriton.triton.server import DaemonProcess, new_runtime_dir
-    from pytriton.triton.settings import daemon_settings
-
-    config = TritonConfig(http_address=host, http_port=port, grpc_port=0, metrics_port=0)
+    rundir = daemon_connection.runtime_dir(runtime_dir)
+    daemon_connection.running_pid(rundir)  # reports a directory of another user
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with errors_of_clients():
-        settings = daemon_settings(config, TritonSecurityConfig(), new_runtime_dir())
-        settings["grace_period_s"] = _GRACE_S
-        process = DaemonProcess(settings, _exited, quiet=True)
-        process.start()
-        try:
-            process.wait_ready()
-            yield RuntimeDir(process.runtime_dir)
-        finally:
-            process.stop()
+        packer = Packer(None if tool_of(target) is not None else python)
+    try:
+        with errors_of_clients():
+            packer.prepare()  # it imports while the daemon starts
+            with daemon_at(rundir, host, port) as found:
+                _ServedTarget(target, options, found, packer).run(watches=watches)
+    except KeyboardInterrupt:
+        say("pytriton-daemon: stopped")
+    finally:
+        packer.close()
 
 
-def _exited(_: DaemonProcess, reason: str) -> None:
-    say(f"pytriton-daemon: the daemon exited: {reason}")
-
-
-class ServedTarget:
-    """A function that is registered by a process of its own each time, so that changed modules are imported afresh.
+class _ServedTarget:
+    """A callable of a module that is imported afresh for each registration.
 
     Args:
         target: FILE.py:FUNCTION or MODULE:FUNCTION
-        rundir: the daemon
         options: keyword arguments of `DaemonClient.register`
+        rundir: the daemon
+        packer: imports it
     """
 
-    def __init__(self, target: str, rundir: RuntimeDir, options: dict[str, Any]) -> None:
+    def __init__(
+        self, target: str, options: dict[str, Any], rundir: RuntimeDir, packer: Packer
+    ) -> None:
+        from pytriton.daemon import connect
+        from pytriton.foreground import Console
+
         self._target = target
         self._rundir = rundir
-        self._options = options
-        self._served: dict[str, Any] = {}
-        self._ended = threading.Event()
+        self._packer = packer
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self._options.update(access_log=True, ephemeral=True)
+        self._client = connect(rundir.path, timeout_s=_ANSWER_S)
+        self._console = Console(rundir, typer.echo)
+        self._name = ""
+        self._files = _Files([os.path.dirname(os.path.abspath(target.partition(":")[0]))])
 
     def run(self, *, watches: bool) -> None:
-        """Register the function, and serve it until interrupted.
+        """Serve the callable until interrupted; with `watches`, replace it when its files change.
 
         Raises:
             CliError: it cannot be registered
+            PyTritonError: the daemon refused it, or has exited
         """
-        self._register()
-        say(f"{self._served['name']} is served at {self._served['route_url']}")
-        say(f"Try it in a browser: {self._served['docs_url']}")
-        say("Press Ctrl-C to stop")
-        try:
-            self._print_in_background()
-            if watches:
-                self._replace_on_changes()
-            else:
-                self._ended.wait()
-        except KeyboardInterrupt:
-            say("")
-        finally:
-            self._ended.set()
-            self._unregister()
+        from pytriton.exceptions import ModelExistsError
+        from pytriton.foreground import announce, unregister, wait
 
-    def _register(self) -> None:
-        from pytriton._register import environments, target
-        from pytriton._register.environment import find_interpreter, own_interpreter
-        from pytriton.formats.table import tool_of
-
-        options = {**self._options}
-        python, packages = own_interpreter(), None
-        with errors_of_clients():
-            if "python" in options and tool_of(self._target) is None:
-                python = find_interpreter(options.pop("python"))
-                packages = environments.worker_packages(python, lambda text: say(f"  {text}"))
-            request = target.RegisterRequest(self._target, str(self._rundir.path), options)
-            for answer in target.register_elsewhere(python, packages, request):
-                if "name" in answer:
-                    self._served = answer
-
-    def _replace_on_changes(self) -> None:
-        from watchfiles import PythonFilter, watch
-
-        files = {Path(one) for one in self._served["files"]}
-        folders = {one.parent for one in files}
-        changes = watch(
-            *folders,
-            watch_filter=PythonFilter(),
-            debounce=_DEBOUNCE_MS,
-            step=_DEBOUNCE_MS,
-            stop_event=self._ended,
-            recursive=False,
-            raise_interrupt=True,
-        )
-        for changed in changes:
-            names = sorted({Path(path).name for _, path in changed if Path(path) in files})
-            if not names:
-                continue
+        if watches:
+            # Bytecode knows the time of its source in seconds only, and would outlive a second save within one.
+            self._options["env"] = {"PYTHONDONTWRITEBYTECODE": "1"}
+        with self._console:
             try:
-                self._register()
-            except CliError as error:
-                say(f"{', '.join(names)} changed, but the model was not replaced: {error}")
-                continue
-            files |= {Path(one) for one in self._served["files"]}
-            say(f"{', '.join(names)} changed: replaced {self._served['name']}")
+                try:
+                    self._register(replace=False)
+                except ModelExistsError as error:
+                    raise CliError(
+                        ExitCode.REGISTRATION_FAILED,
+                        f"the running daemon already serves a model named {error.model_name!r}: choose another name with "
+                        f"--name, or unregister it first: pytriton-daemon unregister {error.model_name}",
+                    ) from None
+                announce(self._client.model_info(self._name), say)
+                while True:
+                    if watches:
+                        self._packer.prepare()
+                        self._replace_if_changed()
+                    wait(self._rundir, _POLL_S if watches else _IDLE_S)
+            finally:
+                if self._name:
+                    unregister(self._client, self._name)
 
-    def _print_in_background(self) -> None:
-        name = self._served["name"]
-        for path, show in (
-            (self._rundir.access_log_file(name), _print_request),
-            (self._rundir.log_file(name), _print_record),
-        ):
-            threading.Thread(target=_follow, args=(path, show), daemon=True).start()
-
-    def _unregister(self) -> None:
-        from pytriton._cli import daemon_connection
+    def _register(self, *, replace: bool) -> None:
         from pytriton._protocol import messages
+        from pytriton._register.packing import PackRequest, Refused
+        from pytriton.foreground import unregister
 
-        if self._rundir.running_pid() is not None:
-            with contextlib.suppress(CliError):  # another process has unregistered it
-                daemon_connection.ask(self._rundir, messages.Unregister(self._served["name"]))
+        packed = self._packer.pack(PackRequest(self._target, {**self._options, "replace": replace}))
+        self._files.add(packed.folders)
+        if isinstance(packed, Refused):
+            raise CliError(ExitCode.USAGE, packed.error)
+        message = messages.decode(packed.message)
+        assert isinstance(message, messages.Register)  # what `Packed` holds
+        name = message.spec.name
+        if name != self._name:
+            web = message.spec.web
+            self._console.follow(name, web.path if web is not None else "")
+        self._client.register_prepared(message, packed.payloads)
+        former, self._name = self._name, name
+        if former not in ("", name):
+            unregister(self._client, former)
 
+    def _replace_if_changed(self) -> None:
+        from pytriton.exceptions import PyTritonError
 
-def _follow(path: Path, show: Any) -> None:
-    from pytriton._host.log_files import follow
-
-    for line in follow(path, 0):
-        show(line)
-
-
-def _print_request(line: str) -> None:
-    import msgspec
-
-    from pytriton._protocol import messages
-
-    try:
-        entry = msgspec.json.decode(line, type=messages.RequestEntry)
-    except msgspec.DecodeError:
-        typer.echo(visible(line))
-        return
-    error = f"  {entry.error}" if entry.error else ""
-    typer.echo(visible(f"{entry.status:<8} {entry.compute_ns / 1e6:8.1f} ms  {entry.id}{error}"))
-
-
-def _print_record(line: str) -> None:
-    from pytriton._cli.logs import pretty
-
-    typer.echo(pretty(line, colors=sys.stdout.isatty()))
-
-
-@command
-def call(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model, or its route.")],
-    arguments: Annotated[
-        Optional[list[str]],
-        typer.Argument(
-            metavar="NAME=VALUE",
-            help="Arguments of the function: text, numbers or JSON. NAME=@FILE sends a file.",
-        ),
-    ] = None,
-    url: Annotated[
-        Optional[str],
-        typer.Option(help="Server, such as http://host:8000. Default: the running daemon."),
-    ] = None,
-    output: Annotated[
-        Optional[Path], typer.Option("--output", "-o", help="Write the response to a file.")
-    ] = None,
-    runtime_dir: RuntimeDirFlag = None,
-) -> None:
-    """Call a typed function, and print what it returns."""
-    from pytriton.client.api_client import ApiClient, ApiError, parse_arguments
-
-    if url is None:
-        from pytriton._cli import daemon_connection
-
-        status = daemon_connection.ask_status(daemon_connection.runtime_dir(runtime_dir))
-        url = status.server.http_url
-    try:
-        with ApiClient(url, model) as client:
-            operation = client.operation()
-            given = parse_arguments(arguments or (), operation)
-            streams = "text/event-stream" in operation["responses"]["200"]["content"]
-            result = client.stream(**given) if streams else client(**given)
-            _print_result(result, output, streams=streams)
-    except (OSError, ValueError) as error:
-        raise CliError(ExitCode.USAGE, str(error)) from None
-    except ApiError as error:
-        raise CliError(ExitCode.ERROR, str(error)) from None
-
-
-def _print_result(result: Any, output: Path | None, *, streams: bool) -> None:
-    import json
-
-    if streams:
-        for item in result:
-            typer.echo(item if isinstance(item, str) else json.dumps(item, ensure_ascii=False))
-    elif isinstance(result, bytes):
-        if output is None and sys.stdout.isatty():
-            raise CliError(
-                ExitCode.USAGE,
-                f"the response is {len(result)} binary bytes: write it with --output FILE",
-            )
-        if output is None:
-            sys.stdout.buffer.write(result)
+        changed = self._files.changed()
+        if not changed:
+            return
+        began = time.monotonic()
+        names = ", ".join(changed[:3]) + (" …" if len(changed) > 3 else "")
+        try:
+            self._register(replace=True)
+        except (CliError, PyTritonError) as error:
+            self._files.include_folders = True
+            say(visible(str(error), keep="\n"))
+            say(f"{names} changed, but cannot be served: the previous version keeps serving")
         else:
-            output.write_bytes(result)
-    else:
-        text = json.dumps(result, indent=2, ensure_ascii=False)
-        if output is None:
-            typer.echo(text)
-        else:
-            output.write_text(text + "\n", encoding="utf-8")
+            self._files.include_folders = False
+            say(f"{names} changed: replaced {self._name} within {time.monotonic() - began:.1f} s")
+
+
+class _Files:
+    """The Python files in some folders, which are polled: this works on every file system and for every editor.
+
+    Attributes:
+        include_folders: whether a change within a subfolder counts: a module that is missing may appear there
+    """
+
+    def __init__(self, folders: Iterable[str]) -> None:
+        self.include_folders = False
+        self._seen: dict[str, dict[str, Any]] = {}
+        self.add(folders)
+
+    def add(self, folders: Iterable[str]) -> None:
+        """Watch more folders, as they are now."""
+        for folder in folders:
+            if folder not in self._seen:
+                self._seen[folder] = _entries(folder)
+
+    def changed(self) -> list[str]:
+        """Return the names of the files that have changed since the last call, once nothing changes any more."""
+        names: set[str] = set()
+        while True:
+            found = self._changed()
+            if not found:
+                return sorted(names)
+            names |= found
+            time.sleep(_SETTLE_S)
+
+    def _changed(self) -> set[str]:
+        names = set()
+        for folder, seen in self._seen.items():
+            now = _entries(folder)
+            for name in seen.keys() | now.keys():
+                if seen.get(name) != now.get(name) and (
+                    self.include_folders or not name.endswith("/")
+                ):
+                    names.add(name)
+            self._seen[folder] = now
+        return names
+
+
+def _entries(folder: str) -> dict[str, Any]:
+    """Return what identifies the content of each Python file and each subfolder."""
+    found: dict[str, Any] = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                is_file = entry.name.endswith(".py")
+                if not is_file and (entry.name.startswith((".", "__")) or not entry.is_dir()):
+                    continue
+                about = entry.stat()
+                name = entry.name if is_file else f"{entry.name}/"
+                found[name] = (about.st_mtime_ns, about.st_size, about.st_ino)
+    except OSError:  # the folder, or a file in it, is being replaced
+        pass
+    return found

@@ -503,7 +503,7 @@ class RequestEntry(msgspec.Struct, frozen=True):
         compute_ns: duration of its call, including reading inputs and writing outputs; for a stream, until its end.
         batch_requests, batch_rows: totals of that call.
         bytes_out: size of the outputs; None: not counted.
-        error: the name of the exception type that caused the failure, if any, without its text.
+        error: the name of the exception type that caused the failure, if any, without its text; `HTTPError` with its status.
     """
 
     time: float

@@ -21,6 +21,7 @@ PAGES = {
             "pytriton.daemon.connect",
             "pytriton.daemon.DaemonClient",
             "pytriton.served_model.Model",
+            "pytriton.foreground.serve",
             "pytriton.declaration.declare",
             "pytriton.limits.Limits",
             "pytriton.autoscale.Autoscale",

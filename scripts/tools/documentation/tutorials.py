@@ -2,7 +2,7 @@
 
 A code block with a title shows a file of the folder: `scripts/docs --write` copies the files into the pages. A "console"
 block contains commands and their output; "…" matches any text. A comment before a block gives the reason why the test
-does not run it.
+does not run it, or says that its command keeps running in a terminal of its own.
 """
 
 from __future__ import annotations
@@ -19,18 +19,27 @@ EXAMPLES = Path("examples/tutorials")
 _OTHER_PAGES = {"five-minutes": Path("docs/start/five-minutes.md")}
 #: A block that shows a file: its language, its name, its text.
 _FILE = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', re.M | re.S)
-_CONSOLE = re.compile(r"^(<!-- not run: [^>]+-->\n)?```console\n(.*?)^```$", re.M | re.S)
+_CONSOLE = re.compile(
+    r"^(<!-- (?:not run: [^>]+|in a terminal of its own) -->\n)?```console\n(.*?)^```$", re.M | re.S
+)
 
 
 class Command(NamedTuple):
-    """A command of a page, and its expected output."""
+    """A command of a page, and its expected output.
+
+    Attributes:
+        text: the command
+        shown: its output
+        stays: the command keeps running after this output
+    """
 
     text: str
     shown: str
+    stays: bool = False
 
     def prints(self, output: str) -> bool:
         """Return whether the output matches the page, except for "…" and trailing spaces."""
-        pattern = re.escape(_plain(self.shown)).replace("…", ".*")
+        pattern = re.escape(_plain(self.shown)).replace("…", ".*") + (".*" if self.stays else "")
         return re.fullmatch(pattern, _plain(output), re.S) is not None
 
 
@@ -42,9 +51,10 @@ def pages(root: Path) -> list[Path]:
 
 def commands(text: str) -> Iterator[Command]:
     """Yield the commands of a page that a test can run, from top to bottom."""
-    for skipped, block in _CONSOLE.findall(text):
-        if not skipped:
-            yield from _commands_of(block)
+    for comment, block in _CONSOLE.findall(text):
+        if "not run" not in comment:
+            for command in _commands_of(block):
+                yield command._replace(stays=bool(comment))
 
 
 def _commands_of(block: str) -> Iterator[Command]:

@@ -181,13 +181,6 @@ DEPENDENCIES = (
         "environments for `requirements=` and for the Python proxy; works where venv lacks ensurepip",
         "venv: missing in Debian's Python",
     ),
-    Dependency(
-        "watchfiles",
-        "watchfiles",
-        "`pytriton-daemon serve`",
-        "replaces the model when its files change",
-        "inotify(7) through ctypes: rename, new folders and debouncing are easy to get wrong",
-    ),
 )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from documentation import tutorials
-from support.real_daemon import RunningDaemon
+from support.real_daemon import FRONT, RunningDaemon
 
 from pytriton.model_config import ModelConfig, Tensor
 
@@ -136,9 +136,11 @@ def served(
 def test_all_commands_are_found() -> None:
     """This test knows these; whoever writes another one, says here what it answers."""
     assert list(COMMANDS) == [
+        "README.md: /predict",
         "README.md: /v2/models/linear/infer",
         "docs/how-to/pytriton.md: /v2/models/linear/infer",
         "docs/how-to/registering.md: /v2/models/count/generate_stream",
+        "docs/how-to/web-api.md: /predict",
         "docs/operations/security.md: /v2/models/linear/stats",
     ]
 
@@ -150,6 +152,23 @@ def test_inference(served: RunningDaemon) -> None:
     assert first.send(served) == first.shown.rstrip("\n")
     second = COMMANDS["docs/how-to/pytriton.md: /v2/models/linear/infer"]
     assert second.send(served) == first.shown.rstrip("\n")
+
+
+@pytest.mark.skipif(FRONT == "triton", reason="NVIDIA's frontend has no routes")
+def test_a_typed_function(served: RunningDaemon, tmp_path: Path) -> None:
+    """The function of the text, in the file that it names."""
+    (tmp_path / "app.py").write_text(_python(README, "def predict("))
+    command = ["pytriton-daemon", "register", "app.py:predict"]
+    done = subprocess.run(
+        command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert _python(ROOT / "docs/how-to/web-api.md", "def predict(text: str") == _python(
+        README, "def predict("
+    )
+    for document in ("README.md", "docs/how-to/web-api.md"):
+        one = COMMANDS[f"{document}: /predict"]
+        assert one.send(served) == one.shown.rstrip("\n")
 
 
 def test_the_script_is_a_module_for_the_shell(served: RunningDaemon, tmp_path: Path) -> None:

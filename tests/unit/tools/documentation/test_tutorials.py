@@ -30,12 +30,15 @@ def test_commands_are_found_with_what_they_print() -> None:
         "```console\n$ one \\\n    two\nprinted\nmore\n$ say 'a\nb'\n```\n"
         "<!-- not run: it needs a cluster -->\n```console\n$ never\n```\n"
         "```console\n$ three\n```\n"
+        "<!-- in a terminal of its own -->\n```console\n$ four\nready\n```\n"
     )
     assert list(tutorials.commands(text)) == [
-        ("one \\\n    two", "printed\nmore\n"),
-        ("say 'a\nb'", ""),
-        ("three", ""),
+        tutorials.Command("one \\\n    two", "printed\nmore\n"),
+        tutorials.Command("say 'a\nb'", ""),
+        tutorials.Command("three", ""),
+        tutorials.Command("four", "ready\n", stays=True),
     ]
+    assert tutorials.Command("four", "ready\n", stays=True).prints("ready\nmore")
 
 
 @pytest.mark.parametrize(

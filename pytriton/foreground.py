@@ -1,0 +1,288 @@
+"""Serves one function in the foreground: a temporary daemon if none is running, and the output of its worker.
+
+`pytriton.serve` registers a function of this process; `pytriton-daemon serve` one of a file that may change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import msgspec
+
+from pytriton._host.log_files import follow
+from pytriton._protocol import linux, messages
+from pytriton._protocol.files.rundir import RuntimeDir, clients_runtime_dir
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonDaemonError, PyTritonError
+from pytriton.run_options import RegisterOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from pytriton._register.message import Target
+    from pytriton.daemon_client import DaemonClient
+    from pytriton.run_options import StrPath
+    from pytriton.triton.server import DaemonProcess
+
+__all__ = ["Console", "announce", "daemon_at", "serve", "unregister", "wait"]
+
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
+#: Grace period of a temporary daemon, in seconds.
+_GRACE_S = 5.0
+#: Timeout of the check whether a frontend has routes, in seconds.
+_PROBE_S = 10.0
+_NOT_FOUND = 404
+#: HTTP status of a request by its outcome, where that says all.
+_STATUS = {"ok": "200", "callable": "500", "result": "500"}
+
+
+def serve(
+    infer_fn: Target,
+    model_name: str | None = None,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    runtime_dir: StrPath | None = None,
+    **options: Unpack[RegisterOptions],
+) -> None:
+    """Serve a function as a web API until Ctrl-C, and print a line for each request and what its worker prints.
+
+    Registers it with the running daemon, or with a temporary one, which is stopped at the end. For a function in a file
+    that you are editing, `pytriton-daemon serve app.py:predict` also replaces the model whenever you save.
+
+    Args:
+        infer_fn: a function with type hints, or another callable that `register` accepts
+        model_name: default: the callable's own name
+        host: address on which a temporary daemon listens (127.0.0.1)
+        port: its HTTP port (8000); 0 takes a free one
+        runtime_dir: that of the daemon; default: as for `connect`
+        options: as for `DaemonClient.register`, such as `route` and `instances`
+
+    Raises:
+        PyTritonError: the daemon did not start or has exited, or the function was not registered
+
+    Example:
+        >>> def predict(text: str, top_k: int = 3) -> list[str]:
+        ...     return text.split()[:top_k]
+        >>> pytriton.serve(predict)                                            # doctest: +SKIP
+    """
+    from pytriton.daemon import connect
+
+    folder = clients_runtime_dir() if runtime_dir is None else Path(runtime_dir).absolute()
+    options = {**options, "access_log": True, "ephemeral": True}
+    model = None
+    with contextlib.suppress(KeyboardInterrupt), daemon_at(RuntimeDir(folder), host, port) as found:
+        client = connect(found.path, timeout_s=30.0)
+        with Console(found) as console:
+            try:
+                model = client.register(infer_fn, model_name, progress=False, **options)
+                console.follow(model.name, model.info().route)
+                announce(model.info(), _say)
+                while True:
+                    wait(found, 60.0)
+            finally:
+                if model is not None:
+                    unregister(client, model.name)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def daemon_at(
+    rundir: RuntimeDir, host: str | None = None, port: int | None = None
+) -> Iterator[RuntimeDir]:
+    """Yield the directory of the daemon that runs there, or of a temporary daemon, which is stopped at the end.
+
+    Raises:
+        DaemonStartError: the temporary daemon did not start
+        PyTritonBadParameterError: a daemon runs, and listens elsewhere
+    """
+    if rundir.running_pid() is not None:
+        if host is not None or port is not None:
+            raise PyTritonBadParameterError(
+                f"A daemon is running (runtime directory {rundir.path}) and already listens: leave out host and port, "
+                "which are those of a temporary daemon, or stop it: pytriton-daemon stop"
+            )
+        yield rundir
+        return
+    from pytriton.triton.config import TritonConfig
+    from pytriton.triton.security import TritonSecurityConfig
+    from pytriton.triton.server import DaemonProcess, new_runtime_dir
+    from pytriton.triton.settings import daemon_settings
+
+    config = TritonConfig(
+        http_address=DEFAULT_HOST if host is None else host,
+        http_port=DEFAULT_PORT if port is None else port,
+        allow_grpc=False,
+        allow_metrics=False,
+    )
+    settings = daemon_settings(config, TritonSecurityConfig(), new_runtime_dir())
+    settings["grace_period_s"] = _GRACE_S
+    process = DaemonProcess(settings, _ignore_exit, quiet=True)
+    process.start()
+    try:
+        process.wait_ready()
+        yield RuntimeDir(process.runtime_dir)
+    finally:
+        process.stop()
+
+
+def _ignore_exit(process: DaemonProcess, reason: str) -> None:
+    """Do nothing: `wait` notices the exit."""
+
+
+def wait(rundir: RuntimeDir, seconds: float) -> None:
+    """Wait, as long as the daemon runs.
+
+    Raises:
+        PyTritonDaemonError: it does not run any more
+    """
+    pid = rundir.running_pid()
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            exited = linux.pidfd_open(pid)
+            try:
+                if not select.select([exited], [], [], seconds)[0]:
+                    return
+            finally:
+                os.close(exited)
+    raise PyTritonDaemonError("The daemon has exited, and with it this model")
+
+
+def announce(info: messages.ModelInfo, say: Callable[[str], None]) -> None:
+    """Say where a model is served.
+
+    Raises:
+        PyTritonDaemonError: the daemon does not serve routes
+    """
+    server = info.url.partition("/v2/")[0]
+    if info.route:
+        if not _has_routes(server):
+            raise PyTritonDaemonError(
+                f"{server} is NVIDIA's frontend, which serves only Triton's protocols. Set frontend to native, the default; "
+                "without a C compiler, install a wheel of pytriton-daemon: pytriton-daemon doctor"
+            )
+        say(f"{info.name} is served at {server}{info.route}")
+        say(f"Try it in a browser: {server}/docs")
+    else:
+        say(f"{info.name} is served at {info.url}")
+    say("Press Ctrl-C to stop")
+
+
+def _has_routes(server: str) -> bool:
+    """Return False if a server certainly has no routes."""
+    from urllib.error import HTTPError
+    from urllib.request import ProxyHandler, build_opener
+
+    try:
+        with build_opener(ProxyHandler({})).open(f"{server}/openapi.json", timeout=_PROBE_S):
+            return True
+    except HTTPError as error:
+        with error:
+            return error.code != _NOT_FOUND
+    except OSError:  # e.g. a certificate that only clients of the daemon trust
+        return True
+
+
+def unregister(client: DaemonClient, name: str) -> None:
+    """Unregister a model, unless it or its daemon is gone."""
+    with contextlib.suppress(PyTritonError):
+        client.unregister(name)
+
+
+class Console:
+    """Prints what a model's worker prints, its tracebacks, and a line for each request.
+
+    Args:
+        rundir: the daemon
+        write: prints a text; control characters have been escaped
+    """
+
+    def __init__(self, rundir: RuntimeDir, write: Callable[[str], None] | None = None) -> None:
+        self._rundir = rundir
+        self._write = write or _print
+        self._closed = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def follow(self, name: str, route: str) -> None:
+        """Print what a model logs from now on, and what it has logged since its registration began."""
+        for path, text_of in (
+            (self._rundir.log_file(name), output_of),
+            (self._rundir.access_log_file(name), lambda line: request_line(line, route or name)),
+        ):
+            thread = threading.Thread(target=self._run, args=(path, text_of), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self) -> None:
+        """Stop printing."""
+        self._closed.set()
+        for thread in self._threads:
+            thread.join(1.0)
+
+    def __enter__(self) -> Console:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, path: Path, text_of: Callable[[str], Optional[str]]) -> None:
+        with contextlib.suppress(OSError):  # nobody reads the output any more
+            for line in follow(path, sys.maxsize, self._closed):
+                text = text_of(line)
+                if text is not None:
+                    self._write(text)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def request_line(line: str, route: str) -> str | None:
+    """Return a line of the access log for people: time, status, duration, route, and what failed."""
+    try:
+        entry = msgspec.json.decode(line, type=messages.RequestEntry)
+    except msgspec.DecodeError:
+        return None
+    kind, _, code = entry.error.partition(" ")
+    status = code or _STATUS.get(entry.status, entry.status)
+    when = time.strftime("%H:%M:%S", time.localtime(entry.time))
+    text = f"{when}  {status}  {entry.compute_ns / 1e6:7.1f} ms  {route}"
+    return text if entry.status == "ok" or code else f"{text}  {kind}  [request id: {entry.id}]"
+
+
+def output_of(line: str) -> str | None:
+    """Return what a record of a model's log says to its author, None if nothing: output, tracebacks, and warnings."""
+    try:
+        record: dict[str, Any] = json.loads(line)
+        event = str(record["event"])
+    except (ValueError, KeyError, TypeError):
+        return _visible(line)
+    if record.get("exception"):
+        return _visible(str(record["exception"]))
+    if record.get("source") == "worker":
+        return _visible(event)
+    if record.get("level") in ("warning", "error", "critical"):
+        why = record.get("reason")
+        return _visible(f"{event}: {why}" if why else event)
+    return None
+
+
+def _visible(text: str) -> str:
+    """Return a text with control characters, which could control the terminal, escaped."""
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in text
+    )

@@ -1,0 +1,233 @@
+"""`ApiClient`, `AsyncApiClient` and `pytriton-daemon call` with typed functions of a real daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+import pytest
+from support.real_daemon import FRONT, RunningDaemon, eventually
+
+from pytriton import HTTPError, MediaType, UploadFile
+from pytriton._protocol.exit_codes import ExitCode
+from pytriton.client import ApiClient, ApiError, AsyncApiClient
+
+pytestmark = pytest.mark.skipif(FRONT == "triton", reason="NVIDIA's frontend has no routes")
+
+
+@dataclass
+class Customer:
+    age: int
+    city: str = "None"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def models(daemon: RunningDaemon) -> None:
+    def echo(
+        text: str,
+        number: int = 1,
+        ratio: float = 0.5,
+        flag: bool = False,
+        tags: list[str] = [],  # noqa: B006
+        style: Literal["plain", "bold"] = "plain",
+        either: Union[int, str] = 0,
+    ) -> list[Any]:
+        if text == "missing":
+            raise HTTPError(404, "no such text")
+        return [text, number, ratio, flag, tags, style, either]
+
+    def customer(customer: Customer) -> str:
+        return f"{customer.age} {customer.city}"
+
+    def upload(image: UploadFile, more: list[UploadFile] = [], note: str = "") -> str:  # noqa: B006
+        return f"{image.filename} {len(image.data)} {[len(one.data) for one in more]} {note}"
+
+    def reverse(data: bytes) -> bytes:
+        return data[::-1]
+
+    def picture(size: int) -> Annotated[bytes, MediaType("image/png")]:
+        return b"\x89PNG" * size
+
+    def count(until: int, pause_s: float = 0.0) -> Iterator[int]:
+        for number in range(until):
+            if number == 7:
+                raise HTTPError(409, "unlucky")
+            yield number
+            time.sleep(pause_s)
+
+    for function in (customer, upload, reverse, picture, count):
+        daemon.client.register(function)
+    daemon.client.register(echo, route="/text/echo")
+
+
+def url(daemon: RunningDaemon) -> str:
+    return f"http://{daemon.http}"
+
+
+# ── clients ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_call_returns_what_the_function_returns(daemon: RunningDaemon) -> None:
+    with ApiClient(url(daemon), "/text/echo") as echo:
+        assert echo(text="é", tags=["a"], flag=True) == ["é", 1, 0.5, True, ["a"], "plain", 0]
+        with pytest.raises(ApiError) as refused:
+            echo(text="missing")
+        assert (refused.value.status, refused.value.problem["detail"]) == (404, "no such text")
+        with pytest.raises(ApiError, match="#/number"):
+            echo(text="x", number="y")
+    with ApiClient(url(daemon), "customer") as customer:
+        assert customer(age=3) == customer(Customer(3)) == "3 None"
+    with ApiClient(url(daemon), "reverse") as reverse:
+        assert reverse(b"\x00\x01") == reverse(data=b"\x00\x01") == b"\x01\x00"
+    with ApiClient(url(daemon), "absent") as absent, pytest.raises(ApiError) as refused:
+        absent()
+    assert refused.value.status == 404
+
+
+def test_files_are_uploaded(daemon: RunningDaemon, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"x" * 1000)
+    with ApiClient(url(daemon), "upload") as upload, open(tmp_path / "a.bin", "rb") as file:
+        assert upload(image=file, more=[b"1", b"22"], note="1") == "a.bin 1000 [1, 2] 1"
+
+
+def test_a_stream_arrives_item_by_item_and_can_be_cancelled(daemon: RunningDaemon) -> None:
+    def busy() -> bool:
+        info = daemon.client.model_info("count")
+        return any(one.state == "busy" for one in info.instances)
+
+    with ApiClient(url(daemon), "count") as count:
+        assert [*count.stream(until=3)] == [0, 1, 2]
+        began = time.monotonic()
+        items = count.stream(until=5, pause_s=2.0)
+        assert next(items) == 0
+        assert time.monotonic() - began < 2.0
+        items.close()
+        eventually(lambda: [*count.stream(until=1)] == [0], "it serves again")
+        with pytest.raises(ApiError) as failed:
+            [*count.stream(until=9)]
+        assert failed.value.status == 409
+
+    async def stream() -> list[Any]:
+        async with AsyncApiClient(url(daemon), "count") as count:
+            found = [one async for one in count.stream(until=3)]
+            task = asyncio.ensure_future(count(until=5, pause_s=2.0))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return found
+
+    assert asyncio.run(stream()) == [0, 1, 2]
+    assert not busy()
+
+
+def test_many_threads_and_tasks(daemon: RunningDaemon) -> None:
+    with ApiClient(url(daemon), "reverse") as reverse:
+        results: list[bytes] = []
+        threads = [
+            threading.Thread(target=lambda: results.extend(reverse(b"ab") for _ in range(20)))
+            for _ in range(8)
+        ]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    assert results == [b"ba"] * 160
+
+    async def call() -> list[Any]:
+        async with AsyncApiClient(url(daemon), "/text/echo") as echo:
+            return await asyncio.gather(*(echo(text=str(number)) for number in range(50)))
+
+    assert [one[0] for one in asyncio.run(call())] == [str(number) for number in range(50)]
+
+
+# ── call ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def call(
+    daemon: RunningDaemon, *words: str, given: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytriton._cli", "call", *words],
+        input=given,
+        capture_output=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": daemon.config.runtime_dir},
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["echo", "text=1"], ["1", 1, 0.5, False, [], "plain", 0]),
+        (["/text/echo", "text=true", "flag=true"], ["true", 1, 0.5, True, [], "plain", 0]),
+        (["echo", "text=@@a", "tags=a", "tags=b"], ["@a", 1, 0.5, False, ["a", "b"], "plain", 0]),
+        (["echo", "text==", 'tags=["1"]'], ["=", 1, 0.5, False, ["1"], "plain", 0]),
+        (["echo", "text=", "either=7", "ratio=2"], ["", 1, 2.0, False, [], "plain", 7]),
+        (
+            ["echo", "text=x", "either=seven", "style=bold"],
+            ["x", 1, 0.5, False, [], "bold", "seven"],
+        ),
+        (["customer", "age=3", "city=null"], "3 null"),
+        (["count", "until=3"], None),
+    ],
+)
+def test_call_types_arguments_by_the_schema(
+    daemon: RunningDaemon, words: list[str], expected: Any
+) -> None:
+    done = call(daemon, *words)
+    assert (done.returncode, done.stderr) == (0, b"")
+    if expected is None:
+        assert done.stdout == b"0\n1\n2\n"
+    else:
+        assert json.loads(done.stdout) == expected
+
+
+def test_call_sends_and_writes_files(daemon: RunningDaemon, tmp_path: Path) -> None:
+    file = tmp_path / "cat.jpg"
+    file.write_bytes(b"x" * 10)
+    done = call(daemon, "upload", f"image=@{file}", f"more=@{file}", "note=7")
+    assert json.loads(done.stdout) == "cat.jpg 10 [10] 7"
+    (tmp_path / "text.txt").write_text("from a file")
+    assert b'"from a file"' in call(daemon, "echo", f"text=@{tmp_path}/text.txt").stdout
+    assert call(daemon, "customer", "-", given=b'{"age": 4}').stdout == b'"4 None"\n'
+    assert call(daemon, "reverse", "-", given=b"ab").stdout == b"ba"
+    assert call(daemon, "reverse", f"@{tmp_path}/text.txt").stdout == b"elif a morf"
+    assert call(daemon, "picture", "size=2", "-o", str(tmp_path / "a.png")).stdout == b""
+    assert (tmp_path / "a.png").read_bytes() == b"\x89PNG" * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["echo", "text=x", "number=y"], ExitCode.USAGE, "number: 'y' is not a whole number"),
+        (["echo", "text=x", "flag=1"], ExitCode.USAGE, "flag: '1' is not true or false"),
+        (["echo", "number=1"], ExitCode.USAGE, "text"),
+        (["echo", "txt=x"], ExitCode.USAGE, "no parameter txt; there are: text, number"),
+        (["echo", "text=a", "text=b"], ExitCode.USAGE, "text is given more than once"),
+        (["echo", "text=missing"], ExitCode.USAGE, "404 no such text"),
+        (["echo", "text"], ExitCode.USAGE, "'text' is not NAME=VALUE"),
+        (["echo", "text=x", "style=thin"], ExitCode.USAGE, "style: "),
+        (["upload", "image=@/no/such"], ExitCode.USAGE, "image: /no/such: No such file"),
+        (["absent", "x=1"], ExitCode.USAGE, "no typed function 'absent'; it has: "),
+        (["count", "until=9"], ExitCode.USAGE, "409 unlucky"),
+        (["echo", "text=x", "--url", "127.0.0.1:1"], ExitCode.NO_DAEMON, "Is a daemon running?"),
+    ],
+)
+def test_call_explains_what_is_wrong(
+    daemon: RunningDaemon, words: list[str], code: ExitCode, said: str
+) -> None:
+    done = call(daemon, *words)
+    assert done.returncode == code
+    assert said in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
