@@ -40,7 +40,7 @@ _GRACE_S = 5.0
 #: Timeout of the check whether a frontend has routes, in seconds.
 _PROBE_S = 10.0
 _NOT_FOUND = 404
-#: HTTP status of a request by its outcome, where that says all.
+#: Outcome of a request -> HTTP status, for the outcomes that determine it.
 _STATUS = {"ok": "200", "callable": "500", "result": "500"}
 
 
@@ -53,17 +53,17 @@ def serve(
     runtime_dir: StrPath | None = None,
     **options: Unpack[RegisterOptions],
 ) -> None:
-    """Serve a function as a web API until Ctrl-C, and print a line for each request and what its worker prints.
+    """Serve a function as a web API until Ctrl-C. Print its worker's output, and a line for each request.
 
     Registers it with the running daemon, or with a temporary one, which is stopped at the end. For a function in a file
     that you are editing, `pytriton-daemon serve app.py:predict` also replaces the model whenever you save.
 
     Args:
         infer_fn: a function with type hints, or another callable that `register` accepts
-        model_name: default: the callable's own name
-        host: address on which a temporary daemon listens (127.0.0.1)
-        port: its HTTP port (8000); 0 takes a free one
-        runtime_dir: that of the daemon; default: as for `connect`
+        model_name: name of the model; default: the callable's own name
+        host: address on which a temporary daemon listens; default: 127.0.0.1
+        port: HTTP port of a temporary daemon; 0 chooses a free one; default: 8000
+        runtime_dir: runtime directory of the daemon; default: as for `connect`
         options: as for `DaemonClient.register`, such as `route` and `instances`
 
     Raises:
@@ -102,11 +102,11 @@ def _say(text: str) -> None:
 def daemon_at(
     rundir: RuntimeDir, host: str | None = None, port: int | None = None
 ) -> Iterator[RuntimeDir]:
-    """Yield the directory of the daemon that runs there, or of a temporary daemon, which is stopped at the end.
+    """Yield the runtime directory of a running daemon. If none is running, start a temporary one, and stop it at the end.
 
     Raises:
         DaemonStartError: the temporary daemon did not start
-        PyTritonBadParameterError: a daemon runs, and listens elsewhere
+        PyTritonBadParameterError: a daemon is running, so `host` and `port` cannot be chosen
     """
     if rundir.running_pid() is not None:
         if host is not None or port is not None:
@@ -143,10 +143,10 @@ def _ignore_exit(process: DaemonProcess, reason: str) -> None:
 
 
 def wait(rundir: RuntimeDir, seconds: float) -> None:
-    """Wait, as long as the daemon runs.
+    """Wait for `seconds`, or until the daemon exits.
 
     Raises:
-        PyTritonDaemonError: it does not run any more
+        PyTritonDaemonError: the daemon has exited
     """
     pid = rundir.running_pid()
     if pid is not None:
@@ -161,7 +161,7 @@ def wait(rundir: RuntimeDir, seconds: float) -> None:
 
 
 def announce(info: messages.ModelInfo, say: Callable[[str], None]) -> None:
-    """Say where a model is served.
+    """Print the URL at which a model is served.
 
     Raises:
         PyTritonDaemonError: the daemon does not serve routes
@@ -181,7 +181,7 @@ def announce(info: messages.ModelInfo, say: Callable[[str], None]) -> None:
 
 
 def _has_routes(server: str) -> bool:
-    """Return False if a server certainly has no routes."""
+    """Return False if a server has no routes, True if it has some or if that cannot be determined."""
     from urllib.error import HTTPError
     from urllib.request import ProxyHandler, build_opener
 
@@ -196,17 +196,17 @@ def _has_routes(server: str) -> bool:
 
 
 def unregister(client: DaemonClient, name: str) -> None:
-    """Unregister a model, unless it or its daemon is gone."""
+    """Unregister a model. Do nothing if it is no longer registered, or the daemon has exited."""
     with contextlib.suppress(PyTritonError):
         client.unregister(name)
 
 
 class Console:
-    """Prints what a model's worker prints, its tracebacks, and a line for each request.
+    """Prints a model's output and tracebacks, and a line for each request.
 
     Args:
-        rundir: the daemon
-        write: prints a text; control characters have been escaped
+        rundir: runtime directory of the daemon
+        write: prints a text, in which control characters have been escaped
     """
 
     def __init__(self, rundir: RuntimeDir, write: Callable[[str], None] | None = None) -> None:
@@ -216,7 +216,7 @@ class Console:
         self._threads: list[threading.Thread] = []
 
     def follow(self, name: str, route: str) -> None:
-        """Print what a model logs from now on, and what it has logged since its registration began."""
+        """Print a model's log, from the beginning of its registration."""
         for path, text_of in (
             (self._rundir.log_file(name), output_of),
             (self._rundir.access_log_file(name), lambda line: request_line(line, route or name)),
@@ -251,7 +251,7 @@ def _print(text: str) -> None:
 
 
 def request_line(line: str, route: str) -> str | None:
-    """Return a line of the access log for people: time, status, duration, route, and what failed."""
+    """Return a readable form of a line of the access log: time, status, duration, route, and the error."""
     try:
         entry = msgspec.json.decode(line, type=messages.RequestEntry)
     except msgspec.DecodeError:
@@ -264,7 +264,7 @@ def request_line(line: str, route: str) -> str | None:
 
 
 def output_of(line: str) -> str | None:
-    """Return what a record of a model's log says to its author, None if nothing: output, tracebacks, and warnings."""
+    """Return the part of a log record that the model's author needs: output, a traceback or a warning; else None."""
     try:
         record: dict[str, Any] = json.loads(line)
         event = str(record["event"])
@@ -281,7 +281,7 @@ def output_of(line: str) -> str | None:
 
 
 def _visible(text: str) -> str:
-    """Return a text with control characters, which could control the terminal, escaped."""
+    """Escape control characters in a text, since they could control the terminal."""
     return "".join(
         one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
         for one in text

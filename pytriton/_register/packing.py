@@ -1,6 +1,6 @@
-"""Imports and packs a callable in a process of its own, so that `serve` sees the newest version of all modules.
+"""Imports and packs a callable in a new process, so that `serve` gets the newest version of all modules.
 
-The registration itself is sent by the process that serves: it is the one whose exit ends the model::
+The serving process itself sends the registration, because the model ends when the process that registered it exits::
 
     serve ── PackRequest ──▶ new interpreter: import, check, pickle
           ◀── Packed or Refused ──
@@ -44,8 +44,8 @@ class Packed(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         message: a `messages.Register`
-        payloads: what is sent with it
-        folders: where the imported modules lie that are not installed
+        payloads: the payloads of the message
+        folders: folders of the imported modules that are not installed
     """
 
     message: bytes
@@ -61,9 +61,9 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Packer:
-    """Packs a callable any number of times, in a new process each.
+    """Packs a callable any number of times, each time in a new process.
 
-    Use it from the main thread: such a process ends with the thread that started it.
+    Use it from the main thread, because each process exits with the thread that started it.
 
     Args:
         python: the workers' interpreter or environment, which imports the callable; None for this process's
@@ -75,7 +75,7 @@ class Packer:
         self._process: Optional[subprocess.Popen[bytes]] = None
 
     def prepare(self) -> None:
-        """Start the next process, which imports our modules and waits."""
+        """Start the next process. It imports our modules, and waits for a request."""
         if self._process is None:
             self._process = _start(self._python, self._packages)
 
@@ -94,7 +94,7 @@ class Packer:
         return answer
 
     def close(self) -> None:
-        """End the process that waits, or that was interrupted."""
+        """End the process that is waiting, or was interrupted."""
         if self._process is not None:
             self._process.kill()
             with self._process:  # closes its pipes, and waits

@@ -1,4 +1,4 @@
-"""Clients of typed functions: keyword arguments in, Python values out."""
+"""Clients of typed functions. They take keyword arguments, and return Python values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CONNECTIONS = 32
 _RETRY_DELAYS_S = (0.0, 0.2)
 #: Maximum size of a piece of a stream, in bytes.
 _CHUNK = 1 << 16
-#: Maximum length of an error text that is no problem document.
+#: Maximum length of an error text that is not a problem document.
 _MAX_TEXT = 1000
 
 
@@ -78,9 +78,9 @@ class ApiClient:
 
     Args:
         url: the server, such as ``"localhost"``, ``"host:8000"`` or ``"https://host/path"``
-        name: the model's name; or its route, with its slash, if that is another
-        timeout_s: time limit in seconds for connecting, and for the server to send (more of) the response; None: none
-        headers: further headers of each request
+        name: the model's name, or its route, which begins with a slash
+        timeout_s: time limit for connecting, and for each wait for data of the response, in seconds; None for no limit
+        headers: additional headers for each request
         access_token: sent with every call; required if the server restricts inference
         tls: certificates for https; None uses the system's trust store
 
@@ -111,7 +111,7 @@ class ApiClient:
         self._pool = urllib3.PoolManager(
             maxsize=_CONNECTIONS,
             timeout=urllib3.Timeout(connect=timeout_s, read=timeout_s),
-            # Nothing has been sent when a connection fails. Anything else may have reached the function.
+            # If connecting fails, nothing has been sent. After any other error, the function may have been called.
             retries=urllib3.Retry(
                 None,
                 connect=len(_RETRY_DELAYS_S),
@@ -128,17 +128,17 @@ class ApiClient:
         """Call the function.
 
         Args:
-            body: instead of arguments, the whole body: the object that a function with one parameter takes, or bytes
-            arguments: values that JSON can hold, numpy arrays, dataclasses, pydantic models; bytes and open files, or
-                lists of them, are uploaded
+            body: the whole body, instead of arguments: the argument of a function with one parameter, or bytes
+            arguments: JSON values, numpy arrays, dataclasses, pydantic models; bytes and open files, or lists of them,
+                are uploaded
 
         Returns:
-            what the function returns: JSON's types, or bytes; the list of its items if it streams
+            the function's result: a decoded JSON value, or bytes; for a generator function, the list of its items
 
         Raises:
-            ApiError: the server or the function refused the call, or the function failed
-            ConnectionError: no connection, or it broke
-            TimeoutError: no response in time
+            ApiError: the server refused the call, or the function failed
+            ConnectionError: the server cannot be reached, or the connection broke
+            TimeoutError: the server did not respond in time
             TypeError: an argument cannot be sent
         """
         with self._post(body, arguments) as response:
@@ -147,8 +147,8 @@ class ApiClient:
     def stream(self, body: Any = None, /, **arguments: Any) -> Generator[Any, None, None]:
         """Call a generator function, and yield its items as they arrive. Close the iterator to cancel the call.
 
-        The call begins with the first item. Arguments and exceptions are those of `__call__`; ApiError is also raised if
-        the function fails after it has yielded items.
+        The request is sent when the first item is read. Arguments and exceptions are those of `__call__`; ApiError is also
+        raised if the function fails after it has yielded items.
         """
         events = _Events()
         with self._post(body, arguments) as response:
@@ -240,12 +240,12 @@ class AsyncApiClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __call__(self, body: Any = None, /, **arguments: Any) -> Any:
-        """Call the function; as `ApiClient`. Cancelling the task cancels the call."""
+        """Call the function. See `ApiClient`. Cancelling the task cancels the call."""
         async with self._post(body, arguments) as response:
             return _result(response.headers.get("Content-Type", ""), await response.read())
 
     async def stream(self, body: Any = None, /, **arguments: Any) -> AsyncGenerator[Any, None]:
-        """Call a generator function, and yield its items as they arrive; as `ApiClient.stream`."""
+        """Call a generator function, and yield its items as they arrive. See `ApiClient.stream`."""
         events = _Events()
         async with self._post(body, arguments) as response:
             async for chunk in response.content.iter_any():
@@ -299,7 +299,7 @@ class AsyncApiClient:
             raise ConnectionError(f"{url}: {error}") from error
 
     async def _connected(self, method: str, url: str, **given: Any) -> aiohttp.ClientResponse:
-        """Send a request, and return the beginning of its response. Repeat it while no connection can be made."""
+        """Send a request, and return its response once the headers have arrived. Retry if connecting fails."""
         import aiohttp
 
         if self._session is None:
@@ -318,13 +318,13 @@ class AsyncApiClient:
 
 
 class _Events:
-    """Parser of server-sent events, as the server sends them."""
+    """Parser of server-sent events, for the subset of the format that the server uses."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> Iterator[Any]:
-        """Yield the items of the events that are complete now; raises ApiError for an error event."""
+        """Yield the items of the events that a chunk completes; raises ApiError for an error event."""
         *events, self._rest = (self._rest + chunk).split(b"\n\n")
         for event in events:
             kind, data = b"", []
@@ -347,12 +347,12 @@ class _Events:
 
 
 class _Address(NamedTuple):
-    """The URLs of a server.
+    """The URLs of a typed function.
 
     Args:
-        route: of the function
-        openapi: of the server's OpenAPI document
-        is_secure: whether they begin with https
+        route: the function's own URL
+        openapi: the URL of the server's OpenAPI document
+        is_secure: whether the URLs begin with https
     """
 
     route: str
@@ -371,7 +371,7 @@ class _Address(NamedTuple):
         return cls(f"{base}{route}", f"{base}/openapi.json", server.is_secure)
 
     def context(self, tls: TlsOptions | None) -> ssl.SSLContext | None:
-        """Return the context of its connections; None for the library's default."""
+        """Return the SSL context for connections to the server; None for the library's default."""
         if tls is None or not self.is_secure:
             return None
         context: ssl.SSLContext = tls.context()

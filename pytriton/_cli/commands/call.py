@@ -1,4 +1,4 @@
-"""`pytriton-daemon call predict text=hello image=@cat.jpg`: one call of a typed function, from the shell."""
+"""The command `call`, which calls a typed function: `pytriton-daemon call predict text=hello image=@cat.jpg`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def call(
 
 
 def _running_server(rundir: RuntimeDir) -> tuple[str, str | None]:
-    """Return the URL of the running daemon and its access token, or else the default URL."""
+    """Return the URL and the access token of the running daemon; the default URL if none is running."""
     from pytriton._cli import daemon_connection
 
     if daemon_connection.running_pid(rundir) is None:
@@ -112,12 +112,12 @@ def _operation(
 def read_arguments(
     words: Sequence[str], operation: Mapping[str, Any], schemas: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the whole body, None if there is none, and the arguments in NAME=VALUE words.
+    """Parse the words of a command line. Return the whole body (None if it is not given), and the arguments by name.
 
     Args:
-        words: of the command line
+        words: the words, such as NAME=VALUE
         operation: the description of the function in the OpenAPI document
-        schemas: those that it refers to
+        schemas: the schemas that the description refers to
 
     Raises:
         ValueError: a word is malformed, names no parameter, or does not fit its type; or a file cannot be read
@@ -145,7 +145,7 @@ def read_arguments(
 
 
 class _Schema:
-    """A JSON schema, with what it refers to."""
+    """A JSON schema, with the schemas that it refers to."""
 
     def __init__(self, schema: Any, schemas: Mapping[str, Any]) -> None:
         self._schemas = schemas
@@ -224,7 +224,7 @@ def _value(name: str, texts: list[str], schema: _Schema) -> Any:
 
 
 def _is_item(text: str, kinds: set[str], schema: _Schema) -> bool:
-    """Return whether a single text is an item of a list, not the list in JSON."""
+    """Return whether a single text is an item of a list, rather than the whole list in JSON."""
     if text.startswith("@"):
         return schema.items().takes_files()
     return "string" not in kinds and not text.lstrip().startswith("[")
@@ -287,7 +287,7 @@ def _read(path: str, name: str) -> bytes:
 
 
 def _text_of(error: ApiError) -> str:
-    """Return an error with a line for each field that is wrong."""
+    """Return the text of an error, with a line for each invalid field."""
     problem = error.problem
     first = problem.get("detail") or problem.get("error") or problem.get("title") or ""
     lines = [f"{error.status} {first}"]

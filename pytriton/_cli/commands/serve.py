@@ -1,4 +1,4 @@
-"""`pytriton-daemon serve app.py:predict`: a function as a web API, until Ctrl-C."""
+"""The command `serve`, which serves a function as a web API until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pytriton._protocol.files.rundir import RuntimeDir
 if TYPE_CHECKING:
     from pytriton._register.packing import Packer
 
-#: Interval between looks at the files, in seconds, and between those at files that are being written.
+#: Interval between checks of the files, in seconds; the shorter one applies while they are changing.
 _POLL_S, _SETTLE_S = 0.1, 0.03
-#: Timeout of a look at the daemon without files to watch, in seconds; its exit ends it.
+#: Interval between checks of the daemon if no files are watched, in seconds. An exit of the daemon is noticed at once.
 _IDLE_S = 60.0
-#: Maximum silence of a daemon that is not registering.
+#: Maximum time without a message from the daemon, except during a registration.
 _ANSWER_S = 30.0
 
 
@@ -114,13 +114,13 @@ def serve(
 
 
 class _ServedTarget:
-    """A callable of a module that is imported afresh for each registration.
+    """The callable to serve. Its module is imported again for each registration.
 
     Args:
         target: FILE.py:FUNCTION or MODULE:FUNCTION
         options: keyword arguments of `DaemonClient.register`
-        rundir: the daemon
-        packer: imports it
+        rundir: runtime directory of the daemon
+        packer: imports the module
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class _ServedTarget:
         from pytriton.foreground import announce, unregister, wait
 
         if watches:
-            # Bytecode knows the time of its source in seconds only, and would outlive a second save within one.
+            # Bytecode records its source's time in whole seconds, so a second save within the same second would be missed.
             self._options["env"] = {"PYTHONDONTWRITEBYTECODE": "1"}
         with self._console:
             try:
@@ -212,10 +212,10 @@ class _ServedTarget:
 
 
 class _Files:
-    """The Python files in some folders, which are polled: this works on every file system and for every editor.
+    """Polls the Python files in some folders, which works on every file system and with every editor.
 
     Attributes:
-        include_folders: whether a change within a subfolder counts: a module that is missing may appear there
+        include_folders: whether changes in subfolders count, where a missing module may appear
     """
 
     def __init__(self, folders: Iterable[str]) -> None:
@@ -230,7 +230,7 @@ class _Files:
                 self._seen[folder] = _entries(folder)
 
     def changed(self) -> list[str]:
-        """Return the names of the files that have changed since the last call, once nothing changes any more."""
+        """Return the names of the files that have changed since the last call. Wait until they no longer change."""
         names: set[str] = set()
         while True:
             found = self._changed()
@@ -253,7 +253,7 @@ class _Files:
 
 
 def _entries(folder: str) -> dict[str, Any]:
-    """Return what identifies the content of each Python file and each subfolder."""
+    """Return the time, size and inode of each Python file and each subfolder."""
     found: dict[str, Any] = {}
     try:
         with os.scandir(folder) as entries:
