@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-import msgspec
 import numpy as np
 
 from pytriton._protocol.parameters import access_headers
@@ -338,7 +337,7 @@ class _Events:
                 problem = json.loads(b"\n".join(data))
                 raise ApiError(int(problem.get("status", 500)), problem)
             if data:
-                yield msgspec.json.decode(b"\n".join(data))
+                yield _decode(b"\n".join(data))
 
     def finish(self) -> None:
         """Raise ConnectionError if an event is incomplete."""
@@ -429,8 +428,19 @@ def _read(file: Any) -> bytes:
     return data.encode() if isinstance(data, str) else data
 
 
+# msgspec is imported here, since clients of tensors do without it.
+
+
 def _encode(value: Any) -> bytes:
+    import msgspec
+
     return msgspec.json.encode(value, enc_hook=_encode_custom)
+
+
+def _decode(data: bytes) -> Any:
+    import msgspec
+
+    return msgspec.json.decode(data)
 
 
 def _encode_custom(value: Any) -> Any:
@@ -450,7 +460,7 @@ def _result(content_type: str, data: bytes) -> Any:
         items = [*events.feed(data)]
         events.finish()
         return items
-    return msgspec.json.decode(data) if kind == _JSON else data
+    return _decode(data) if kind == _JSON else data
 
 
 def _refusal(status: int, data: bytes) -> ApiError:

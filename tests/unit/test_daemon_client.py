@@ -105,7 +105,7 @@ def test_the_error_says_that_a_silent_daemon_runs(fake: FakeDispatcher) -> None:
 
 def test_an_unexpected_answer_names_the_version_mismatch(fake: FakeDispatcher) -> None:
     fake.answers[messages.GetStatus] = lambda _: [messages.Done()]
-    with pytest.raises(PyTritonDaemonError, match=r"another version.*restart"):
+    with pytest.raises(PyTritonDaemonError, match=r"different version.*restart"):
         connect(fake.rundir.path)
 
 

@@ -297,7 +297,7 @@ def test_impossible_routes(daemon: RunningDaemon, route: str) -> None:
 def test_routes_outlive_the_server(daemon: RunningDaemon) -> None:
     daemon.server.kill()
     eventually(lambda: send_or_none(daemon) == 200, "the route is served again")
-    eventually(lambda: daemon.client.status().state == "ready", "the daemon is ready")
+    eventually(lambda: daemon.client.status().server.state == "ready", "tritonserver is ready")
     former = daemon.server.pid
     daemon_connection.replace_server(daemon.config.rundir)
     assert daemon.server.pid != former
