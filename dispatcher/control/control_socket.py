@@ -1,4 +1,4 @@
-"""The daemon's control socket: it admits and parses messages and calls their handler.
+"""The daemon's control socket: checks and parses each message, and calls its handler.
 
 Each message passes these checks::
 
@@ -80,7 +80,7 @@ Handler = Callable[
 
 @dataclass(frozen=True)
 class Peer:
-    """The sender of a message, with the means to answer it. The answer carries `request_id`."""
+    """The sender of a message, and how to answer it. Each answer carries `request_id`."""
 
     _socket: _GuardedSocket
     identity: bytes
@@ -105,7 +105,7 @@ class Peer:
 
 
 class Guard(Protocol):
-    """Access control of a socket: identifies the sender of a frame, or raises MessageRefused."""
+    """Access control for a socket: identifies the sender of a frame, or raises MessageRefused."""
 
     def admit(self, frame: zmq.Frame) -> Sender: ...
 
@@ -202,7 +202,7 @@ class ControlServer:
         return Peer(self._local, control.identity_of(name), control.UNSOLICITED, sender)
 
     def hold(self) -> None:
-        """Let requests that change something wait until `release` is called. Requests in progress continue."""
+        """Make requests that change something wait until `release` is called. Requests in progress continue."""
         self._open.clear()
 
     def release(self) -> None:
@@ -257,7 +257,9 @@ class ControlServer:
             self._listener.close()
 
     async def suspend(self) -> None:
-        """Send pending answers, then stop answering until `bind`. The socket still listens, and new clients wait."""
+        """Send pending answers, then stop answering until `bind` is called. The socket still listens, and new clients
+        wait.
+        """
         self._bound.clear()
         for task in self._receiving:
             task.cancel()
@@ -383,7 +385,7 @@ class ControlServer:
             await peer.reply(reply)
 
     async def _who(self, sender: Sender, message: messages.AnyMessage) -> str:
-        """Describe the sender for the audit. Return only its name if the message changes nothing."""
+        """Describe the sender for the audit log. If the message changes nothing, return only the sender's name."""
         if sender.uid is None or not isinstance(message, _AUDITED):
             return sender.name
         try:

@@ -1,4 +1,4 @@
-"""Access control of the control socket: identifies the sender of a frame, and admits or refuses it.
+"""Access control for the control socket: identifies the sender of each frame, and admits or refuses the sender.
 
 libzmq gets the peer of a unix socket from the kernel (SO_PEERCRED, unix(7)) and appends it to the message property
 "Peer-Address": `localhost:<uid>:<gid>:<pid>`. It cannot be forged, since the kernel provides it. The pid of a process
@@ -55,7 +55,7 @@ def message_property(frame: zmq.Frame, name: str) -> str | None:
 
 
 def message_sender(frame: zmq.Frame) -> str:
-    """Return a description of a frame's sender, even if it is not admitted."""
+    """Return a description of a frame's sender, even if the sender may not control the daemon."""
     key = message_property(frame, "User-Id")
     if key:
         return f"client {key}"
@@ -104,7 +104,7 @@ def _command_line(pid: int) -> list[str]:
 
 
 def _command(words: Sequence[str]) -> str:
-    """Return the program of a process and, for an interpreter or our command line, its script or subcommand.
+    """Return the program that a process runs; for an interpreter or our command line, also the script or subcommand.
 
     Omit further arguments, which may be secrets: the audit is posted to webhooks.
     """
@@ -123,7 +123,7 @@ def _command(words: Sequence[str]) -> str:
 
 
 class LocalGuard:
-    """Admits the daemon's own user and root; if a group is configured, everyone whom the file modes admit."""
+    """Admits the daemon's own user and root; if a group is configured, everyone who can connect to the socket."""
 
     def __init__(self, group: str | None) -> None:
         self._everybody = group is not None
@@ -152,7 +152,7 @@ class LocalGuard:
 
 
 class KeyAuthenticator:
-    """Callback of ZeroMQ's authenticator that decides which public keys may connect."""
+    """Callback for ZeroMQ's authenticator, which decides which public keys may connect."""
 
     def __init__(self, keys: KeyStore) -> None:
         self._keys = keys

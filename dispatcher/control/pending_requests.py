@@ -1,4 +1,4 @@
-"""Clients' requests in progress: their start, their maximum number, and their cancellation when a client exits."""
+"""Clients' requests in progress: starts them, limits their number, and cancels them when their client exits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _PendingRequest:
 
 @dataclass
 class PendingRequests:
-    """The requests in progress on one ROUTER socket, by identity of the connection and request id."""
+    """The requests in progress on one ROUTER socket, by connection identity and request id."""
 
     _by_peer: dict[bytes, dict[bytes, _PendingRequest]] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ class PendingRequests:
         task.add_done_callback(lambda _: self._forget(identity, request_id))
 
     def abandon(self, identity: bytes, request_id: bytes, why: str) -> None:
-        """Cancel a request whose client no longer waits for it, if it may be abandoned.
+        """Cancel a request because its client no longer waits for it. Ignore requests that may not be abandoned.
 
         A second call has no effect, because the request may be undoing its work.
         """
@@ -97,7 +97,7 @@ class PendingRequests:
 
 
 def when_exited(pid: int, then: Callable[[], None]) -> Callable[[], None]:
-    """Call `then` once a process has exited. Return a function that stops watching it."""
+    """Call `then` once a process has exited. Return a function that stops watching the process."""
     loop = asyncio.get_running_loop()
     try:
         ended = linux.pidfd_open(pid)
