@@ -1,4 +1,4 @@
-"""Checks of a registration before anything is started: name, payloads, response cache, devices."""
+"""Checks a registration before anything is started: its name, payloads, response cache and devices."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
 def check_cache(
     spec: messages.ModelSpec, config: DaemonConfig, *, frontend_is_native: bool
 ) -> None:
-    """Refuse a model that enables the response cache if the daemon has none. tritonserver would only log this.
+    """Refuse a model that enables the response cache if the daemon has no cache. tritonserver would only log this.
 
     NVIDIA's frontend serves the model without the cache, and a warning is logged.
 

@@ -122,7 +122,9 @@ class BackgroundChanges:
             task.cancel()
 
     def hold(self) -> None:
-        """Cancel all background changes. Until `release` is called, make none and resume no model; batches wait."""
+        """Cancel all background changes. Until `release` is called, start none and resume no model: batches for
+        suspended models wait.
+        """
         self._held = True
         for task in self._tasks.values():
             task.cancel()
@@ -130,7 +132,7 @@ class BackgroundChanges:
             registration.pool.hold()
 
     async def release(self) -> None:
-        """Allow changes again, and resume the models that batches wait for."""
+        """Allow changes again, and resume the suspended models for which batches are waiting."""
         self._held = False
         for registration in list(self._served.keys.values()):
             registration.pool.suspension.held = False

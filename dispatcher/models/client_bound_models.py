@@ -1,4 +1,4 @@
-"""Models that are unregistered when a process exits: client-bound models, and models in its threads."""
+"""Models that are unregistered when a process exits: client-bound models, and models that run in its threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The current declaration of a registration, its payloads, and the fields of `status` derived from it."""
+"""A registration's current declaration and payloads, and the fields of `status` that follow from the declaration."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class CurrentDeclaration:
 
     @property
     def _callables(self) -> int:
-        """The number of callables: one, or one for each instance. The payload of the check follows them."""
+        """The number of pickled callables: one, or one for each instance. The check's payload follows them."""
         return len(self._payloads) - self.spec.check
 
 
@@ -122,7 +122,7 @@ def info_of(
     registered_at: float,
     instances: Sequence[messages.InstanceInfo] = (),
 ) -> messages.ModelInfo:
-    """Return the status of a model as far as its specification determines it. Callers add the rest."""
+    """Return the part of a model's status that its specification determines. Callers add the rest."""
     return messages.ModelInfo(
         name=spec.name,
         version=spec.version,

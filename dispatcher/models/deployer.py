@@ -1,4 +1,4 @@
-"""Deployment of models: serving a new one, replacing one, and removing one.
+"""Deploys models: serves new ones, replaces them, and removes them.
 
 A change is all or nothing, and each name has at most one change at a time.
 
@@ -57,7 +57,7 @@ StillWanted = Callable[[], object]
 
 
 class Reservations:
-    """The names of models being registered, unregistered or scaled, each with the task that does this."""
+    """The names of models being registered, unregistered or scaled, each with the task that is making the change."""
 
     def __init__(self) -> None:
         self._busy: dict[str, asyncio.Task[object]] = {}
@@ -85,7 +85,7 @@ class Reservations:
 
     @contextmanager
     def reserve(self, name: str) -> Iterator[asyncio.Task[object]]:
-        """Reserve a name for the block, and yield the current task.
+        """Reserve a name until the end of the block, and yield the current task.
 
         Raises:
             RemoteFailure: the name is already reserved.
@@ -101,7 +101,7 @@ class Reservations:
 
     @contextmanager
     def rolling_back(self, name: str) -> Iterator[None]:
-        """Mark a reserved name as being rolled back during the block."""
+        """Until the end of the block, mark a reserved name as being rolled back."""
         self._rolled_back.add(name)
         try:
             yield
@@ -190,7 +190,7 @@ class ModelDeployer:
         )
 
     def is_deploying(self, name: str) -> bool:
-        """Return whether a model of this name is being deployed, or the one that it replaced is being stopped."""
+        """Return whether a model of this name is being deployed, or the model that it replaced is being stopped."""
         return self.reservations.holder(name) in self._registering
 
     async def cancel_all(self) -> None:
@@ -252,7 +252,7 @@ class ModelDeployer:
         return registration
 
     def deploy_suspended(self, entry: Entry) -> None:
-        """Serve a persisted model without a worker from tritonserver's next start on."""
+        """Register a persisted model without starting a worker. tritonserver loads the model when it next starts."""
         registration = self._new(entry, Persistence.ALREADY_PERSISTED, None, None)
         registration.begin_suspended(
             self._server,
@@ -269,7 +269,7 @@ class ModelDeployer:
         await self._undo(registration, None)
 
     async def undeploy(self, name: str, why: str, *, last: bool = False) -> None:
-        """Stop serving a model. With `last`, tritonserver stops next, and until then clients get 503 and the reason."""
+        """Stop serving a model. With `last`, tritonserver is about to stop; clients then get 503 and the reason."""
         registration = self._served.by_name(name)
         with self.reservations.reserve(name):
             registration.begin_stop()
@@ -320,7 +320,9 @@ class ModelDeployer:
         prepared: PendingChange | None,
         on_served: OnServed | None,
     ) -> None:
-        """Assign the name to the registration that tritonserver has loaded, even if its client has disconnected."""
+        """Assign the name to a registration that tritonserver has loaded, even if the registration's client has
+        disconnected.
+        """
         name = registration.spec.name
         if prepared is not None:
             finish(prepared)
@@ -481,7 +483,7 @@ def starts_suspended(spec: messages.ModelSpec, *, restored: bool) -> bool:
 
 
 def _identity(entry: Entry, persistence: Persistence) -> str:
-    """Return an id that distinguishes registrations of the same name, even across restarts of the daemon."""
+    """Return an id that tells registrations of the same name apart, even across restarts of the daemon."""
     if persistence is Persistence.EXTERNAL:  # its payloads are small: they only name the files
         return registration_digest(entry.spec, entry.payloads)
     return repr(entry.registered_at)
@@ -518,7 +520,7 @@ def emit_on_failure(
 def emit_on_register_failure(
     events: Events, request: messages.Register, served: Container[str]
 ) -> AbstractContextManager[None]:
-    """Emit an event if the block fails to register a model, or to replace one whose name is in `served`."""
+    """Emit an event if the block fails to register a model, or to replace a model whose name is in `served`."""
     name = request.spec.name
     kind = kinds.REPLACE_FAILED if request.replace and name in served else kinds.REGISTRATION_FAILED
     return emit_on_failure(events, kind, name)

@@ -56,7 +56,7 @@ class LeaseManager:
                 task.cancel()
 
     def renew(self, name: str, lease: str, share: float | None = None) -> None:
-        """Renew a lease. Balancers use the traffic share `share` from now on.
+        """Renew a lease. From now on, balancers use `share` as the model's share of the traffic.
 
         Raises:
             RemoteFailure: the lease does not exist, its model is not served yet, or the share is invalid.
@@ -100,7 +100,7 @@ class LeaseManager:
             raise failure
 
     def _find(self, name: str, lease: str) -> Registration | Entry:
-        """Return the registration or restoring entry that belongs to a lease."""
+        """Return the registration, or the entry still to be restored, that belongs to a lease."""
         found = self._registry.served.get(name) or self._registry.restoring.entry(name)
         if found is None or found.spec.lease is None or found.spec.lease.id != lease:
             raise _not_found(name)
@@ -160,7 +160,7 @@ class LeaseManager:
 
 
 def _key(one: Registration | Entry) -> str:
-    """Return a key that distinguishes all deployments of provisional registrations, even of the same name."""
+    """Return a key that is different for each deployment of a provisional registration, even of the same name."""
     return one.key if isinstance(one, Registration) else one.spec.name
 
 

@@ -1,4 +1,4 @@
-"""Limit on concurrent model loads after a start, for registered models and repository models together.
+"""Limits the number of concurrent model loads after a start, of registered models and repository models together.
 
 A load holds its slot until it ends or waits for memory. If no slot becomes free for a few seconds, a temporary one is
 added. So a load that hangs, or that calls a model that is not loaded yet, delays others by seconds, not by

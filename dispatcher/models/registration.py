@@ -141,7 +141,7 @@ class Registration:
         return None
 
     def check_persisted(self) -> None:
-        """Check that the model is persisted. Only then is the registration that it replaced persisted, too.
+        """Check that the model is persisted. Otherwise, the registration that it replaced is not persisted, either.
 
         Raises:
             RemoteFailure: it is not persisted; the text has the reason.
@@ -379,7 +379,7 @@ class Registration:
                 await server.unload(self.spec.name)
 
     def begin_stop(self) -> None:
-        """Mark the registration as STOPPING, and stop keeping its model loaded in Triton."""
+        """Mark the registration as STOPPING. From now on, its model is no longer kept loaded in Triton."""
         self.in_triton.cancel_tasks()
         self._machine.change(ModelState.STOPPING)
 

@@ -188,7 +188,8 @@ class Registry:
     async def rollback(
         self, name: str, report: ReportProgress, still: StillWanted = lambda: None
     ) -> Registration:
-        """Roll a model, served or not restored, back to the registration that it replaced. No request fails.
+        """Roll a model back to the registration that it replaced, whether the model is served or not restored. No
+        request fails.
 
         Raises:
             RemoteFailure: the model is unknown or has replaced nothing, the rollback failed, or `still` refused it.
@@ -459,7 +460,9 @@ class Registry:
         return ""
 
     def hand_over(self, owner_of: Callable[[Registration], int | None]) -> list[RegistrationState]:
-        """Return the state of all models, which must be quiescent. `owner_of` returns the pid a model is bound to."""
+        """Return the state of all models, which must be quiescent. `owner_of` returns the pid to which a model is
+        bound.
+        """
         return [one.hand_over(owner_of(one)) for one in self.served]
 
     def adopt(self, state: HandOver, adopt_worker: AdoptWorker) -> list[Registration]:

@@ -1,4 +1,4 @@
-"""The table of registrations: by name, those that serve; by key, also those that are starting or stopping."""
+"""The table of registrations. By name, it has those that serve; by key, also those that are starting or stopping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytriton.dispatcher.workers.worker import Worker
 
 
 class ServedModels:
-    """The table of registrations, with lookups. deployer.py changes it.
+    """The table of registrations, with lookups. Only deployer.py changes the table.
 
     Args:
         models: tritonserver's repository
@@ -139,7 +139,8 @@ def describe_registrations(
     with_payloads: bool,
     known: str = "",
 ) -> messages.Registrations:
-    """Return registrations in the form sent to clients; empty if the client has this state already. Thread-safe.
+    """Return registrations in the form sent to clients, or an empty message if the client already has them.
+    Thread-safe.
 
     Args:
         registrations: the requested registrations

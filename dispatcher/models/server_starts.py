@@ -60,7 +60,7 @@ class ServerStarts:
         self._restoring.mark_lazy(lambda entry: can_load_lazily(entry.spec) and lazy(entry.spec))
 
     def preload_at_first_start(self) -> dict[str, dict[str, Any]]:
-        """Discard what is left of an earlier attempt to start, and return the models of `preload`."""
+        """Discard what an earlier attempt to start has left behind, and return the models of `preload`."""
         self.forget_proxies()
         return self.preload()
 

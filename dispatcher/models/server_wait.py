@@ -1,4 +1,4 @@
-"""Waiting on behalf of a request: until tritonserver is up, or until a model is restored.
+"""Waits on behalf of a request until tritonserver is up, or until a model is restored.
 
 Boot scripts register models as soon as the control socket exists. This saves each of them a retry loop.
 """

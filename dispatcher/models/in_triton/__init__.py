@@ -1,4 +1,4 @@
-"""The model of a registration in tritonserver: loads, unloads, reloads, and its proxies.
+"""A registration's model in tritonserver: loads, unloads and reloads the model, and watches its proxies.
 
 Belongs here: the requests of one registration to tritonserver. May import: workers and what is below them; nothing
 else of models.

@@ -1,4 +1,4 @@
-"""The attached proxies of one registration, and the detection of proxies that exit without detaching."""
+"""Tracks the attached proxies of one registration, and detects proxies that exit without detaching."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def _region_of(pid: int) -> Path | None:
 
 
 class Proxies:
-    """Watches the processes of the attached proxies. Calls `gone` with the name of each proxy that exits undetached.
+    """Watches the processes of the attached proxies. Calls `gone` with the name of each proxy that exits without
+    detaching.
 
     A proxy sends Detach when Triton unloads its model. A killed proxy does not. Triton neither restarts it, so that
     every batch of its instance fails, nor removes its shared memory region.
@@ -126,7 +127,7 @@ _REST_S = 1.0
 
 
 class ProxyExits:
-    """The exits of one registration's proxies: waits for them, and kills proxies that tritonserver abandons.
+    """Handles the exits of one registration's proxies: waits for them, and kills proxies that tritonserver abandons.
 
     Args:
         pool: routes them to workers
@@ -205,7 +206,7 @@ class ProxyExits:
         self._broken(proxy)
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Wait up to `timeout_s` seconds until a condition about the proxies holds."""
+        """Wait up to `timeout_s` seconds until `condition`, which is about the proxies, holds."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not condition():
             self._detached.clear()

@@ -1,4 +1,4 @@
-"""The model of a registration in tritonserver, which is loaded while a worker can serve it and unloaded otherwise.
+"""A registration's model in tritonserver. The model is loaded while a worker can serve it, and unloaded otherwise.
 
 a client of tritonserver unloads it: UNLOADED ──▶ a client loads it: READY
 no worker for a while ──▶ Triton unloads: NOT_READY ──▶ a worker is back ──▶ Triton loads: READY
@@ -81,7 +81,7 @@ class ModelInTriton:
 
     @property
     def ready(self) -> bool:
-        """Whether tritonserver has loaded the model, or will load it when it is up again."""
+        """Whether tritonserver has loaded the model, or will load it once tritonserver is up again."""
         return self.machine.state is ModelState.READY
 
     @property
@@ -106,7 +106,9 @@ class ModelInTriton:
         return (self.machine.state, self._loads)
 
     def sync_with_index(self, loaded: bool) -> None:
-        """Update the state from Triton's index. If it contradicts the daemon's last action, a client made a change."""
+        """Update the state from Triton's index. If the index contradicts the daemon's last action, a client made a
+        change.
+        """
         if loaded == self.ready:
             return
         self.machine.change(ModelState.READY if loaded else ModelState.UNLOADED)
@@ -142,7 +144,7 @@ class ModelInTriton:
     # ── loading and unloading ────────────────────────────────────────────────────────────────────
 
     def use_folder(self, models: Path) -> None:
-        """Write the configuration to the model's folder in Triton's repository from now on."""
+        """From now on, write the configuration to the model's folder in Triton's repository."""
         self._models = models
 
     def request_new_proxies(self) -> None:
@@ -150,7 +152,8 @@ class ModelInTriton:
         self._mended += 1
 
     async def load(self, server: TritonServer) -> None:
-        """Load the model in Triton with its current configuration. Write it to the model's folder for loads by clients.
+        """Load the model in Triton with its current configuration. Also write the configuration to the model's folder,
+        from which clients can load it.
 
         Raises:
             ServerLost: tritonserver is not up, or exited during the load.
@@ -261,7 +264,7 @@ class ModelInTriton:
             await pool.notify_waiters()
 
     async def _follow_lanes(self, loaded: int) -> None:
-        """Reload the model if its first worker, which starts after the proxies, needs more of them."""
+        """Reload the model if its first worker, which starts after the proxies, needs more proxies."""
         await self._pool.until(lambda: self._pool.lanes != loaded)
         self._broken.set()
 

@@ -1,4 +1,4 @@
-"""Persisted registrations, as the event loop sees them: reads and writes of the state directory run in a thread.
+"""Persisted registrations for use in the event loop: a thread reads and writes the state directory.
 
 Errors of the state directory become a RemoteFailure, which is sent to the client that made the request.
 """
@@ -112,7 +112,7 @@ class RegistrationStore:
     async def amending(
         self, entry: Entry | None, undo: Callable[[], Awaitable[None]], **changes: object
     ) -> AsyncIterator[None]:
-        """Write changed fields before the block runs, and commit them when it succeeds.
+        """Write changed fields before the block runs, and commit them if the block succeeds.
 
         If the fields cannot be written, the block does not run. If they cannot be committed, `undo` is called.
 

@@ -99,7 +99,7 @@ class Restorer:
             _log.error(problem)
 
     async def run(self, register: Register) -> None:
-        """Restore the models in order. Keep those that fail, with the reason."""
+        """Restore the models in order. Keep each model that fails, with the reason."""
         async with self._running:
             loading: list[asyncio.Task[None]] = []
             self._register = register
@@ -194,7 +194,7 @@ class Restorer:
             await asyncio.wait_for(self.until_attempted(name), limit_s)
 
     async def until_attempted(self, name: str) -> None:
-        """Wait until a model is neither queued nor being restored. Return at once if it is lazy."""
+        """Wait until a model is neither queued nor being restored. Return immediately if it is lazy."""
         while True:
             change = self.changes.next
             if not self.is_restoring(name):
@@ -299,7 +299,7 @@ class Restorer:
 
     @property
     def pending(self) -> bool:
-        """Whether any model is queued or being restored, except lazy ones that were requested."""
+        """Whether any model is queued or being restored. Lazy models that were requested do not count."""
         return any(
             self.is_restoring(name) for name, queued in self._queued.items() if not queued.requested
         )
@@ -329,11 +329,13 @@ class Restorer:
             await self.changes.next.wait()
 
     def error(self, name: str) -> str | None:
-        """Return why the restore of a model failed; None if it is unknown or queued."""
+        """Return why the restore of a model failed; None if the model is unknown or queued."""
         return self._queued[name].error if name in self._queued else None
 
     def forget(self, name: str) -> bool:
-        """Remove a model that is not being restored from this list. Return whether it was there."""
+        """Remove a model from this list. No restore of the model may be in progress. Return whether the list contained
+        it.
+        """
         was_known = self._queued.pop(name, None) is not None
         self.changes.notify()
         return was_known

@@ -70,13 +70,13 @@ class SizeStore:
         return content.models
 
     def lacks(self, sizes: Mapping[str, KnownSize]) -> bool:
-        """Return whether `sizes` differ enough from the stored ones to write the file."""
+        """Return whether `sizes` differ enough from the stored sizes to write the file again."""
         if sizes.keys() != self._written.keys():
             return True
         return any(_differ(one, self._written[name]) for name, one in sizes.items())
 
     def write(self, sizes: Mapping[str, KnownSize]) -> None:
-        """Replace the stored sizes. After a write error, which is reported, the next start lacks them."""
+        """Replace the stored sizes. A write error is only reported; the next start then reads the old sizes."""
         with self._writing:
             self._write(sizes)
 
