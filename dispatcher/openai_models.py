@@ -1,4 +1,6 @@
-"""The state that the OpenAI frontend gets: tritonserver's address, and the models to serve through the API."""
+"""The state that the daemon sends to the OpenAI frontend: tritonserver's address, and the models to serve through the
+API.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def api_state(config: DaemonConfig, frontend: Frontend, served: ServedModels) ->
 
 
 def check_aliases(spec: messages.ModelSpec, served: ServedModels) -> None:
-    """Refuse a model if another model has one of its ids in the OpenAI API.
+    """Refuse a model if another model already uses one of its ids in the OpenAI API.
 
     Raises:
         RemoteFailure: another model has one of the ids.

@@ -52,7 +52,8 @@ class ClientConnection(web.RequestHandler):
         self._end_check: asyncio.TimerHandle | None = None
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Keep the connection open while there are requests to answer that arrived before EOF; otherwise close it.
+        """Keep the connection open until the requests that arrived before EOF are answered. If there are none, close
+        it.
 
         Until something is sent, the server cannot know whether the client closed its socket or only its sending half
         (as `nc -N` does).
@@ -122,7 +123,7 @@ def _without_bytes(message: str) -> str:
 
 
 class RequestBodies:
-    """Request bodies currently in memory, with a limit on their total size. A body counts until its request is
+    """Request bodies currently in memory, with a limit on their total size. A body counts until its request has been
     answered.
     """
 

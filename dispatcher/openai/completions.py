@@ -79,7 +79,7 @@ def _envelope(kind: str, requested: str, data: bytes) -> bytes:
 
 
 class AnswerRelay:
-    """Relay of one request's answer from the model to the client."""
+    """Relays one request's answer from the model to the client."""
 
     def __init__(
         self, frontend: ApiServer, call: ApiCall, model: str, kind: str, *, streamed: bool
@@ -130,7 +130,7 @@ class AnswerRelay:
         return self._response
 
     def _log(self, failure: APIError) -> None:
-        """Log a failure on a single line, even if the model's message has several."""
+        """Log a failure on a single line, even if the model's message has several lines."""
         line = " ".join(failure.message[: 2 * _MAX_LOGGED].split())[:_MAX_LOGGED]
         self._frontend.log(f"model {self._model}, request {self._frontend.request_id}: {line}")
 
@@ -195,8 +195,8 @@ class AnswerRelay:
                 await self._hand_over(answer)
 
     async def _hand_over(self, answer: AnswerTexts) -> None:
-        """Let the native frontend write the remaining events to the client, if the connection has no TLS and no unsent
-        data.
+        """If the connection has no TLS and no unsent data, let the native frontend write the remaining events to the
+        client.
 
         The native frontend receives the descriptor of the connection, so everything written here must have been sent.
         """
@@ -255,8 +255,8 @@ class AnswerRelay:
     # ── streaming ────────────────────────────────────────────────────────────────────────────────
 
     def _write_now(self, texts: list[str]) -> bool:
-        """Write events at once if the client is ready for them; otherwise return False, and the task waits until it
-        is.
+        """Write events now if the client is ready for them. Otherwise return False; the task then waits until the
+        client is ready.
         """
         if not self._in_chunks or self._first_at is None:
             return False
@@ -319,7 +319,9 @@ class AnswerRelay:
             protocol.probe = probe
 
     def _probe(self) -> None:
-        """Send a comment to test the connection, unless the native frontend is writing: it sends its own."""
+        """Send a comment to test the connection, unless the native frontend is writing, because it sends its own
+        comments.
+        """
         answer, transport = self._answer, self._call.request.transport
         is_ours = answer is None or (answer.whole and not answer.relaying)
         if self._in_chunks and is_ours and transport is not None:

@@ -1,4 +1,4 @@
-"""API keys, with the models and quotas of each, from a file that is reloaded when it changes."""
+"""API keys, each with its models and quotas, from a file that is reloaded when it changes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Bucket:
 
     @property
     def level(self) -> float:
-        """Current level; negative if a response used more than was left."""
+        """Current level. It is negative if a response used more than the bucket contained."""
         now = self._clock()
         self._level = min(self.size, self._level + (now - self._at) * self.size / _MINUTE_S)
         self._at = now
@@ -94,7 +94,7 @@ class Bucket:
         return self.level - self.reserved
 
     def wait_s(self, amount: float) -> float:
-        """Return the seconds until `amount` is free, assuming that all reserved tokens will be used."""
+        """Return how many seconds it takes until `amount` is free, assuming that all reserved tokens will be used."""
         return max(0.0, (amount - self.free) * _MINUTE_S / self.size)
 
 
@@ -259,7 +259,9 @@ class KeyFile:
             self._log(f"API keys were not reloaded, the previous ones stay in effect: {error}")
 
     def _read(self, path: Path) -> list[tuple[bytes, KeyOwner]]:
-        """Read the owners of the keys in the file. Owners whose entry is unchanged keep the state of their quotas."""
+        """Read the owners of the keys in the file. If an owner's entry is unchanged, the state of the owner's quotas is
+        kept.
+        """
         known = {caller.entry: caller for _, caller in self._callers}
         return [
             (entry.digest(), known.get(entry) or KeyOwner(entry, self._clock))
@@ -306,7 +308,8 @@ _FILES = ("data", "file_data")
 
 
 def estimate_tokens(body: Body | TensorsBody, typical: int) -> int:
-    """Estimate the maximum number of tokens of a request: those of its texts, and of the longest answer it allows.
+    """Estimate the maximum number of tokens that a request uses: those of its texts, and those of the longest answer it
+    allows.
 
     Args:
         typical: average number of tokens per answer, for a request without a maximum

@@ -52,7 +52,7 @@ class _RequestContext:
     reached: bool = False
 
     def settle(self) -> None:
-        """Release the tokens that are still reserved, without charging any."""
+        """Release the tokens that are still reserved, without charging them to the quota."""
         if self.reservation is not None:
             self.reservation.settle(None)
 
@@ -325,7 +325,7 @@ class ApiServer:
         return json_response(error.body(), status, headers)
 
     def headers(self, request: web.Request) -> dict[str, str]:
-        """Return the headers that all responses to `request` have."""
+        """Return the headers that every response to `request` has."""
         headers = {"x-request-id": self.request_id, "Server": "pytriton-daemon"}
         headers.update(cors_headers(request, self.state.settings.cors_origins))
         return headers
@@ -390,7 +390,7 @@ class ApiServer:
         return json_response(model_json(self._model_for(caller, name), name))
 
     async def _load(self, request: web.Request) -> web.Response:
-        """Load or unload a model, as in Triton's own OpenAI frontend. The request needs Triton's access token."""
+        """Load or unload a model, as Triton's own OpenAI frontend does. The request needs Triton's access token."""
         caller = self.authenticate(request)
         requested, verb = request.match_info["name"], request.match_info["verb"]
         found = self._models.get(requested)

@@ -1,4 +1,4 @@
-"""Supervision of the OpenAI frontend by the daemon: its socket, process, restarts and state."""
+"""Supervises the OpenAI frontend for the daemon: its socket, process, restarts and state."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class OpenAISupervisor:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether the API is closed, or the process is ready and no message to it is half written."""
+        """Whether the API is closed, or the process is ready and no message to the process is half written."""
         if self._listener is None:
             return True
         # An upgrade would lose the rest of a partially written line.
@@ -276,7 +276,7 @@ class OpenAISupervisor:
             self._metrics_request = None
 
     def _changed(self) -> asyncio.Future[None]:
-        """Return a future that is done once the state to send may have changed."""
+        """Return a future that is done once the state that the frontend needs may have changed."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = [asyncio.ensure_future(one.next.wait()) for one in self._changes]
 

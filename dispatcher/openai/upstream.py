@@ -283,7 +283,7 @@ class AnswerTexts:
         return data
 
     def _complete_events(self, data: bytes) -> list[bytes]:
-        """Return the events that `data` completes, and store the incomplete rest.
+        """Return the events that are complete once `data` is appended, and store the incomplete rest.
 
         A large event arrives in many pieces; each piece is scanned only once.
         """
@@ -345,7 +345,7 @@ class AnswerTexts:
         return texts, None
 
     def _handle_status(self, event: bytes) -> None:
-        """Handle a status message of the native frontend. Handling one twice is harmless."""
+        """Handle a status message of the native frontend. Handling the same message twice is harmless."""
         word, _, count = event.partition(b": ")
         if word == b"slow":
             self.whole = False
