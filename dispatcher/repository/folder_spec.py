@@ -1,4 +1,4 @@
-"""Specifications of repository models that workers serve, built from their folders.
+"""Builds the specifications of repository models that workers serve, from the models' folders.
 
 A separate process inspects a model's files, so that the daemon loads neither frameworks nor user code.
 """
@@ -67,7 +67,7 @@ class WorkerSetup:
         return self.python or sys.executable
 
     def environment(self, python: str, folder: Path, packages: str) -> messages.WorkerEnvironment:
-        """Return the workers' environment: the daemon's variables, forwarded like those of a registrant."""
+        """Return the workers' environment: the daemon's variables, which are forwarded as a registrant's would be."""
         own = rules.forwarded_variables(os.environ, own_interpreter=python == sys.executable)
         variables = {**own, **rules.selected_variables(os.environ, self.env)}
         if packages:
@@ -257,7 +257,7 @@ def requirements_of(model: FoundModel) -> list[str] | None:
 
 
 def instance_groups(config: Mapping[str, Any]) -> tuple[int, list[str | None]]:
-    """Return the number of workers that `instance_group` requests, and the device of each.
+    """Return the number of workers that `instance_group` requests, and the device of each worker.
 
     As in Triton, a group has `count` instances, or `count` for each GPU; the default is one instance. A device is a
     value of CUDA_VISIBLE_DEVICES: "" is the CPU, None leaves the choice to the worker.
@@ -298,7 +298,7 @@ def _gpus(group: Mapping[str, Any], kind: str) -> Sequence[str | None]:
 
 
 def _undetected(number: int) -> str:
-    """Return the name of a GPU that no device file lists. Some machines have no such files.
+    """Return the value for a GPU that was not detected but may exist, because some machines have no device files.
 
     Raises:
         LookupError: the GPU does not exist.

@@ -1,4 +1,4 @@
-"""Model folders in the user's repositories, and whether tritonserver or workers serve them.
+"""Reads model folders in the user's repositories, and decides whether tritonserver or workers serve each model.
 
 ```
 REPOSITORY/NAME/config.pbtxt       optional if the file itself contains enough information
@@ -177,7 +177,7 @@ def steps_of(config: Mapping[str, Any]) -> list[str]:
 
 
 def files_of(model: FoundModel, form: table.Format) -> dict[int, Path]:
-    """Return the file of each version that workers serve.
+    """Return the model's file for each version that workers serve.
 
     Raises:
         UnservableModel: no version is served, or a version lacks its file.

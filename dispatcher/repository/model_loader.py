@@ -189,7 +189,8 @@ class ModelLoader:
     async def _load_counting_exits(
         self, name: str, record: ModelRecord, config: dict[str, Any] | None
     ) -> None:
-        """Load a model into tritonserver, and count the consecutive exits of tritonserver during its loads.
+        """Load a model into tritonserver, and count how many times in a row tritonserver exited while it loaded this
+        model.
 
         Raises:
             ServerLost: tritonserver exited, possibly for another reason.
@@ -221,7 +222,8 @@ class ModelLoader:
 
 
 def cloud_failure(failure: RemoteFailure, backends: Path) -> RemoteFailure:
-    """Extend the error of a load from a bucket: which formats can be served from there, and what to do for others.
+    """Add to the error of a load from a bucket which formats can be served from buckets, and what to do about the
+    others.
 
     The model's format is unknown here, since only tritonserver sees the files.
 
@@ -365,7 +367,7 @@ class LoadQueue:
 
 
 def _steps(name: str, ensembles: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield the models that an ensemble uses, directly or through other ensembles, without the ensembles."""
+    """Yield the models that an ensemble uses, directly or through other ensembles, but not the ensembles themselves."""
     seen, left = {name}, [name]
     while left:
         for step in ensembles[left.pop()]:
@@ -379,7 +381,7 @@ def _steps(name: str, ensembles: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _not_loaded(record: ModelRecord, reason: str, state: str = "failed") -> None:
-    """Store why a model was not loaded. Keep its state if a previous version is served."""
+    """Store why a model was not loaded. If a previous version of the model is served, keep the model's state."""
     record.reason = reason
     if not record.served_by:
         record.state = state

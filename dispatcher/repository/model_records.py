@@ -1,4 +1,4 @@
-"""Records of repository models: which server has each model, its state, and why it failed."""
+"""Records of repository models: which server serves each model, the model's state, and why it failed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ModelRecord:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the model is not served yet, but is being loaded or waits for that."""
+        """Whether the model is not served yet, but is being loaded or is waiting to be loaded."""
         return self.state == "loading" and not self.served_by
 
     @property
@@ -90,7 +90,7 @@ class ModelRecords(dict[str, ModelRecord]):
             record.unload()
 
     def reset_failure(self, name: str) -> bool:
-        """Reset the record of a removed model that had failed to load. Return whether it had failed.
+        """Reset the record of a removed model if the model had failed to load. Return whether it had.
 
         Its failure would keep tritonserver not ready.
         """
@@ -154,8 +154,8 @@ class ModelRecords(dict[str, ModelRecord]):
         )
 
     def versions_in_tritonserver(self, name: str) -> list[int] | None:
-        """Return the versions of a model that tritonserver itself serves; empty if unknown, None if it does not serve
-        it.
+        """Return the versions of a model that tritonserver itself serves; [] if unknown, None for a model that it does
+        not serve.
         """
         record = self.get(name)
         if (
@@ -184,7 +184,7 @@ class ModelRecords(dict[str, ModelRecord]):
         return [] if record is None else sorted(set(record.steps))
 
     def infos(self, http_url: str) -> list[messages.ModelInfo]:
-        """Return the status of models that tritonserver itself serves, and of those that are not served (yet)."""
+        """Return the status of the models that tritonserver itself serves, and of those that nothing serves (yet)."""
         registered = {one.spec.name for one in self._registry.served}
         restoring = self._registry.restoring
         return [
@@ -207,7 +207,7 @@ class ModelRecords(dict[str, ModelRecord]):
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:
-        """Return the models that tritonserver itself serves, as `IndexWatch` needs them; see `ModelInTriton.mark`."""
+        """Return marks and callbacks with which `IndexWatch` follows repository models; see `ModelInTriton.mark`."""
         found: list[tuple[Callable[[], object], object, Callable[[bool], None], str]] = []
         for name, record in self.items():
             mark, on_state = (
@@ -241,6 +241,6 @@ class ModelRecords(dict[str, ModelRecord]):
         return "ready" if up else "not_ready"
 
     def _ready(self) -> set[str]:
-        """Return the names of the ready models, which can be steps of an ensemble."""
+        """Return the names of all ready models, which may be steps of an ensemble."""
         ready = {one.spec.name for one in self._registry.served if one.ready}
         return ready | {name for name, one in self.items() if one.served_by == TRITONSERVER}

@@ -1,4 +1,4 @@
-"""Locations of model folders: in the configured repositories, or in a folder for files sent with a load request.
+"""Finds model folders: in the configured repositories, or in a folder for files that were sent with a load request.
 
 The repositories are searched on every call, because files change.
 """
@@ -104,7 +104,7 @@ class Repositories:
         return await asyncio.to_thread(model_folders.read_model, Path(place) / name)
 
     async def ensembles(self, names: Mapping[str, str]) -> dict[str, list[str]]:
-        """Return the steps of each ensemble. Skip unreadable models, which are reported when they are loaded."""
+        """Return the steps of each ensemble. Skip unreadable models; their errors are reported when they are loaded."""
         found = {}
         for name, place in names.items():
             if place == CLOUD:

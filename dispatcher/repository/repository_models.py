@@ -99,7 +99,7 @@ class RepositoryModels:
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
-        """Load the models according to the control mode. In mode "poll", keep polling. `index` shows failures."""
+        """Load the models as the control mode requires. In mode "poll", keep polling. `index` shows failures."""
         polls = self._config.model_control_mode == "poll"
         if polls:
             # Before the loads, which may take minutes: changes during them are loaded afterwards.

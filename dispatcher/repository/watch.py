@@ -1,4 +1,4 @@
-"""Watches for changes to repository models: to their files, and by tritonserver's clients."""
+"""Watches repository models for changed files, and for loads and unloads by tritonserver's clients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FileWatch:
         self._may_poll.set()
 
     async def begin(self) -> None:
-        """Take the first snapshot, unless one was adopted. `run` reports the changes since then."""
+        """Take the first snapshot, unless `adopt` has set one. `run` reports the changes since that snapshot."""
         if self._seen is None:
             self._seen = await self._places.snapshots({})
 
@@ -121,7 +121,7 @@ class IndexWatch:
             await self.poll_once()
 
     async def poll_once(self) -> None:
-        """Query tritonserver's index once and update the models' states, unless it does not answer in time."""
+        """Query tritonserver's index once. If tritonserver answers in time, update the models' states."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._poll(), _MAX_DELAY_S)
 
