@@ -1,4 +1,4 @@
-"""Signal blocking across execve(2), so that the next program receives every signal that arrives in between."""
+"""Blocks signals across execve(2), so that the next program receives every signal that arrives in the meantime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def blocked_signals(numbers: Collection[signal.Signals]) -> Iterator[Callable[[], None]]:
-    """Block signals in the main thread for the duration of this context.
+    """Block signals in the main thread until the end of this context.
 
     Other threads may still receive a signal. Python then only records it for the main thread, and execve would lose
     that record.

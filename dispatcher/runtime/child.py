@@ -141,7 +141,7 @@ class Child:
         return "\n".join(self._last_lines)
 
     def next_line_with(self, text: bytes) -> asyncio.Future[bytes]:
-        """Return a future of the next line that contains `text`. Cancel the future to stop waiting."""
+        """Return a future whose result is the next line that contains `text`. Cancel the future to stop waiting."""
         printed: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._line_waiters = [one for one in self._line_waiters if not one[1].done()]
         self._line_waiters.append((text, printed))
@@ -155,7 +155,7 @@ class Child:
             return  # the group is gone, or runs as another user
 
     def kill(self) -> None:
-        """Kill the child's process group at once, without waiting for it to exit."""
+        """Kill the child's process group immediately, without waiting for it to exit."""
         kill_group(self.pid)
 
     async def stop(self, grace_s: float, *, first: int = signal.SIGTERM) -> int:
@@ -176,7 +176,7 @@ class Child:
         return code
 
     async def drained(self) -> None:
-        """Wait until all output of a child that has exited has been logged."""
+        """Wait until all output of the child, which has exited, has been logged."""
         await self._output.drained()
 
     def _reap(self) -> None:
@@ -199,7 +199,7 @@ class Child:
 
 
 def kill_and_reap(pid: int) -> None:
-    """Kill a child that has just started and is not supervised, and wait for it to exit."""
+    """Kill a child that has just started and is not supervised yet, and wait for it to exit."""
     os.kill(pid, signal.SIGKILL)  # not yet reaped, so the pid cannot have been reused
     os.waitpid(pid, 0)
 
@@ -248,7 +248,7 @@ _ARRIVAL_TIMEOUT_S, _LOGGING_TIMEOUT_S = 0.5, 10.0
 
 
 class DroppedLines:
-    """Count of the lines of all children that were dropped since this process started."""
+    """Counts the lines of children's output that have been dropped since this process started."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -258,7 +258,7 @@ DROPPED_LINES = DroppedLines()
 
 
 class ChildOutput:
-    """Output of one child, passed on line by line. Must be created in a running event loop."""
+    """Reads the output of one child, and passes it on line by line. Must be created in a running event loop."""
 
     def __init__(
         self, pipe: IO[bytes], on_line: Callable[[bytes], None], rest: bytes = b""
@@ -295,7 +295,9 @@ class ChildOutput:
         return -1 if self._at_end.is_set() else self._pipe.fileno(), self._rest
 
     async def drained(self) -> None:
-        """Wait, with time limits, until all lines of a child that has exited have been passed on; then stop reading."""
+        """Wait, with time limits, until all lines of the child, which has exited, have been passed on. Then stop
+        reading.
+        """
         for event, limit_s in (
             (self._at_end, _ARRIVAL_TIMEOUT_S),
             (self._all_logged, _LOGGING_TIMEOUT_S),
@@ -385,7 +387,7 @@ class ChildOutput:
 
 
 def ended_output() -> int:
-    """Return a descriptor at end-of-file, in place of the output of a child that has closed it."""
+    """Return a descriptor at end-of-file, which stands in for the output of a child that has closed its output."""
     reader, writer = os.pipe()
     os.close(writer)
     return reader
@@ -451,7 +453,7 @@ def _is_tracker(pid: int) -> bool:
 
 
 async def _wait_for_exit(pids: Sequence[int]) -> None:
-    """Wait up to `CLEAN_UP_S` seconds for processes to exit, which need not be children of this one."""
+    """Wait up to `CLEAN_UP_S` seconds for processes to exit. They need not be children of this process."""
     loop = asyncio.get_running_loop()
     ends: list[asyncio.Future[None]] = []
     with contextlib.ExitStack() as undo:

@@ -125,7 +125,7 @@ class KillOnDeath:
         self._send(f"-{group}\n")
 
     def close(self) -> None:
-        """Make the helper kill everything that is left, and wait for it to exit."""
+        """Make the helper kill all processes that are still running, and wait until the helper exits."""
         self._input.close()
         with contextlib.suppress(ChildProcessError):  # already reaped
             os.waitpid(self.pid, 0)

@@ -96,7 +96,7 @@ class TritonLogSettings(msgspec.Struct, frozen=True):
         return cls(is_on("log-info"), is_on("log-warning"), is_on("log-error"), level)
 
     def allows(self, letter: str) -> bool:
-        """Return whether lines of a level are logged, given the letter at their start (I, W, E or V)."""
+        """Return whether lines of a level are logged. The level is the letter at the start of a line: I, W, E or V."""
         enabled = {"I": self.info, "W": self.warning, "E": self.error, "V": self.verbose_level > 0}
         return enabled.get(letter, True)
 
@@ -245,7 +245,9 @@ def set_level(level: str) -> None:
 
 
 def set_triton_log_settings(settings: TritonLogSettings | None) -> None:
-    """Apply Triton's log settings to the output of `pb_utils.Logger`. With None, only `log_level` filters it."""
+    """Apply Triton's log settings to the output of `pb_utils.Logger`. If they are None, only `log_level` filters the
+    output.
+    """
     global _triton_log_settings
     _triton_log_settings = settings
 
@@ -345,7 +347,7 @@ def _is_about_missing_gpu(text: str) -> bool:
 
 
 def close_model_log(model: str) -> None:
-    """Delete the log of a model that is no longer served. Further records about it go to daemon.log only."""
+    """Delete the log of a model that is no longer served. Further records about the model go only to daemon.log."""
     file = _sinks.models.pop(model, None) if _sinks is not None else None
     if file is None:
         return
@@ -392,7 +394,7 @@ def _to_sinks(logger: object, method: str, event: _Event) -> _Event:
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    """Write to a standard stream; ignore errors, since its reader may be gone."""
+    """Write to a standard stream; ignore errors, because whoever reads the stream may have exited."""
     if stream is None:
         return
     try:

@@ -33,7 +33,7 @@ class OwnerError(ValueError):
 
 
 def owner_of(script: int | None, environ: Mapping[str, str]) -> Owner | None:
-    """Return the owner with whose exit this daemon ends; None if it has none.
+    """Return the owner whose exit ends this daemon; None if the daemon has no owner.
 
     Args:
         script: pid of the script that started this daemon for itself, if any
@@ -107,7 +107,7 @@ class Owner:
     def on_exit(
         self, act: Callable[[Owner], None], loop: asyncio.AbstractEventLoop, exit_timeout_s: float
     ) -> None:
-        """Call `act` in the event loop when the owner exits, instead of interrupting the main thread.
+        """When the owner exits, call `act` in the event loop instead of interrupting the main thread.
 
         If this process still runs `exit_timeout_s` seconds and a margin later, it exits immediately.
         """

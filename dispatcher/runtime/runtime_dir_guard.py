@@ -1,4 +1,4 @@
-"""Detection of a runtime directory that was deleted, or replaced by another daemon's.
+"""Detects that the runtime directory was deleted, or replaced by another daemon's.
 
 Without its directory, a daemon cannot be found by commands and cannot start workers or tritonserver. In another
 daemon's directory, it would do damage, because the sockets and directories there have the same names.
@@ -18,7 +18,7 @@ _POLL_INTERVAL_S = 1.0
 
 
 class RuntimeDirGuard:
-    """Guard of this daemon's runtime directory.
+    """Watches this daemon's runtime directory.
 
     Args:
         rundir: the runtime directory
@@ -31,7 +31,7 @@ class RuntimeDirGuard:
 
     @property
     def exists(self) -> bool:
-        """Whether the directory still exists. True if that cannot be determined."""
+        """Whether the directory still exists; True if the daemon cannot tell."""
         try:
             return os.path.samestat(os.stat(self._rundir.lock_file), os.fstat(self._lock))
         except (FileNotFoundError, NotADirectoryError):

@@ -19,7 +19,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Headroom(NamedTuple):
-    """Room below a limit.
+    """How many threads and processes a limit still allows.
 
     Attributes:
         left: number of threads and processes that may still be started
@@ -71,7 +71,7 @@ def _in_control_group(mount: Path, path: str) -> Iterator[Headroom]:
 
 
 def _of_user(pid: int, proc: Path) -> Iterator[Headroom]:
-    """Yield the headroom of the process's user below RLIMIT_NPROC, which does not apply to root."""
+    """Yield how far the process's user is below RLIMIT_NPROC. This limit does not apply to root."""
     try:
         user = (proc / str(pid)).stat().st_uid
         most = resource.prlimit(pid, resource.RLIMIT_NPROC)[0]

@@ -13,7 +13,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None = None) -> None:
-    """Await `work` to its end even if the current task is cancelled; then re-raise the cancellation.
+    """Await `work` until it has ended, even if the current task is cancelled; then re-raise the cancellation.
 
     Args:
         work: the work to complete, such as rolling back a registration whose client has disconnected
@@ -39,7 +39,9 @@ async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the exception of the work behind a cancellation raised by `uninterrupted`; otherwise `error` itself."""
+    """If `error` is a cancellation that `uninterrupted` raised, return the exception of its work; otherwise return
+    `error`.
+    """
     if isinstance(error, asyncio.CancelledError) and error.__cause__ is not None:
         return error.__cause__
     return error
