@@ -80,7 +80,7 @@ class _ScaledModel:
         self._before: tuple[float, Counts, ResourceUse] | None = None
 
     def add_sample(self, at: float, counts: Counts, use: ResourceUse, queued: int = 0) -> None:
-        """Add a sample of the load since the last call, while `queued` requests wait in tritonserver."""
+        """Add a sample of the load since the last call. `queued` is the number of requests waiting in tritonserver."""
         before, self._before = self._before, (at, counts, use)
         if before is None or at <= before[0]:
             return
@@ -117,7 +117,7 @@ class _ScaledModel:
         self.cost = Cost(cpus, memory or self.cost.memory)
 
     def want(self, at: float) -> Want:
-        """Return how many instances the model wants, with its current number and the cost of one."""
+        """Return how many instances the model wants, how many it has, and which resources one instance uses."""
         spec = self.registration.spec
         now = wanted = self.registration.instances
         load = 0.0
@@ -133,7 +133,9 @@ class _ScaledModel:
 
     @property
     def may_suspend(self) -> bool:
-        """Whether the model can be suspended: it is not resuming, and no batch is running, even one not sampled yet."""
+        """Whether the model can be suspended: it is not resuming, and no batch is running, not even one that is not
+        sampled yet.
+        """
         pool = self.registration.pool
         return not pool.suspension.resuming and not pool.busy
 

@@ -74,7 +74,7 @@ MemoryOf = Callable[[int], Size]
 
 
 class _ModelUse:
-    """The observed use of a model.
+    """When a model was last used, and since when it has been loaded.
 
     Attributes:
         at: Time of its last request or load.
@@ -87,7 +87,9 @@ class _ModelUse:
         self._mark: object = None
 
     def update(self, registration: Registration, now: float) -> bool:
-        """Record whether the model is in use now. Return whether it is idle; a newly loaded model is not."""
+        """Record whether the model is in use now. Return whether it is idle; a newly loaded model does not count as
+        idle.
+        """
         pool = registration.pool
         answered = pool.answered_if_idle()
         mark = (answered, pool.can_serve)
@@ -200,7 +202,7 @@ class MemoryBudget:
             self._size_store.write(self._accounts.sizes)
 
     def _mark_deferred(self) -> None:
-        """Mark the claims that were not granted, and notify the tasks in `until_deferred`."""
+        """Mark the claims that were not granted, and notify the tasks that wait in `until_deferred`."""
         new = [one for one in self._accounts.waiting if not one.is_deferred]
         for one in new:
             one.is_deferred = True
@@ -235,7 +237,7 @@ class MemoryBudget:
                 one.account.refuse(one)
 
     def _may_change(self, waiting: PendingClaim) -> bool:
-        """Return whether other models may soon free memory without being suspended for this claim."""
+        """Return whether other models may soon free memory anyway, without being suspended for this claim."""
         others = [one for one in self._accounts.open_accounts if one is not waiting.account]
         ending = any(one.state == "stopping" for one in self._registry.served.keys.values())
         return ending or bool(self._suspending) or any(one.is_changing for one in others)
@@ -255,7 +257,7 @@ class MemoryBudget:
         return used
 
     def available(self, machine: MachineResources) -> MachineResources:
-        """Limit the machine's resources to what the budgets would leave if all idle models were suspended."""
+        """Return the machine's resources, limited to what the budgets would leave if all idle models were suspended."""
         if not self._accounts.limits:
             return machine
         now = asyncio.get_running_loop().time()

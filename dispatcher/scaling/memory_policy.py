@@ -1,4 +1,5 @@
-"""The rules of the memory budget, as pure functions: which models may load, and which are suspended for them.
+"""The rules of the memory budget, as pure functions: which models may load, and which others are suspended to make
+room.
 
 - Claims are considered in order of arrival. A claim that fits into the free memory is granted.
 - Otherwise idle models that may be suspended are suspended, the least recently used first, until the claim fits. If it
@@ -99,7 +100,7 @@ class MemoryHolder(NamedTuple):
 
 
 class MemoryPlan(NamedTuple):
-    """A plan: claims to grant, and models to suspend for other claims.
+    """A plan: which claims to grant, and which models to suspend for the other claims.
 
     Attributes:
         granted: Keys of the granted claims.
@@ -202,7 +203,9 @@ def _names(keys: Iterable[str]) -> str:
 
 
 def _suspendable_for(claim: Claim, holders: Iterable[MemoryHolder]) -> list[MemoryHolder]:
-    """Return the models that may be suspended for a claim, now or later: all suspendable ones but the claim's own."""
+    """Return the models that may be suspended for a claim, now or later: all suspendable models except the one that
+    claims.
+    """
     return [one for one in holders if one.idle or (one.suspendable and one.key != claim.of)]
 
 
@@ -220,7 +223,7 @@ class _FreeMemory:
         return all(count <= 0 or count <= self._free[kind] for kind, count in needs.items())
 
     def reaches(self, needs: Amounts, suspended: Collection[MemoryHolder]) -> bool:
-        """Return whether the memory suffices if these models are suspended, too."""
+        """Return whether the memory would suffice if these models were suspended, too."""
         return all(
             count <= 0
             or count <= self.soon(kind) + sum(max(0, one.frees.get(kind, 0)) for one in suspended)

@@ -275,7 +275,7 @@ _SUM_ROUNDING = 1e-6
 
 
 class Cost(NamedTuple):
-    """Measured resources of one instance of a model; 0 while unknown.
+    """The resources that one instance of a model uses, as measured; 0 while unknown.
 
     Attributes:
         cpus: CPUs that it uses while it is busy.
@@ -289,7 +289,7 @@ class Cost(NamedTuple):
 
 
 class Want(NamedTuple):
-    """The current and wanted number of instances of a model, with what is needed to divide the machine.
+    """The current and the wanted number of instances of a model, and the data needed to divide the machine's resources.
 
     Attributes:
         model: Name of the model.
