@@ -28,7 +28,7 @@ _HIDDEN = "***"
 
 
 def with_token(config: DaemonConfig) -> DaemonConfig:
-    """Return the settings with an access token: a random one, if they need one and have none."""
+    """Return the settings with an access token. If they need a token and have none, generate a random one."""
     if config.access_token is not None or not config.restricted_endpoints:
         return config
     return msgspec.structs.replace(config, access_token=secrets.token_urlsafe(32))

@@ -1,4 +1,4 @@
-"""Endpoints of tritonserver for clients: addresses from the settings, and the ports chosen for them."""
+"""tritonserver's endpoints for clients: their addresses, from the settings, and the ports chosen for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Endpoints:
 
     @property
     def served(self) -> list[Endpoint]:
-        """The enabled endpoints. If the settings let the daemon choose a port, it is 0 until `choose_ports`."""
+        """The enabled endpoints. If the settings let the daemon choose a port, that port is 0 until `choose_ports` is
+        called.
+        """
         return list(self._all.values())
 
     def port(self, name: str) -> int:
@@ -79,7 +81,7 @@ class Endpoints:
         return found
 
     def adopt(self, listeners: Mapping[str, socket.socket]) -> None:
-        """Use the ports of existing listening sockets, given by name of endpoint."""
+        """Use the ports of existing listening sockets. The key of each socket is the name of its endpoint."""
         for name, listener in listeners.items():
             if name in self._all:
                 port = int(listener.getsockname()[1])
@@ -100,7 +102,7 @@ class Endpoints:
 
 
 def reachable(address: str) -> str:
-    """Return the address to connect to from this machine, given a listening address."""
+    """Given a listening address, return the address to which clients on this machine can connect."""
     if address in ("0.0.0.0", ""):
         return "127.0.0.1"
     if address == "::":

@@ -144,7 +144,7 @@ class ReadinessGate(Protocol):
     def in_repository(self) -> bool: ...
 
     async def open(self, server: GateModels) -> None:
-        """Let the server report ready as soon as all its models are. Raises RemoteFailure on failure."""
+        """Let the server report ready as soon as all its models are ready. Raises RemoteFailure on failure."""
 
     async def close(self, server: GateModels) -> None:
         """Make the server report not ready, if it is up."""
@@ -181,8 +181,8 @@ class Frontend(Protocol):
 
     @property
     def http_socket(self) -> Path | None:
-        """Unix socket on which the daemon's own processes reach HTTP, whatever the settings for clients; None if there
-        is none.
+        """Unix socket on which the daemon's own processes can use HTTP, whatever clients may use; None if there is no
+        such socket.
         """
 
     def choose_ports(self) -> None:
@@ -215,7 +215,7 @@ class Frontend(Protocol):
 
     @property
     def replaces(self) -> bool:
-        """Whether a process can replace a running one without losing a request."""
+        """Whether a new process can replace a running process without losing a request."""
 
     @property
     def queues_requests(self) -> bool:
@@ -298,7 +298,8 @@ class SupportsHandover(Protocol):
 
 
 def model_control(place: ServerPlace) -> dict[str, str]:
-    """Return environment variables that make tritonserver ask the daemon about requests to load and unload models.
+    """Return environment variables that make tritonserver ask the daemon before it loads or unloads a model for a
+    client.
 
     `privately` turns one of them into LD_PRELOAD for tritonserver alone, not for the Python launcher that starts it.
     """
@@ -318,6 +319,6 @@ def new_shm_prefix() -> str:
 
 
 def privately(argv: Sequence[str]) -> list[str]:
-    """Return a command that runs `argv` with private shared memory, in a process that is killed when this one exits."""
+    """Return a command that runs `argv` with private shared memory. Its process is killed when this process exits."""
     launcher = str(Path(__file__).with_name("private_shm.py"))
     return [sys.executable, "-I", "-S", launcher, str(os.getpid()), *argv]

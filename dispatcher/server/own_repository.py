@@ -75,14 +75,14 @@ def remove_folder(models: Path, name: str) -> None:
 
 
 def link(models: Path, name: str, folder: Path) -> None:
-    """Link a model of the user's model repository into tritonserver's, so that tritonserver serves it itself."""
+    """Link a model from the user's model repository into tritonserver's, so that tritonserver itself serves it."""
     unlink(models, name)
     remove_folder(models, name)
     (models / name).symlink_to(folder, target_is_directory=True)
 
 
 def unlink(models: Path, name: str) -> None:
-    """Remove a link made by `link`. Does nothing if there is none of this name."""
+    """Remove the link of this name that `link` made, if there is one."""
     if is_linked(models, name):
         (models / name).unlink()
 
@@ -132,7 +132,7 @@ def triton_config(
     *,
     native: bool = False,
 ) -> dict[str, Any]:
-    """Return the configuration to load a model with: the user's, changed so that requests go to our workers.
+    """Return the configuration with which to load a model: the user's, changed so that requests go to our workers.
 
     The model gets `lanes` proxies per worker, on the CPU, since workers manage devices themselves. The user's rate
     limiter and host policy are kept. `model_warmup` is removed, because workers run it (worker/warmup.py).

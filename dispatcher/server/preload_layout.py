@@ -39,8 +39,8 @@ _POLL_INTERVAL_S = 0.02
 
 
 def lay_out(models: Path, preload: Mapping[str, Mapping[str, Any]], *, gate: bool) -> list[str]:
-    """Write the configurations of the models to preload, and of a closed gate if wanted; return the names of all
-    models written.
+    """Write the configurations of the models to preload and, with `gate`, that of a closed gate. Return the names of
+    all models whose configuration was written.
     """
     texts = {name: _as_text(name, config) for name, config in preload.items()}
     if gate:
@@ -55,8 +55,8 @@ def lay_out(models: Path, preload: Mapping[str, Mapping[str, Any]], *, gate: boo
 
 
 def clear(models: Path, names: list[str]) -> None:
-    """Remove the configurations written by `lay_out`, once the models are loaded. Later load requests contain their
-    own.
+    """Remove the configurations written by `lay_out`, once the models are loaded. Later load requests contain the
+    configuration.
     """
     for name in names:
         (models / name / "config.pbtxt").unlink(missing_ok=True)
@@ -109,7 +109,7 @@ class Gate:
         self._backend = backend
 
     async def open(self, server: GateModels) -> None:
-        """Let tritonserver report ready as soon as all its models are.
+        """Let tritonserver report ready as soon as all its models are ready.
 
         Raises:
             RemoteFailure: tritonserver refused the request or is not up

@@ -163,7 +163,7 @@ class ServerWatch:
         )
 
     def problem(self) -> str | None:
-        """Return a description for `status` if tritonserver keeps failing; otherwise None."""
+        """If tritonserver keeps failing, return a description of the problem for `status`; otherwise None."""
         if self._failures < 2 or self._stable:
             return None
         text = f"tritonserver failed {self._failures} times in a row, last: {self._last}. "

@@ -58,7 +58,7 @@ _INSTANCE_THREADS = 16  #: with other backends (a Python stub is a process with 
 
 @dataclass
 class _Retired:
-    """A process that has been replaced and finishes its requests."""
+    """A process that has been replaced and is finishing its requests."""
 
     process: ServerProcess
     info: messages.RetiringServer
@@ -366,7 +366,7 @@ class TritonServer:
         retired.task = asyncio.get_running_loop().create_task(self._until_retired(retired, limit_s))
 
     async def _until_retired(self, retired: _Retired, limit_s: float) -> None:
-        """Wait until a replaced process has nothing in progress, for at most `limit_s` seconds; then stop it."""
+        """Give a replaced process `limit_s` seconds to finish its requests and exit, then stop it."""
         process = retired.process
         try:
             await self._wait_idle(retired, limit_s)
@@ -407,7 +407,7 @@ class TritonServer:
     async def _apply_to_retiring(
         self, change: Callable[[ServerProcess], Awaitable[object]]
     ) -> None:
-        """Apply a change to models in retiring processes as well, because clients still use them."""
+        """Apply a change to a model in retiring processes as well, because clients are still using those processes."""
         running = [one.process for one in self._retired.values() if one.process.running]
         for result in await asyncio.gather(*map(change, running), return_exceptions=True):
             if isinstance(result, (ServerRefused, Unreached)):
@@ -538,7 +538,7 @@ class TritonServer:
             self._changing -= Counter([name])
 
     async def try_unload(self, name: str) -> None:
-        """Start unloading a model that should not be loaded. Log an error if that fails."""
+        """Start unloading a model that should not be loaded. If that fails, only log an error."""
         try:
             await self.unload(name)
         except RemoteFailure as failure:
@@ -604,7 +604,7 @@ class TritonServer:
     # ── readiness ─────────────────────────────────────────────────────────────────────────────────
 
     async def open_gate(self) -> None:
-        """Let tritonserver report ready (`/v2/health/ready`) as soon as all its models are.
+        """Let tritonserver report ready (`/v2/health/ready`) as soon as all its models are ready.
 
         Raises:
             RemoteFailure: tritonserver refused the request or is not up

@@ -126,7 +126,7 @@ class NativeFrontend:
 
     @property
     def http_socket(self) -> Path | None:
-        """HTTP socket for the daemon's own processes; None before `choose_ports`."""
+        """HTTP socket for the daemon's own processes; None until `choose_ports` is called."""
         for one in self._listening:
             if one.path == self._http_path:
                 return one.path
@@ -283,7 +283,9 @@ class NativeFrontend:
         return child
 
     def _region_table(self) -> int:
-        """Return the descriptor of the table of regions, an anonymous file that the first process initializes."""
+        """Return the descriptor of the table of shared memory regions, an anonymous file that the first process
+        initializes.
+        """
         if self._regions < 0:
             self._regions = linux.memfd_create("regions")
         return self._regions
@@ -437,7 +439,7 @@ async def _retire(old: _Process, new: _Process, *, force: bool) -> bool:
 
 
 async def _unless_exited(process: _Process, request: Awaitable[None]) -> None:
-    """Await a request to a process. If the process has exited, ignore the failure."""
+    """Await a request to a process. Ignore a failure if the process has exited."""
     try:
         await request
     except Unreached:
@@ -473,7 +475,7 @@ class NativeGate:
         self.is_open = False  #: the state that the daemon last requested
 
     async def open(self, server: GateModels) -> None:
-        """Let all processes report ready as soon as their models are. Raises RemoteFailure on failure."""
+        """Let all processes report ready as soon as their models are ready. Raises RemoteFailure on failure."""
         try:
             await self._show(ready=True)
         except (ServerRefused, Unreached) as error:
@@ -537,7 +539,7 @@ _MAX_BYTES = 1 << 16
 
 
 class OnDemandLoads:
-    """Reader of the models that requests wait for.
+    """Reads the names of the models for which requests are waiting.
 
     Args:
         descriptor: read end of the pipe
@@ -737,7 +739,7 @@ def _check_own_socket(connection: socket.socket) -> None:
 
 
 def _error_message(text: str) -> str:
-    """Return the message of an error response, or its whole body if it has another format."""
+    """Return the message of an error response. If the response has another format, return its body."""
     try:
         return str(json.loads(text)["error"])
     except (ValueError, TypeError, KeyError):

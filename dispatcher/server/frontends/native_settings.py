@@ -56,7 +56,7 @@ class Listening(NamedTuple):
 
 
 def tls(config: DaemonConfig) -> dict[str, Tls]:
-    """Return the certificate files of "http" and "grpc", for those that use TLS."""
+    """Return the certificate files of each endpoint that uses TLS, by endpoint: "http" or "grpc"."""
     found: dict[str, Tls] = {}
     if config.http_certificate is not None:
         authorities = config.http_client_authorities
@@ -131,7 +131,7 @@ def document(
 
 
 def pending_models(config: DaemonConfig, models: PendingModels, descriptor: int) -> dict[str, Any]:
-    """Return the part of the document about models for which requests wait.
+    """Return the part of the document that lists the models for which requests may wait.
 
     Args:
         models: these models

@@ -117,7 +117,7 @@ class TritonFrontend:
         return AdminClient(self._config, self.endpoints.port("http"), self.endpoints.port("grpc"))
 
     async def check_listening(self) -> None:
-        """Check that every port accepts connections: they open one after another. Raises OSError."""
+        """Check that every port accepts connections, because the ports open one after another. Raises OSError."""
         for one in self.endpoints.served:
             address = reachable(one.address).strip("[]")
             _, writer = await asyncio.open_connection(address, one.port)
@@ -199,7 +199,7 @@ def users_options(config: DaemonConfig) -> Options:
 
 
 def merge(options: Options, users: Options) -> None:
-    """Merge the user's options into ours, in place. They override ours; options that may be repeated are appended."""
+    """Add the user's options to `options`, which they override. Options that may be repeated are appended."""
     for name, value in users.items():
         former = options.get(name)
         added = value if isinstance(value, list) else [value]
@@ -310,7 +310,7 @@ class AdminClient:
             await self._client.close()
 
     def _connected(self) -> Any:
-        """Return the client, which connects with its first request. For HTTP, it is tritonclient's."""
+        """Return the client, which connects when it sends its first request. For HTTP, it is tritonclient's client."""
         if self._client is None and self._over_grpc:
             tls = grpc_tls.client_context(self._config) if self._tls else None
             self._client = _GrpcClient(self._host.strip("[]"), self._port, tls)
