@@ -1,4 +1,4 @@
-"""Examples for a model: requests with valid data, and client code to copy."""
+"""Creates examples for a model: requests with valid data, and client code to copy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DeclaredTensor:
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """A valid shape without -1."""
+        """A valid shape for an example, in which a number replaces each -1."""
         return tuple(_ANY if size < 0 else size for size in self.shape)
 
     def example_data(self) -> list[Any] | None:

@@ -1,4 +1,4 @@
-"""History of the last half hour for charts, of the daemon and of each model."""
+"""The history of the daemon and of each model in the last half hour, for charts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERIES = ("requests_s", "failures_s", "p50", "p99", "waiting", "resident")
 
 
 class Series:
-    """The newest points of the series in `SERIES`, stored compactly, because up to a thousand models have them."""
+    """The newest points of each series in `SERIES`, stored compactly, because there may be a thousand models."""
 
     def __init__(self) -> None:
         self._times = array("d")
@@ -39,12 +39,12 @@ class Series:
         return [None if math.isnan(value) else value for value in column]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all series by name, plus `at`: the times of their points, in seconds since the epoch."""
+        """Return all series by name, and as `at` the times of their points, in seconds since the epoch."""
         return {"at": list(self._times), **{name: self.column(name) for name in SERIES}}
 
 
 class History:
-    """Activity of all models between metrics snapshots, for as many snapshots as a chart has points.
+    """The activity of all models between successive metrics snapshots, stored as points for charts.
 
     Attributes:
         last: the newest snapshot

@@ -70,7 +70,7 @@ def overview(history: History, *, private: bool) -> dict[str, Any]:
 
 
 def _without_errors(snapshot: MetricsSnapshot) -> list[str]:
-    """Return what each problem is about, without its text."""
+    """Return which model (or the daemon) each problem is about, without the text of the problem."""
     names = [f"model {one.name}: " for one in snapshot.models]
     found = (
         next((name for name in names if problem.startswith(name)), "the daemon: ")
@@ -199,7 +199,7 @@ def _entries(requests: Sequence[RequestEntry]) -> list[dict[str, Any]]:
 
 
 def _recent(log: Sequence[str]) -> list[str]:
-    """Return the newest lines up to a total size that fits on the page."""
+    """Return as many of the newest lines as fit on the page."""
     size, first = 0, len(log)
     while first > 0 and size + len(log[first - 1]) <= _LOG_SIZE:
         first -= 1

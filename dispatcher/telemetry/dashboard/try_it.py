@@ -1,4 +1,4 @@
-"""Requests that users type in the dashboard: encoding, forwarding to tritonserver, and decoding of responses."""
+"""Encodes requests that users type in the dashboard, forwards them to tritonserver, and decodes the responses."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _is_half(tensor: Any) -> bool:
 
 
 def _to_bytes(tensor: dict[str, Any]) -> bytes:
-    """Remove the data of a half-precision input from the request and return it as bytes; set its size in the request."""
+    """Remove the data of a half-precision input from the request, set its size there, and return the data as bytes."""
     encode = _fp16 if tensor["datatype"] == "FP16" else _bf16
     try:
         blob = b"".join(map(encode, _flat(tensor.pop("data"))))

@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder(Event).decode
 
 
 class _Recent:
-    """The newest events of a model, with audit events apart, so that a crash loop does not displace them."""
+    """The newest events of a model. Audit events are stored separately, so that a crash loop does not displace them."""
 
     def __init__(self) -> None:
         self._audit: deque[Event] = deque(maxlen=_AUDIT_PER_MODEL)
@@ -98,7 +98,7 @@ class EventLog:
 
     @property
     def problem(self) -> str | None:
-        """Problem for an administrator to solve, for `status`; None if there is none."""
+        """A problem that an administrator should fix, as shown by `status`; None if there is none."""
         problem = self._problem
         if problem is None:
             return None
@@ -291,7 +291,7 @@ class Journal:
             self._written += os.write(file, b"\n")
 
     def _end_of_fitting(self, lines: bytes, start: int) -> int:
-        """Return the end of those lines from `start` on that still fit into the file.
+        """Return the position after the last line that still fits into the file. The lines begin at `start`.
 
         Into an empty file, a single line of any length fits.
         """

@@ -26,7 +26,7 @@ Sink = Callable[[Event], None]
 
 
 class Events:
-    """Emitter of events, of the daemon or of one model.
+    """Emits the events of the daemon or of one model.
 
     Args:
         sinks: functions that receive every event; without any, events are only logged
@@ -149,7 +149,7 @@ def current_actor() -> str:
 
 
 def emit_reload(events: Events, answer: messages.Reloaded) -> None:
-    """Emit the event of a reload: the settings that it changed, or why it failed."""
+    """Emit an event about a reload of the settings: which settings have changed, or why the reload failed."""
     if answer.problem:
         events.emit(kinds.RELOAD_FAILED, reason=answer.problem)
         return

@@ -63,7 +63,7 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that is known about a model.
+    """Everything that the daemon knows about a model.
 
     Attributes:
         name: name of the model
@@ -90,7 +90,9 @@ class Situation:
     outcomes: Outcomes | None = None
 
     def last(self, *of: kinds.EventKind, instance: int | None = None) -> Event | None:
-        """Return the newest event of any of these kinds, or None; with `instance`, only of this instance."""
+        """Return the newest event of any of these kinds, or None. With `instance`, consider only events of this
+        instance.
+        """
         names = {kind.name for kind in of}
         matching = (
             event
@@ -100,9 +102,7 @@ class Situation:
         return next(matching, None)
 
     def recent(self, *of: kinds.EventKind) -> list[Event]:
-        """Return the events of these kinds in the last hour, oldest first, without those before the current
-        registration.
-        """
+        """Return the events of these kinds in the last hour, but not before the current registration, oldest first."""
         names = {kind.name for kind in of}
         begun = self.last(*_REPLACEMENTS)
         since = max(self.now - RECENT_S, begun.at if begun is not None else 0.0)
@@ -418,7 +418,7 @@ def next_attempt(left_s: float) -> str:
 
 
 def _long_s(info: messages.ModelInfo | None) -> float:
-    """Return the duration from which a batch (or a stream, if the model is decoupled) is reported, in seconds."""
+    """Return how many seconds a batch (or a stream, if the model is decoupled) must take to be reported."""
     policy = info.config.get("model_transaction_policy") if info is not None else None
     return _LONG_STREAM_S if (policy or {}).get("decoupled") else _LONG_BATCH_S
 
@@ -524,7 +524,7 @@ _FAILURE_ADVICE = {
 
 
 def _request_findings(name: str, outcomes: Outcomes, now: float) -> Iterator[Finding]:
-    """Yield a finding if a considerable share of a model's recent requests failed."""
+    """Yield a finding if a large share of a model's recent requests failed."""
     failed = sum(outcomes.failed.values())
     requests = max(outcomes.requests, failed)  # some of the failed ones started before the period
     if not failed or failed < _RARELY * requests:

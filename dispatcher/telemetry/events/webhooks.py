@@ -78,7 +78,7 @@ class Webhooks:
         return {one.name: one.metrics() for one in self._all}
 
     def close(self) -> None:
-        """Post the queued events, with a time limit, and stop."""
+        """Post the queued events within a time limit, then stop."""
         for one in self._all:
             one.begin_close()
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
@@ -98,14 +98,14 @@ class _PostRejected(Exception):
 
 
 class _Pending(NamedTuple):
-    """The latest of `repeats` events that are coalesced."""
+    """The latest of several events that are coalesced. `repeats` is their number."""
 
     event: Event
     repeats: int = 1
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Key by which events are coalesced: those with the same key become one."""
+        """Key by which events are coalesced: events with the same key become one event."""
         return (self.event.kind, self.event.model, self.event.version, self.event.instance)
 
 

@@ -1,4 +1,6 @@
-"""The management server and the OTLP export, if they are configured. Otherwise their modules are not even imported."""
+"""Starts the management server and the OTLP export if they are configured. Otherwise their modules are not even
+imported.
+"""
 
 from __future__ import annotations
 

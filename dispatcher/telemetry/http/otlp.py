@@ -1,4 +1,4 @@
-"""Export of metrics to an OpenTelemetry collector over OTLP, if OpenTelemetry's environment variables name one.
+"""Exports metrics to an OpenTelemetry collector over OTLP, if OpenTelemetry's environment variables name one.
 
 A thread periodically sends the same metrics that a scrape returns, without blocking the daemon. A snapshot that the
 collector rejects is dropped and counted. No data is lost by that, because counters are cumulative.
@@ -37,7 +37,7 @@ _MAX_REASON_LENGTH = 300
 
 
 class OtlpExport:
-    """Periodic export of the metrics.
+    """Exports the metrics periodically.
 
     Args:
         scrape: returns the metrics; called in the dispatcher's event loop
@@ -198,7 +198,7 @@ def _resource() -> Any:
 
 
 class _ExporterLog(logging.Handler):
-    """Handler that captures the exporter's log, which has the reasons for rejections, and keeps it out of other logs."""
+    """Log handler that captures the exporter's log, which says why data was rejected. Other logs do not get it."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

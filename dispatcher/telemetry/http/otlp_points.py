@@ -1,4 +1,4 @@
-"""Conversion of metrics to data points of OpenTelemetry's SDK: the same families as in /metrics, without `_total`.
+"""Converts metrics to data points of OpenTelemetry's SDK: the same families as in /metrics, without `_total`.
 
 This module is imported only if metrics are exported, because the SDK is an optional dependency.
 """
@@ -94,7 +94,9 @@ class _Span(NamedTuple):
     now_ns: int
 
     def since(self, at: float) -> _Span:
-        """Return the part of the period since a time, in seconds since the epoch; the whole period if that is earlier."""
+        """Return the part of the period that follows `at` (seconds since the epoch), or the whole period if it starts
+        later.
+        """
         later_ns = min(int(at * 1e9), self.now_ns)
         return self._replace(start_ns=max(self.start_ns, later_ns))
 
@@ -244,7 +246,7 @@ def _user_histogram(
 def _summary(
     family: MergedFamily, series: Sequence[tuple[dict[str, str], Values]], span: _Span
 ) -> Iterator[otel.Metric]:
-    """Yield the parts of a summary as separate metrics, because the SDK's exporter does not support summaries."""
+    """Yield each part of a summary as a separate metric, because the SDK's exporter does not support summaries."""
     for suffix in ("_count", "_sum"):
         numbers = [
             _number(labels, values[suffix, ""], span)

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' protobuf format, the only one in which it scrapes native histograms.
+"""Metrics in Prometheus' protobuf format, the only format in which Prometheus scrapes native histograms.
 
 For the messages and fields, see https://github.com/prometheus/client_model, io/prometheus/client/metrics.proto.
 Histograms have two kinds of buckets: the coarse ones of the text formats, and the fine ones of the workers (native

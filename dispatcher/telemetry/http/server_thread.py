@@ -144,9 +144,7 @@ async def _refuse_other_sites(
 
 
 def _quiet_logger(error_log: ErrorLog) -> logging.Logger:
-    """Return the logger for aiohttp's errors, which are counted without their messages: these quote requests and
-    tokens.
-    """
+    """Return the logger for aiohttp's errors, which are only counted, because they quote requests and tokens."""
     logger = logging.getLogger(__name__)
     logger.propagate = False
     logger.handlers[:] = [error_log]

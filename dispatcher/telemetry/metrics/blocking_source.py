@@ -1,4 +1,4 @@
-"""Cached values from sources that may block, such as tritonserver's metrics or a disk, read in threads with a time
+"""Caches values from sources that may block, such as tritonserver's metrics or a disk. Threads read them, with a time
 limit.
 """
 

@@ -425,14 +425,14 @@ _DISK_MAX_AGE_S, _DISK_TIMEOUT_S = 1.0, 0.5
 
 
 class _Disk(NamedTuple):
-    """Free and total bytes of a file system; None if unknown."""
+    """The free and the total bytes of a file system; None if unknown."""
 
     free: int | None = None
     size: int | None = None
 
 
 class MetricsCollector:
-    """Collector of all metrics. It sends no requests to workers, and reads sources that may block in threads.
+    """Collects all metrics. It sends no requests to workers, and uses threads to read sources that may block.
 
     Args:
         status: returns the daemon's status
@@ -503,7 +503,7 @@ class MetricsCollector:
         return triton.queues if triton is not None else {}
 
     async def scrape(self) -> Scrape:
-        """Take a snapshot plus the metrics of callables, of the OpenAI frontend and of tritonserver that arrive in
+        """Take a snapshot, and add the metrics of callables, of the OpenAI frontend and of tritonserver that arrive in
         time.
         """
         users = await self._read_users()
@@ -623,7 +623,7 @@ class MetricsCollector:
         registration: Registration | None,
         counts: Mapping[tuple[int, int], Counts],
     ) -> Iterator[InstanceMetrics]:
-        """Yield the metrics of current instances, then of former ones, whose counters are kept."""
+        """Yield the metrics of current instances, then those of former instances, whose counters are kept."""
         reported: set[tuple[int, int]] = set()
         for instance in info.instances:
             key = (instance.version or info.version, instance.index)
@@ -758,7 +758,7 @@ _POLL_INTERVAL_S = 1.0
 
 
 class LoopLag:
-    """Measurement of the event loop's lag: once a second, how much later than scheduled a task wakes up."""
+    """Measures the event loop's lag: once a second, how much later than scheduled a task wakes up."""
 
     def __init__(self) -> None:
         self._sum = 0.0

@@ -1,4 +1,5 @@
-"""Memory of processes: resident memory from the kernel, GPU memory from NVML. And this machine's GPUs, from nvidia-smi.
+"""Measures the memory of processes: resident memory from the kernel, GPU memory from NVML. Lists this machine's GPUs,
+from nvidia-smi.
 
 The GPU parts were written without access to a GPU; see docs/reference/metrics.md.
 """

@@ -30,7 +30,7 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class RawUserMetrics:
-    """Metrics of an instance's workers: totals of those that have exited, and undecoded messages of current ones."""
+    """Metrics of an instance's workers: the totals of exited workers, and the undecoded messages of current workers."""
 
     model: str
     version: int
@@ -41,7 +41,7 @@ class RawUserMetrics:
 
 @dataclass
 class MergedFamily:
-    """A metric of any number of models. Each series has the labels of its instance.
+    """A metric merged from any number of models. Each series has the labels of its instance.
 
     Attributes:
         since: time when counting began, in seconds since the epoch; 0 for the daemon's start
@@ -76,7 +76,7 @@ class MetricConverter:
     def each(
         self, families: Iterable[MergedFamily], form: Callable[[MergedFamily], T]
     ) -> Iterator[T]:
-        """Yield the result of `form` for each metric. If it fails, log that once and skip the metric."""
+        """Yield the result of `form` for each metric. If `form` fails, log that once and skip the metric."""
         for family in families:
             try:
                 converted = form(family)

@@ -55,7 +55,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Job(NamedTuple):
-    """A worker's undecoded messages, on their way to the thread."""
+    """A worker's undecoded messages, which the thread will process."""
 
     model: str
     version: int
@@ -73,7 +73,7 @@ class _Job(NamedTuple):
 
 
 class _Deletion(NamedTuple):
-    """Job that deletes an access log, after all earlier writes to it."""
+    """Job for the thread: delete an access log, after all earlier writes to it."""
 
     log: LogFile
 
@@ -100,7 +100,7 @@ class _Model:
         return self.logged[1] == _FOREVER
 
     def update(self, registration: Registration | None) -> None:
-        """Apply changes to the registration, and record the counters. A new registration starts without recent
+        """Apply changes to the registration, and sample the counters. A new registration starts without recent
         outcomes.
         """
         previous, self.registration = self.registration, registration
@@ -116,7 +116,7 @@ class _Model:
 
 
 class RequestCollector:
-    """Collector of the requests of all models.
+    """Collects the request records of all models.
 
     Args:
         registry: the models
@@ -140,7 +140,7 @@ class RequestCollector:
         self._thread: threading.Thread | None = None
 
     async def run(self) -> None:
-        """Poll the workers' records periodically, while there are models, until cancelled."""
+        """Until cancelled, poll the workers' records periodically while there are models."""
         begun = asyncio.Event()
         counter_registry = self._registry.served.counter_registry
         counter_registry.on_begun = begun.set
@@ -406,8 +406,8 @@ class _Point(NamedTuple):
 
 
 class RecentOutcomes:
-    """Outcomes of a model's recent requests, from points of its cumulative counters. Times are those of a monotonic
-    clock.
+    """Outcomes of a model's recent requests, computed from samples of its cumulative counters. Times are those of a
+    monotonic clock.
 
     Args:
         counters: counters of the model
@@ -421,7 +421,7 @@ class RecentOutcomes:
         self._points = deque([first])
 
     def sample(self, now: float) -> None:
-        """Record a point, unless the last one is too recent."""
+        """Sample the counters, unless the last sample is too recent."""
         if now < self._points[-1].at + _INTERVAL_S:
             return
         self._points.append(_Point(now, *self._counters.outcomes()))
@@ -429,7 +429,7 @@ class RecentOutcomes:
             self._points.popleft()
 
     def since(self, now: float) -> tuple[float, int, dict[str, int]]:
-        """Return the length of the period in seconds, the number of requests started in it, and of failed ones by
+        """Return the length of the sampled period in seconds, how many requests started in it, and how many failed, by
         kind.
         """
         first = self._points[0]

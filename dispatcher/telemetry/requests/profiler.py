@@ -1,4 +1,4 @@
-"""Profiling of running workers with py-spy, which samples a process from outside while it keeps serving.
+"""Profiles running workers with py-spy, which samples a process from outside while the process keeps serving.
 
 The daemon runs py-spy, because a process may usually trace its own children, but not other processes of its user.
 """
