@@ -47,7 +47,7 @@ _VERSIONS_KEPT = 10
 
 
 class UpgradeCoordinator:
-    """Coordinator of a daemon's upgrades: it hands over to the next version, and adopts the state of the previous one.
+    """Coordinates a daemon's upgrades: hands over to the next version, and adopts the state of the previous version.
 
     Args:
         services: services of the daemon
@@ -280,7 +280,9 @@ class UpgradeCoordinator:
             self._resume(why)
 
     def _reopen_control_socket(self) -> None:
-        """Reopen the control socket, without TCP if its address has been taken meanwhile."""
+        """Reopen the control socket. If the daemon can no longer listen on its TCP address, reopen the socket without
+        TCP.
+        """
         services, address = self._services, self._services.status.control_tcp
         services.control.bind()
         try:
@@ -302,7 +304,7 @@ class UpgradeCoordinator:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _exec_next_version(self) -> None:
-        """Execute the next version. Returns only by raising an exception.
+        """Execute the next version. Does not return, but raises an exception on failure.
 
         Raises:
             RemoteFailure: a change is in progress

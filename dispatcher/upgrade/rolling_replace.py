@@ -1,4 +1,4 @@
-"""Rolling replacement of processes that still speak the protocol of the version before an upgrade.
+"""After an upgrade, replaces one by one the processes that still speak the protocol of the previous version.
 
     a worker ──▶ its replacement loads and takes over its lanes, and it exits ──▶ the next worker ──▶ finally tritonserver
 

@@ -269,7 +269,7 @@ class HandOver(msgspec.Struct, frozen=True):
 
 
 class Remains(msgspec.Struct, frozen=True):
-    """The part of a snapshot that a fresh start needs, readable even if the rest is not."""
+    """The part of a snapshot that a fresh start needs. It may be readable even if the rest is not."""
 
     config: bytes
     helper: tuple[int, int]

@@ -1,4 +1,4 @@
-"""The next version's side of an upgrade: it checks whether it can take over, then takes over.
+"""The next version's part of an upgrade: it checks whether it can take over, and then takes over.
 
     --can-take-over    in a separate process, before anything has changed: reads the snapshot and reports whether it can
     --take-over FD     in the daemon's process, after execve: adopts the snapshot, or starts fresh
@@ -59,7 +59,7 @@ class CompatibilityReport(msgspec.Struct, frozen=True):
 
 
 class TakeOver:
-    """Takeover of the previous version's state. `done` is True once this version has adopted it."""
+    """A takeover of the previous version's state. `done` is True once this version has adopted that state."""
 
     def __init__(self, state: HandOver) -> None:
         self.state = state
@@ -67,7 +67,7 @@ class TakeOver:
 
 
 class Origin(NamedTuple):
-    """How a daemon started: normally, by a takeover, or fresh after a failed takeover; `because` is its error."""
+    """How a daemon started: normally, by a takeover, or fresh after a failed takeover, whose error is `because`."""
 
     takeover: TakeOver | None = None
     because: str = ""
