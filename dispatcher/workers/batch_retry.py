@@ -72,7 +72,7 @@ class BatchRetry:
         self._background_tasks: set[asyncio.Task[None]] = set()
 
     def forget(self, worker: str) -> None:
-        """Discard what is recorded about an exited worker."""
+        """Discard all records of a worker that has exited."""
         self._idle_at.pop(worker, None)
 
     async def on_loss(self, lost: messages.LaneLost) -> Verdict:
@@ -135,7 +135,10 @@ class BatchRetry:
         return self._on_hang(worker, overdue, what)
 
     def _has_answered(self, stats: StatsReading, read_s: float) -> bool:
-        """Return whether a worker has finished a batch that it read `read_s` seconds ago: then its response is lost."""
+        """Return whether a worker has finished a batch that it read `read_s` seconds ago.
+
+        If so, the response was lost.
+        """
         if read_s == 0:  # first report: the response may still be on its way
             return False
         if stats.begun == stats.answered:
@@ -188,7 +191,7 @@ class BatchRetry:
         return self.spec.on_crash == "retry" and not self.stopping and self.disabled_reason is None
 
     def _may_be_another_request(self, overdue: messages.BatchOverdue, worker: Worker) -> bool:
-        """Return whether a different request, in the same batch or a concurrent one, may have caused the hang."""
+        """Return whether another request, in the same batch or in a concurrent one, may have caused the hang."""
         if worker.stats.read().overlaps:
             return True
         merges = (
@@ -199,7 +202,7 @@ class BatchRetry:
     def _fail(
         self, batch: messages.LaneLost | messages.BatchOverdue, text: str, most: int
     ) -> Verdict:
-        """Return the verdict that fails a request or a batch, and emit an event that names the request."""
+        """Return a verdict to fail a request or a batch, and emit an event that names the request."""
         consecutive_losses = batch.consecutive_losses
         fails_rest = consecutive_losses >= most
         if fails_rest:
@@ -229,7 +232,7 @@ class BatchRetry:
         self._events.emit(kind, instance=instance, worker=worker, reason=reason, numbers=numbers)
 
     async def _explain_loss(self, name: str) -> str:
-        """Describe how a worker ended after its lane broke during a batch."""
+        """Describe how a worker ended, whose lane broke during a batch."""
         worker = self._workers.get(name)
         if worker is None:
             return "the worker of this batch exited"

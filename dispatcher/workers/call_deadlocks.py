@@ -1,4 +1,4 @@
-"""Deadlock detection for calls between models: workers that wait for each other in a cycle.
+"""Detects deadlocks of calls between models, in which workers wait for each other in a cycle.
 
 Proxies report calls that have been waiting for a while. A worker is stuck if it waits for a model all of whose
 workers are stuck. The largest such set is found by repeatedly removing workers that are not stuck. This is exact for
@@ -27,7 +27,7 @@ class PendingCalls:
         }
 
     def stuck(self, worker: str, workers_of: Callable[[str], Sequence[str]]) -> list[str]:
-        """Return the models that this worker waits for and that can never respond, sorted by name."""
+        """Return the models that this worker is waiting for although they can never respond, sorted by name."""
         waits: dict[str, set[str]] = {}
         for (name, *_), models in self._models.items():
             waits.setdefault(name, set()).update(models)

@@ -139,7 +139,7 @@ class ForkServers:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether no fork server is being stopped and, while held, none is running."""
+        """Whether no fork server is being stopped and, between `hold` and `release`, none is running."""
         return not self._ending and not (self._held and self._servers)
 
     async def hold(self) -> None:
@@ -293,7 +293,7 @@ class ForkServers:
             return child, connection
 
     def _mark_unfit(self, setup: InterpreterSetup, why: str) -> None:
-        """Start workers of this setup as new interpreters for the next `_UNFIT_S` seconds."""
+        """For the next `_UNFIT_S` seconds, start workers with this setup as new interpreters."""
         now = asyncio.get_running_loop().time()
         if self._unfit_until.get(setup, now) <= now:
             _log.info("starting workers without a fork server", python=setup.python, reason=why)
@@ -474,7 +474,7 @@ class ForkServer:
         return pid or _child(message[len(BEGUN) :])
 
     def _gone(self) -> Unfit:
-        """Return an exception that states why this server does not accept orders."""
+        """Return an exception whose text says why this server does not accept orders."""
         if self._is_ending:
             return Stale("it has been stopped")
         exited = self.child.exited
@@ -514,7 +514,7 @@ class ForkServer:
             return self._channel.recv(LARGEST)
 
     def _on_exit(self) -> None:
-        """Read the messages left after the process has exited, and resolve all outstanding answers with None."""
+        """Read the remaining messages of the exited process, and resolve all outstanding answers with None."""
         self._read_answers()
         for waits in self._answers:
             if not waits.done():
@@ -534,7 +534,7 @@ def _pid_in(answer: ForkAnswer, order: Order) -> int:
 
 
 def _child(number: int | bytes) -> int:
-    """Convert `number` to a pid; raises Unfit if it is no child of this process."""
+    """Convert `number` to a pid; raises Unfit if it is not the pid of a child of this process."""
     try:
         pid = int(number)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -1,4 +1,6 @@
-"""Limits that the daemon enforces on a worker: total memory and number of the processes that it started."""
+"""Limits that the daemon enforces on a worker and the processes that it has started: their total memory and their
+number.
+"""
 
 from __future__ import annotations
 

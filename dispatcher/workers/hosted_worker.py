@@ -98,7 +98,9 @@ class HostedWorker(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Record the worker's hello. A thread needs no model to be sent. Raises the same as `Worker.hello`."""
+        """Record the worker's hello. The daemon sends no model, because a thread has it already. Raises the same as
+        `Worker.hello`.
+        """
         await super().hello(peer, payloads_of)
         self._stats_path.unlink(missing_ok=True)
 
@@ -130,7 +132,7 @@ class HostedWorker(Worker):
         )
 
     async def end_after_batch(self) -> None:
-        """Ask the worker to exit after its batch, and wait for that without a time limit."""
+        """Ask the worker to exit after its batch, and wait without a time limit until it has exited."""
         if self.alive:
             await self._registrant.send(messages.EndWorker(self.name))
         await asyncio.shield(self.exited)
@@ -142,7 +144,7 @@ class HostedWorker(Worker):
         await self.stop(0)
 
     async def stop(self, grace_s: float) -> None:
-        """Ask the worker to exit after its batch. Abandon it if it does not within `grace_s` seconds."""
+        """Ask the worker to exit after its batch. Abandon it if it has not exited within `grace_s` seconds."""
         if self.alive:
             await self._registrant.send(messages.EndWorker(self.name))
             # A worker that has not said hello may never have been started by its registrant.

@@ -38,7 +38,7 @@ class Instances:
 
     @property
     def lanes(self) -> int:
-        """Number of proxies that should feed each worker: one for each batch that may run concurrently.
+        """The number of proxies that each worker should serve: one for each batch that may run concurrently.
 
         A Python proxy is a process, so their number never exceeds `max_inflight_batches`.
         """
@@ -52,7 +52,7 @@ class Instances:
 
     @property
     def _is_streamed(self) -> bool:
-        """Whether a lane carries several batches at a time."""
+        """Whether a lane carries several batches at the same time."""
         policy = self.spec.config.get("model_transaction_policy", {})
         return self.spec.python_model is not None or bool(policy.get("decoupled"))
 
@@ -62,7 +62,7 @@ class Instances:
         return own_versions(self.spec)
 
     def ready(self, version: int | None = None) -> list[str]:
-        """Return the names of the ready workers, optionally of one version."""
+        """Return the names of the ready workers; with `version`, only of those that serve this version."""
         return [one.serving.name for one in self._of(version) if one.serving is not None]
 
     def is_crash_looping(self, version: int | None = None) -> bool:
@@ -104,7 +104,7 @@ class Instances:
         return found
 
     def why_no_worker(self, version: int | None = None) -> str:
-        """Explain why no worker is available or expected soon, optionally for one version."""
+        """Explain why no worker (of one version, if given) is available or expected soon."""
         name = self.spec.name
         if self.disabled_reason is not None:
             return self.disabled_reason
@@ -114,7 +114,7 @@ class Instances:
         return f"model {name} has no worker: {problems}. See pytriton-daemon logs {name}"
 
     def infos(self, lanes_of: Callable[[str], int]) -> list[messages.InstanceInfo]:
-        """Return the instances as shown by `status`; `lanes_of` returns how many proxies a worker serves."""
+        """Return the instances as `status` shows them. `lanes_of` returns how many proxies a worker serves."""
         return [
             supervisor.info(
                 lanes_of(supervisor.worker.name) if supervisor.worker is not None else 0,

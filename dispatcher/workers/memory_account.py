@@ -1,4 +1,4 @@
-"""Memory accounts: how much of the memory budgets the workers of each pool hold, and its claims for more.
+"""Memory accounts: how much of the memory budgets each pool's workers hold, and the pool's claims for more.
 
 acquire ──▶ pending claim ──▶ granted: the estimated size of its workers ──▶ loaded: their measured size
                  └──▶ refused, or not granted in time
@@ -113,7 +113,9 @@ class Account:
 
     @property
     def is_changing(self) -> bool:
-        """Whether the pool may soon use less: workers are stopping, a size is estimated, or it may scale down."""
+        """Whether the pool may soon use less memory: workers are stopping, a size is estimated, or the pool may scale
+        down.
+        """
         autoscale = self.spec.autoscale
         may_shrink = autoscale is not None and self.granted > max(1, autoscale.least)
         is_guess = self.granted > 0 and self.is_estimated
@@ -136,7 +138,7 @@ class Account:
         return min(most, estimate(self._accounts.other_sizes(self, kind), payload, limit))
 
     def lower_estimate(self) -> None:
-        """Use a low estimate for a model of unknown size, because the usual estimate can never be granted."""
+        """Use a lower estimate for a model of unknown size, because the usual estimate can never be granted."""
         self._uses_low_estimate = True
 
     @property
@@ -216,7 +218,7 @@ class Account:
         return KnownSize(self.registration, *self.known, dict(self.shared), self._lived)
 
     def restore_size(self, size: KnownSize) -> None:
-        """Restore the size known before a restart of the daemon, unless it exceeds the budget.
+        """Restore the size that was known before the daemon restarted, unless the size exceeds the budget.
 
         A size that exceeds the budget is measured again: a restart must not refuse a model that was served before.
         """
@@ -248,7 +250,7 @@ class Account:
             raise RemoteFailure(ErrorKind.INVALID, text)
 
     def _exceeded(self, count: int) -> Amounts:
-        """Return the minimum needs of `count` workers, for each budget that is too small for them."""
+        """Return the minimum memory that `count` workers need, for each budget that is too small for them."""
         limits, shared = self._accounts.limits, sum(self.shared.values())
         needs = added(self._size_of_slots(0, count, self._minimum_size), {MEMORY: shared})
         return {kind: n for kind, n in needs.items() if kind in limits and n > limits[kind]}
@@ -280,7 +282,7 @@ class Account:
             raise
 
     async def load_extra(self, load: Callable[[], Awaitable[_T]], timeout_s: float) -> _T:
-        """Wait for memory for one additional worker, then call `load`. `release_extra` returns the memory.
+        """Wait for memory for one additional worker, then call `load`. `release_extra` gives the memory back.
 
         Raises:
             RemoteFailure: The memory was not free in time. Exceptions of `load` propagate.
@@ -320,7 +322,9 @@ class Account:
     async def _wait(
         self, waiting: PendingClaim, timeout_s: float, *, is_background: bool = False
     ) -> None:
-        """Wait until a claim is granted. For a background claim, restart the timeout whenever any claim is granted."""
+        """Wait until a claim is granted. If it is a background claim, restart the timeout whenever any other claim is
+        granted.
+        """
         accounts, clock = self._accounts, asyncio.get_running_loop().time
         waiting.is_background = is_background
         accounts.waiting.append(waiting)
@@ -527,7 +531,9 @@ class MemoryAccounts:
         return account
 
     def remember_size(self, account: Account) -> None:
-        """Remember a model's size, unless a newer account has the same name. Drop the oldest sizes beyond a limit."""
+        """Remember a model's size, unless a newer account has the same name. If there are too many sizes, drop the
+        oldest ones.
+        """
         name, size = account.spec.name, account.size
         newest = [one for one in self.open_accounts if one.spec.name == name][-1:]
         if size is None or newest != [account]:
@@ -540,7 +546,7 @@ class MemoryAccounts:
     async def until_deferred(
         self, loading: asyncio.Task[bool] | asyncio.Task[None], model: str
     ) -> None:
-        """Wait until `loading` is done or waits for memory. Either way the next load can start."""
+        """Wait until `loading` is done or is waiting for memory. In both cases, the next load can start."""
         if not self.limits:
             await asyncio.wait([loading])
             return

@@ -49,7 +49,7 @@ class InstanceCounters:
         self.user_series: Families = {}
 
     def counts(self) -> Counts:
-        """Return the work done by all of its workers so far."""
+        """Return the work that all workers of this instance have done so far."""
         total = self.ended
         for worker in self.workers:
             total = total.plus(worker.counts())
@@ -150,7 +150,7 @@ class ModelCounters:
         return WorkDone(counts, reduce(Counts.plus, counts.values(), self.former))
 
     def outcomes(self) -> tuple[int, dict[str, int]]:
-        """Return the number of requests started so far, and of failed ones by kind, at little cost."""
+        """Return, at little cost, how many requests have started so far, and how many have failed, by kind."""
         requests, failed = self.former.requests, list(self.former.failed)
         for instance in self.instances.values():
             ended = instance.ended
@@ -194,7 +194,7 @@ class ModelCounters:
 
 
 def _bounded(counts: Counts) -> list[Union[int, list[int]]]:
-    """Return counts clipped to the integers that the upgrade state can hold."""
+    """Return counts, clipped to the range of integers that the upgrade state can hold."""
     return [
         [min(count, _MAX_COUNT) for count in one]
         if isinstance(one, tuple)

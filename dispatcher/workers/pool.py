@@ -39,7 +39,7 @@ ReportProgress = Callable[[messages.Progress], Awaitable[None]]
 
 
 async def report_to_nobody(_: messages.Progress) -> None:
-    """Discard the progress of a change that no client waits for."""
+    """Ignore the progress of a change for which no client is waiting."""
 
 
 class Pool:
@@ -113,7 +113,7 @@ class Pool:
             await self._grow(spec, report)
 
     def redeclare(self, spec: messages.ModelSpec) -> None:
-        """Use a declaration whose configuration a worker has completed."""
+        """From now on, use this declaration, whose configuration a worker has completed."""
         self._instances.spec = self.batch_retry.spec = spec
 
     @property
@@ -185,7 +185,9 @@ class Pool:
         await self._notify(None)
 
     async def suspend(self, idle_s: float, grace_s: float, why: str = "") -> None:
-        """Suspend the model after `idle_s` idle seconds: stop all but the standby workers until the next batch."""
+        """Suspend the model, which has been idle for `idle_s` seconds: stop all but the standby workers until the next
+        batch.
+        """
         instances, staying = self._instances, self._staying_workers
         leaving = instances.supervisors[staying:]
         if self._resume_task is not None:
@@ -276,7 +278,7 @@ class Pool:
             supervisors.append(self._supervisor(slot, spec, retry_first=True))
 
     async def retry_now(self, report: ReportProgress) -> None:
-        """Retry to load a worker at once for each instance that has none.
+        """Try again now to load a worker for each instance that has none.
 
         Raises:
             RemoteFailure: A worker could not be loaded. The instance continues its back-off.
@@ -364,7 +366,7 @@ class Pool:
 
     @property
     def lanes(self) -> int:
-        """Number of proxies that should feed each worker."""
+        """The number of proxies that each worker should serve."""
         return self._instances.lanes
 
     @property
@@ -379,7 +381,9 @@ class Pool:
 
     @property
     def answers(self) -> bool:
-        """Whether a batch would be served: by a ready worker, or by one that the batch resumes."""
+        """Whether a batch would be served: by a ready worker, or by a worker that starts because the batch resumes the
+        model.
+        """
         return self.can_serve or (self.suspension.in_effect and not self.is_crash_looping)
 
     @property
@@ -396,7 +400,7 @@ class Pool:
         return self._instances.degradations()
 
     def ready_workers(self, version: int | None = None) -> list[str]:
-        """Return the names of the ready workers, optionally of one version."""
+        """Return the names of the ready workers; with `version`, only of those that serve this version."""
         return self._instances.ready(version)
 
     def infos(self) -> list[messages.InstanceInfo]:
@@ -423,7 +427,7 @@ class Pool:
                 await asyncio.wait_for(self._changed.wait(), timeout_s)
 
     async def until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Wait until a condition about the workers holds, for at most `timeout_s` seconds."""
+        """Wait up to `timeout_s` seconds until `condition`, which is about the workers, holds."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with self._changed:
                 await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)

@@ -30,12 +30,12 @@ class PrestartedWorkers:
 
     @property
     def room(self) -> int:
-        """Maximum number of prestarted workers now; 0 while held."""
+        """Current maximum number of prestarted workers; 0 between `hold` and `release`."""
         return 0 if self._held else self.max_workers
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether no prestarted worker is being stopped and, while held, none is left."""
+        """Whether no prestarted worker is being stopped and, between `hold` and `release`, none is running."""
         return not self._stopping and not (self._held and self._workers)
 
     async def hold(self) -> None:
@@ -64,7 +64,7 @@ class PrestartedWorkers:
         return self._workers.pop(owner)
 
     def _on_exit(self, owner: Account, worker: Worker) -> None:
-        """Clean up after a worker that exited unexpectedly, for example killed by the OOM killer."""
+        """Clean up after a worker that exited unexpectedly, for example because the OOM killer killed it."""
         if self._workers.get(owner) is worker:
             run_in_background(self._cleanup_tasks, self.drop(owner))
 
@@ -86,7 +86,7 @@ class PrestartedWorkers:
                 await self.drop(owner)
 
     def items(self) -> ItemsView[Account, Worker]:
-        """Return the accounts and their workers, the longest-suspended model first."""
+        """Return the accounts and their workers. The model that has been suspended longest comes first."""
         return self._workers.items()
 
     def workers(self) -> Collection[Worker]:

@@ -154,7 +154,9 @@ class ProxyRouter:
                     await asyncio.wait_for(self._changed.wait(), left_s)
 
     def _outdated(self, proxy: str, version: int) -> RemoteFailure:
-        """Return the failure for an outdated request. If the proxy still has the batch, clients get the text."""
+        """Return the failure with which to answer an outdated request. If the proxy still has the batch, clients get
+        its text.
+        """
         instances = self._instances
         if instances.stopping or instances.is_crash_looping(version):
             return RemoteFailure(ErrorKind.UNAVAILABLE, instances.why_no_worker(version))
@@ -164,7 +166,9 @@ class ProxyRouter:
         return RemoteFailure(ErrorKind.NOT_FOUND, text)
 
     def judge_call(self, chain: Sequence[str], waiting: Sequence[str]) -> Verdict:
-        """Decide whether a call that leads back to this model may run. The workers in `waiting` wait for it."""
+        """Decide whether a call that leads back to this model may run. The workers in `waiting` are waiting for this
+        call.
+        """
         ready = self._instances.ready()
         if not ready or any(name not in waiting for name in ready):
             return Verdict("retry")
@@ -192,7 +196,7 @@ class ProxyRouter:
         self._routes.release_workers(workers)
 
     async def balance(self) -> None:
-        """Move surplus proxies to workers that have too few, one proxy of each worker at a time."""
+        """Move surplus proxies to workers that have too few. Each worker gives up one proxy at a time."""
         for idle in self._instances.ready():
             giver = self._routes.giver_for(idle, partial(self._serves_same_version, idle))
             if giver is not None and giver not in self._withdrawing:

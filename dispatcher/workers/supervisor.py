@@ -59,7 +59,7 @@ OnChange = Callable[[Optional[str]], Awaitable[None]]
 
 
 class Adopted(NamedTuple):
-    """An instance adopted in an upgrade, with its worker if it is still alive."""
+    """An instance adopted in an upgrade, with its worker if that is still alive."""
 
     state: SupervisedState
     worker: Worker | None
@@ -204,7 +204,7 @@ class Supervisor:
                 run_in_background(self._background_tasks, guard(worker, limits, self._events))
 
     async def _wait_until_loaded(self, worker: Worker) -> None:
-        """Wait until a started worker is ready. Stop it on any exception.
+        """Wait until a worker that was started is ready. Stop the worker on any exception.
 
         One time limit applies until it says hello, including the start of a fork server; another one to the load of its
         callable.
@@ -248,7 +248,9 @@ class Supervisor:
         return RemoteFailure(ErrorKind.INTERNAL, text)
 
     async def _serve(self) -> messages.WorkerExit:
-        """Wait until the worker exits, recycle it whenever it is due, and return the record of its exit."""
+        """Wait until the worker exits, and return the record of its exit. Until then, recycle the worker whenever it is
+        due.
+        """
         while True:
             worker = self.worker
             assert worker is not None  # set by `_load`
@@ -261,7 +263,7 @@ class Supervisor:
                     return end
 
     async def _record_exit(self, worker: Worker) -> messages.WorkerExit:
-        """Stop the processes that an exited worker left, and record and report its exit."""
+        """Stop the processes that an exited worker has left behind, and record and report the worker's exit."""
         await worker.stop(0)
         end = worker.end_record()
         self._last_exit = end.how
@@ -374,7 +376,7 @@ class Supervisor:
     # ── requests ─────────────────────────────────────────────────────────────────────────────────
 
     async def retry_now(self) -> None:
-        """Load a missing worker at once, even during back-off or after the restart limit was reached.
+        """Load a missing worker now, even during back-off or after the restart limit was reached.
 
         Raises:
             RemoteFailure: The worker could not be loaded. The instance continues as before.
@@ -587,7 +589,7 @@ class RecycleBackoff:
     _recycles: int = 0
 
     def pause_s(self, reason: messages.RecycleReason, *, soon: bool) -> float:
-        """Return how many seconds to postpone the recycling. `soon` says whether the worker started only recently."""
+        """Return for how many seconds to postpone recycling. `soon` tells whether the worker started only recently."""
         lacks_lanes = reason is messages.RecycleReason.NO_LANE
         self._recycles = 0 if not lacks_lanes else self._recycles + 1 if soon else 1
         delay_s = self.policy.delay_s(self._recycles)
@@ -646,7 +648,7 @@ class ImmediateRetry:
 
 
 class WorkerStarts:
-    """Source of a registration's workers: new ones, or its prestarted one.
+    """Starts a registration's workers: new ones, or its prestarted worker.
 
     Args:
         start_worker: Starts one worker.

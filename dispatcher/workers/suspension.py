@@ -84,7 +84,9 @@ class Suspension:
         return "suspended since " + time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._at))
 
     def begin(self, idle_s: float, workers: int, why: str = "") -> None:
-        """Record that the model is suspended after `idle_s` idle seconds, or for the reason `why`; `workers` stop."""
+        """Record that the model is suspended, for the reason `why` or because it was idle for `idle_s` seconds.
+        `workers` is the number of workers that stop.
+        """
         self.suspended, self.resuming = True, False
         self._since, self._at = asyncio.get_running_loop().time(), time.time()
         self._events.emit(

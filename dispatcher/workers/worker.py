@@ -93,20 +93,20 @@ class Worker:
         return not self.exited.done()
 
     def counts(self) -> Counts:
-        """Return the work that it has done, up to now or until its exit."""
+        """Return the work that the worker has done, up to now or until its exit."""
         return self.stats.counts() if self._counts is None else self._counts
 
     def reading(self) -> StatsReading:
-        """Return the current reading of its statistics page, or the last one before its exit."""
+        """Return the current reading of the worker's statistics page, or the last reading before its exit."""
         return self.stats.read() if self._done is None else self._done
 
     def outcomes(self) -> tuple[int, tuple[int, ...]]:
-        """Return the number of requests it has started, up to now or until its exit, and of failed ones by kind."""
+        """Return how many requests the worker has started and how many failed, by kind, up to now or until its exit."""
         done = self._counts
         return self.stats.outcomes() if done is None else (done.requests, done.failed)
 
     def user_metrics(self) -> bytes:
-        """Return the latest custom metrics of its callable, undecoded; b"" if there are none."""
+        """Return the latest custom metrics of the worker's callable, undecoded; b"" if there are none."""
         return self._user_metrics() if self._counts is None else self.last_user_metrics
 
     def expect_exit(self, reason: str) -> None:
@@ -122,7 +122,7 @@ class Worker:
         return "crash" if ready.done() and not (ready.cancelled() or ready.exception()) else "load"
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Record the worker's hello. A subclass then sends what it needs to load its model.
+        """Record the worker's hello. A subclass then sends what the worker needs to load its model.
 
         Raises:
             RemoteFailure: A worker of this name has already said hello.
@@ -154,7 +154,7 @@ class Worker:
             self.recycle_due.set_result(reason)
 
     def connection_failed(self) -> None:
-        """Handle a proxy's failure to connect. Nothing to do for a process, whose exit is detected anyway."""
+        """Handle a proxy's failure to connect. Do nothing if the worker is a process, whose exit is detected anyway."""
 
     async def withdraw_lane(self) -> None:
         """Ask the worker to give up one of its proxies."""
@@ -179,7 +179,7 @@ class Worker:
         return False
 
     async def end_after_batch(self) -> None:
-        """Ask the worker to exit after its batch, and wait for that without a time limit."""
+        """Ask the worker to exit after its batch, and wait without a time limit until it has exited."""
         raise NotImplementedError
 
     async def end_hung(self, why: str) -> None:

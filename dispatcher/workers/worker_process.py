@@ -252,7 +252,7 @@ class WorkerProcess(Worker):
         return self.exited.result() == WORKER_UNRECOVERABLE and failed["unrecoverable"] > 0
 
     async def end_after_batch(self) -> None:
-        """Ask the worker to exit after its batch, and wait for that without a time limit."""
+        """Ask the worker to exit after its batch, and wait without a time limit until it has exited."""
         await self._ask_to_end(math.inf)
         await self.stop(0)
 
@@ -480,7 +480,7 @@ class WorkerFactory:
         return self._with_exit_callback(worker, spec.name)
 
     def _with_exit_callback(self, worker: WorkerProcess, model: str) -> WorkerProcess:
-        """Report an unrecoverable worker when it exits. Its message about that may have been lost during an upgrade."""
+        """Report an unrecoverable worker when it exits, because its own message may have been lost in an upgrade."""
 
         def ended(_: object) -> None:
             if worker.is_unrecoverable:
@@ -515,7 +515,7 @@ _FOR_ALL = THREAD_VARIABLES[0]
 
 
 def usable_cpus() -> float:
-    """Return how many cores this process and its children may use according to CPU affinity and cgroup quota."""
+    """Return how many cores CPU affinity and cgroup quota allow this process and its children to use."""
     cpus = float(len(os.sched_getaffinity(0)))
     try:
         with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
