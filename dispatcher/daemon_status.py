@@ -29,7 +29,7 @@ _MAX_NAMED = 5
 
 
 class DaemonStatus:
-    """The daemon's phase, and its status collected from the other services.
+    """The daemon's phase, and the daemon's status, which is collected from the other services.
 
     Args:
         advice: see `advice` below
@@ -158,7 +158,7 @@ class DaemonStatus:
 
 @cache
 def own_version() -> str:
-    """Return the running version. The first call must come before another version can be installed."""
+    """Return the version that is running. The first call must be made before another version can be installed."""
     from importlib.metadata import version  # takes 20 ms, which would delay the start
 
     return version("pytriton-daemon")

@@ -1,4 +1,4 @@
-"""Explanations of models from the event log, and the events themselves."""
+"""Explains the state of models from the event log, and returns the events themselves."""
 
 from __future__ import annotations
 

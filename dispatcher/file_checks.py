@@ -1,4 +1,4 @@
-"""Checks of the files and directories that a daemon needs, before a start or an upgrade."""
+"""Checks, before a start or an upgrade, that a daemon can use the files and directories that it needs."""
 
 from __future__ import annotations
 

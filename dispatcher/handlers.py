@@ -315,7 +315,7 @@ class DaemonHandlers:
     async def drain(
         self, peer: Peer, message: messages.Drain, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Drain the daemon: report not ready to load balancers before it stops, so that no request is lost."""
+        """Drain the daemon: before it stops, report "not ready" to load balancers, so that no request is lost."""
         await self.drain_controller.begin(message)
         return messages.Done()
 
@@ -384,7 +384,9 @@ class WorkerHandlers:
     async def worker_unrecoverable(
         self, peer: Peer, message: messages.WorkerUnrecoverable, payloads: Payloads
     ) -> None:
-        """Stop the daemon because a callable raised PyTritonUnrecoverableError. Its service manager restarts it."""
+        """Stop the daemon because a callable raised PyTritonUnrecoverableError. The daemon's service manager restarts
+        it.
+        """
         registration, _ = self.registry.served.worker(message.worker)
         self.shutdown.unrecoverable(registration.spec.name, message.text)
 
@@ -598,7 +600,7 @@ def handlers_of(services: Services, upgrade: UpgradeCoordinator) -> dict[type, M
 
 
 def newest(lines: Sequence[str], most_bytes: int = MAX_LOG_BYTES) -> list[str]:
-    """Return as many of the last lines as fit into `most_bytes`, in order."""
+    """Return the last lines, in order: as many as fit into `most_bytes`."""
     fitting: list[str] = []
     for line in reversed(lines):
         most_bytes -= len(line.encode("utf-8", "replace"))

@@ -56,7 +56,7 @@ class ReadinessController:
         self._withdrawn = self._gate_is_open = False
 
     def problem(self) -> str:
-        """Return why tritonserver reports not ready if models failed to load; "" otherwise."""
+        """Return the reason if tritonserver reports not ready because models failed to load; otherwise return ""."""
         failed = [*self._registry.restoring.failures(), *self._repository.records.failed]
         if self._gate_is_open or self._withdrawn or self._when != "all_loaded" or not failed:
             return ""
@@ -70,7 +70,7 @@ class ReadinessController:
         )
 
     async def withdraw(self) -> None:
-        """Make tritonserver, and each one that replaces it, report not ready from now on."""
+        """Make tritonserver report not ready from now on, including any process that replaces it."""
         self._withdrawn = True
         await self._server.close_gate()
 
@@ -131,7 +131,7 @@ class ReadinessController:
 
     @property
     def _all_attempted(self) -> bool:
-        """Whether a load of each model has been attempted, successfully or not."""
+        """Whether the daemon has tried to load each model, successfully or not."""
         return not (
             self._registry.restoring.pending
             or self._registry.server_starts.loads_again
@@ -172,7 +172,7 @@ class ReadinessController:
         )
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition about tritonserver and the models holds."""
+        """Wait until `condition`, which is about tritonserver and the models, holds."""
         while True:
             signals = (
                 self._server.changes,

@@ -188,7 +188,9 @@ class AlreadyRunning(Exception):
 
 @contextmanager
 def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None) -> Iterator[int]:
-    """Lock the runtime directory during the block and yield the descriptor. The kernel unlocks it at exit, too."""
+    """Lock the runtime directory until the end of the block, and yield the lock's descriptor. If this process exits,
+    the kernel unlocks it.
+    """
     opened = rundir.lock_file if locks is None else locks[0]
     with open(opened, "a+", opener=open_private if locks is None else None) as lock:
         share(rundir.lock_file, group)

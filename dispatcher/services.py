@@ -1,4 +1,4 @@
-"""The services of a daemon: their creation, and their connections."""
+"""Creates and connects the services of a daemon."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SettingsReloader:
-    """The current settings. Applies changes to the daemon's services.
+    """Holds the current settings, and applies changed settings to the daemon's services.
 
     Args:
         config: the settings with which the daemon was started
@@ -69,7 +69,7 @@ class SettingsReloader:
         self._watch = watch
 
     def reload(self) -> messages.Reloaded:
-        """Read the settings again, and apply those that can change while the daemon runs."""
+        """Read the settings again, and apply those that may change while the daemon is running."""
         if self._status.phase != "ready":
             return messages.Reloaded(
                 [], [], f"the daemon is {self._status.phase}; try again when ready"
@@ -96,7 +96,7 @@ class SettingsReloader:
             )
 
     async def replace_server(self, why: str, *, force: bool = False) -> int:
-        """Replace the running tritonserver without losing a request. Return the pid of the new one.
+        """Replace the running tritonserver without losing a request. Return the pid of the new tritonserver.
 
         The new one gets the reloaded settings. With `force`, replace it even while sequences are in progress.
 

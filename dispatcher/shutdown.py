@@ -80,7 +80,9 @@ class ShutdownController:
         self._ask(why, ExitCode.UNRECOVERABLE)
 
     def on_unrecoverable_exit(self, model: str) -> None:
-        """Stop because a worker's exit status reports an unrecoverable error, unless its message came first."""
+        """Stop because a worker's exit status reports an unrecoverable error, unless the worker's message has arrived
+        before.
+        """
         if not self._needs_restart:
             text = f"its worker's exit code reports it; for the reason, see: pytriton-daemon logs {model}"
             is_first = not self.requested.is_set()
@@ -152,7 +154,7 @@ REFUSAL = "the daemon is draining because its host is going away; use another da
 
 
 class DrainController:
-    """The drain of one daemon. A second request changes its delays.
+    """Drains one daemon. A second request changes the delays.
 
     Args:
         status: shows the drain
@@ -181,7 +183,7 @@ class DrainController:
         self._settle_task: Optional[asyncio.Task[None]] = None
 
     async def begin(self, request: messages.Drain) -> None:
-        """Begin draining. Return at once if the daemon should stop, otherwise when the settle time is over.
+        """Begin draining. Return immediately if the daemon should stop, otherwise when the settle time is over.
 
         A daemon that is still starting stops at once, since it serves no clients.
 

@@ -13,7 +13,9 @@ _log = structlog.get_logger(__name__)
 
 
 class StartupRestorer:
-    """Restores registered and repository models. Registered ones come first, so that they get their names."""
+    """Restores registered and repository models. Registered models come first, so that no repository model takes their
+    names.
+    """
 
     def __init__(self, registry: Registry, repository_models: RepositoryModels) -> None:
         self._registry = registry
@@ -21,7 +23,7 @@ class StartupRestorer:
         self._server_up = asyncio.Event()
 
     async def restore(self) -> None:
-        """Restore the persisted models. Retry failed ones whenever tritonserver has restarted."""
+        """Restore the persisted models. Whenever tritonserver has restarted, retry those that failed."""
         while True:
             self._server_up.clear()
             try:
@@ -43,7 +45,7 @@ class StartupRestorer:
         self._repository_models.records.server_lost = True
 
     async def load_again(self, loaded: set[str]) -> None:
-        """Load all models except `loaded`, which a restarted tritonserver has loaded already."""
+        """Load all models into a restarted tritonserver, except those in `loaded`, which it has already loaded."""
         self._repository_models.records.server_lost = True
         await self._registry.server_starts.load_again(loaded)
         await self._repository_models.reload_all()

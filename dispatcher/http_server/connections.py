@@ -1,5 +1,6 @@
-"""Limits on client connections: closes those that are idle or slow for too long, and the longest idle ones when there
-are too many."""
+"""Limits on client connections: closes connections that are idle or slow for too long and, if there are too many, those
+that have been idle longest.
+"""
 
 from __future__ import annotations
 
@@ -132,8 +133,8 @@ class Connections:
             closed += 1
 
     def make_room(self, connections: list[Any]) -> None:
-        """Make room for a new connection: abort closing ones, and the longest idle one if it has been idle long
-        enough.
+        """Make room for a new connection: abort the connections that are being closed, and the longest-idle one if it
+        has been idle long enough.
         """
         self.close_expired(connections)
         for transport, _ in self._closing.values():
@@ -203,7 +204,7 @@ class ErrorLog(logging.Handler):
         ] = {}  #: kind -> number of errors since its last line, and the time of that line
 
     def count(self, kind: str) -> None:
-        """Count an error, and log how many there were since the last line unless that line is too recent."""
+        """Count an error. Unless the last log line is too recent, log how many errors there have been since then."""
         now = self._clock()
         count, logged_at = self._kinds.get(kind, (0, now - _LOG_INTERVAL_S))
         count += 1
@@ -221,7 +222,7 @@ class ErrorLog(logging.Handler):
 
 
 def place_of(error: BaseException) -> str:
-    """Return the file and line where an exception was raised. Its text is left out, since it may quote a request."""
+    """Return the file and line where an exception was raised, but not its text, which may quote a request."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

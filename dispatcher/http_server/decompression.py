@@ -1,4 +1,4 @@
-"""Decompression of request bodies in pieces, so that the reader can stop as soon as a limit is exceeded.
+"""Decompresses request bodies in pieces, so that the reader can stop as soon as a limit is exceeded.
 
 The servers disable aiohttp's own decompression (`auto_decompress=False`), which would run before the client is
 authorized.
