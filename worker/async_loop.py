@@ -40,7 +40,7 @@ class OnEventLoop(Loop):
     def run(self, end_fd: int) -> None:
         """Serve until `end_fd` becomes readable, then finish the batches in flight.
 
-        Return at once if the callable is unrecoverable.
+        Return immediately if the callable is unrecoverable.
         """
         self._start_watching(end_fd)
         self._events.run_until_complete(self._serve_all())
@@ -56,7 +56,7 @@ class OnEventLoop(Loop):
             raise self._fatal
 
     def _retire(self) -> None:
-        """Close the lanes without batches in flight, and make the others accept no more batches."""
+        """Close the lanes that have no batches in flight, and make the other lanes accept no more batches."""
         raise NotImplementedError
 
     def _watch(self, fd: int, handler: Callable[[], None]) -> None:

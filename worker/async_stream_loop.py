@@ -106,7 +106,9 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         return None
 
     def _was_cancelled(self, stream: BatchStream) -> bool:
-        """Return True if this loop cancelled the task of a stream, because nobody waits for its answers."""
+        """Return True if this loop itself cancelled the task of a stream, because nobody was waiting for the stream's
+        answers.
+        """
         return stream.abandoned or stream.lane not in self._outboxes
 
     def _task_done(
@@ -179,14 +181,14 @@ _MAX_WAITING = 32
 
 
 class Use(NamedTuple):
-    """CPU time of this thread, and how often it has blocked."""
+    """The CPU time that this thread has used, and how often the thread has blocked."""
 
     cpu_ns: int
     waits: int
 
     @classmethod
     def now(cls) -> Use:
-        """Return the values of the current thread."""
+        """Return the current values for this thread."""
         used = resource.getrusage(resource.RUSAGE_THREAD)
         return cls(int((used.ru_utime + used.ru_stime) * 1e9), used.ru_nvcsw)
 
@@ -242,7 +244,7 @@ class Turns:
         self._waiting.append(outbox)
 
     def _check_step(self, now: int) -> None:
-        """Mark the turn as long if the steps since the last check blocked, or took much CPU time."""
+        """Mark the turn as long if the steps since the last check have blocked or used much CPU time."""
         if now - self._last_ns > _SHORT_NS:
             use = self._use()
             used_ns = use.cpu_ns - self._before.cpu_ns
@@ -302,7 +304,7 @@ class GatheringOutbox(Outbox):
             self._flush()
 
     def send(self, message: FromWorker) -> None:
-        """Send a message that needs no credit, after the waiting parts."""
+        """Send the waiting parts, then a message that needs no credit."""
         self._flush()
         self.lane.send(message)
 

@@ -25,7 +25,7 @@ class LoadError(Exception):
 
 
 def create_callable(loaded: Any, spec: messages.ModelSpec) -> Infer:
-    """Return the callable to serve: the registered object, or what it returns if it is a factory or a class.
+    """Return the callable to serve: the registered object or, if that is a factory or a class, what it returns.
 
     Raises:
         LoadError: the result is not callable, or does not accept the model's inputs.
@@ -45,7 +45,7 @@ def create_callable(loaded: Any, spec: messages.ModelSpec) -> Infer:
 
 
 def _call_factory(factory: Callable[[], Any]) -> Any:
-    """Call a factory: on the worker's event loop if it, or the class's `__call__`, is asynchronous.
+    """Call a factory. If the factory, or the class's `__call__`, is asynchronous, call it on the worker's event loop.
 
     There, it can start tasks and open sessions. A plain function is called without a loop, because it may run its own.
     """
@@ -119,14 +119,14 @@ _DECOUPLED = "To stream answers, register it with config=ModelConfig(decoupled=T
 
 
 def synchronous(infer: Infer) -> Infer:
-    """Wrap a generator function so that it returns its only result; return any other callable unchanged."""
+    """Wrap a generator function so that it returns the only value it yields; return any other callable unchanged."""
     if kind_of(infer) is Kind.GENERATOR:
         return lambda requests: _only_result(list(infer(requests)))
     return infer
 
 
 async def awaited(produced: Any) -> Any:
-    """Await the result of an asynchronous callable; for an asynchronous generator, return its only result."""
+    """Await the result of an asynchronous callable; for an asynchronous generator, return the only value it yields."""
     if hasattr(produced, "__aiter__"):
         return _only_result([item async for item in produced])
     return await produced

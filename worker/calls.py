@@ -56,7 +56,7 @@ _BACKLOG = 1024
 
 
 class WorkerCaller:
-    """Sender of one worker's calls to other models, from construction until `close`."""
+    """Sends one worker's calls to other models, from construction until `close` is called."""
 
     def __init__(self, worker: str, model: WorkerModel, lane_path: str) -> None:
         self._worker = worker
@@ -85,7 +85,7 @@ class WorkerCaller:
         return pending
 
     def send(self, pending: _PendingAnswer) -> None:
-        """Send a call through one of the proxies, or send it again through another one.
+        """Send a call through one of the proxies. Also used to send it again through another proxy.
 
         Raises:
             CallError: no proxy is attached, or there is no memory for the inputs.
@@ -126,7 +126,7 @@ class WorkerCaller:
         return min(usable, key=lambda wire: wire.busy)
 
     def _chain(self) -> list[Link]:
-        """Return the chain for a call made now: the models that wait for its answer, and their workers."""
+        """Return the chain for a call made now: the models that will wait for its answer, and their workers."""
         parts = serving.get()
         occupied = parts is None
         if parts is None:
@@ -161,7 +161,7 @@ class _PendingAnswer:
         self._cancelled = False
 
     def sent(self, wire: Wire, number: int) -> None:
-        """Record the connection on which the call is in flight, and its number there."""
+        """Record the connection on which the call is in flight, and the number that the call has on this connection."""
         self._sent = (wire, number)
 
     def put(self, wire: Wire | None, answer: Answer) -> bool:
@@ -236,7 +236,7 @@ class _PendingAnswer:
             wire.cancel(number)
 
     def _read(self, wire: Wire | None, answer: Answer) -> Delivery | None:
-        """Copy the content of an answer and return it. Return None if the call had to be sent through another proxy."""
+        """Return a copy of an answer's content, or None if the call had to be sent again through another proxy."""
         if answer.code == MOVED:
             if wire is not None:
                 wire.acknowledge(answer)
@@ -342,7 +342,7 @@ class Wire:
                 self._connection.send(CallDropped(number))
 
     def cancel(self, number: int) -> None:
-        """Ask the model that answers a call to stop. Do nothing if the call has ended."""
+        """Ask the model that is answering a call to stop. Do nothing if the call has ended."""
         if number in self._pending:
             with contextlib.suppress(LaneClosed):
                 self._connection.send(CallCancelled(number))

@@ -1,4 +1,4 @@
-"""The event loop of an asynchronous callable: created on demand, and used for its factory, warm-up and calls.
+"""The event loop of an asynchronous callable. It is created on demand, and used for the factory, warm-up and calls.
 
 Each serving thread has its own: the main thread of a worker process, or a worker thread in a registrant's process.
 """
@@ -24,7 +24,7 @@ _here = threading.local()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Create an event loop: uvloop's if it is installed in the model's environment, since it halves the cost per token."""
+    """Create an event loop. Use uvloop if the model's environment has it, because it halves the cost per token."""
     if _PATCHES not in sys.modules:
         try:
             import uvloop

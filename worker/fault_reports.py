@@ -1,4 +1,5 @@
-"""Failures of the callable: which exceptions count, the error texts for clients, and the reports in the model's log.
+"""Failures of the callable: which exceptions count as failures, the error texts for clients, and the reports in the
+model's log.
 
 A worker process prints reports, which the daemon writes to the log. A worker thread passes them to a logger.
 
@@ -73,7 +74,9 @@ def is_cancellation(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> BaseException:
-    """Return the cause of a failure. Of an exception group, that is its unrecoverable member, or else its only member."""
+    """Return the cause of a failure. For an exception group, this is its unrecoverable member or else, if it has only
+    one member, this member.
+    """
     found = members(error)
     for one in found:
         if isinstance(one, PyTritonUnrecoverableError):
@@ -157,7 +160,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _from_users_frame(error: BaseException) -> traceback.TracebackException:
-    """Return an exception's traceback without the frames above the user's code."""
+    """Return an exception's traceback without our own frames, which come before the user's code."""
     whole = traceback.TracebackException(type(error), error, error.__traceback__)
     waiting: list[traceback.TracebackException | None] = [whole]
     seen: set[int] = set()

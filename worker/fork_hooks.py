@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def call_in_forked_children(method: Callable[[], None]) -> None:
-    """Call a bound method in every child that this process forks from now on, while its object exists.
+    """Call a bound method in every child that this process forks from now on, as long as the method's object exists.
 
     Python never removes a fork hook. The hook holds the object weakly, so it does not keep a closed one alive.
     """

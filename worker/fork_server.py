@@ -130,7 +130,7 @@ def _become_worker(order: Order, parent_pid: int, output: int, connection: int) 
 
 
 def _is_wanted(dispatcher: socket.socket) -> bool:
-    """Announce this process to the dispatcher. Return True if the dispatcher still wants the worker."""
+    """Announce this process to the dispatcher. Return True if the dispatcher still needs the worker."""
     try:
         dispatcher.send(BEGUN + str(os.getpid()).encode())
         return dispatcher.recv(LARGEST) == GO
@@ -139,7 +139,9 @@ def _is_wanted(dispatcher: socket.socket) -> bool:
 
 
 def _reseed() -> None:
-    """Reset random seeds and other state that libraries initialize on import. `random` reseeds itself in every fork."""
+    """Reset random seeds, and other state that libraries initialize when they are imported. `random` reseeds itself in
+    every fork.
+    """
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "multiprocessing.process" in sys.modules:
@@ -149,7 +151,9 @@ def _reseed() -> None:
 
 
 def installation() -> Callable[[], bool]:
-    """Record the installed files. Return a function that is True while a new interpreter would import the same files."""
+    """Record the installed files. Return a function that returns True as long as a new interpreter would import the
+    same files.
+    """
     folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_site_folders()]
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     paths = [*{*folders, sys.executable, *(file for file in files if isinstance(file, str))}]

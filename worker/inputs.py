@@ -1,4 +1,4 @@
-"""Creates the callable's requests from a batch on the lane. This is the only time that inputs are copied.
+"""Creates the callable's requests from a batch on the lane. Inputs are copied here, and nowhere else.
 
 Inputs belong to the callable: they are writable, and stay valid while it keeps them. If the requests of a batch agree
 in an input's type and shape, they are copied into one contiguous array, and each request gets a slice of it along the
@@ -116,7 +116,9 @@ def _by_input(parts: Sequence[Part]) -> dict[str, list[_Placed]]:
 
 
 def _gather(sharing: list[_Placed], texts: Container[str]) -> tuple[list[Array], Array | None]:
-    """Copy an input of several requests. If type and shape agree, return slices of one array, and that array."""
+    """Copy an input of several requests. If all have the same type and shape, return slices of one array, and this
+    array.
+    """
     first = sharing[0][2]
     row = first.shape[1:]
     datatype = first.datatype
@@ -193,7 +195,9 @@ class RequiredInputs:
 
 
 def without_invalid(batch: Batch, faults: list[str | None]) -> Batch:
-    """Return a batch without its invalid requests. The others keep their ids, which depend on the position."""
+    """Return a batch without its invalid requests. The other requests keep the ids that their positions in the whole
+    batch gave them.
+    """
     places = [place for place, fault in enumerate(faults) if fault is None]
     right = [
         structs.replace(batch.requests[place], request_id=id_at(batch, place)) for place in places

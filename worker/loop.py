@@ -105,7 +105,7 @@ class Loop:
         self._watch(end.woken, end.read_signals)
 
     def _schedule_memory_check(self) -> None:
-        """Schedule a check that releases memory which lanes have not used for `KEPT_S`."""
+        """Schedule a check that releases the memory that lanes have not used for `KEPT_S`."""
         if self._memory_check_at is None:
             self._idle_s = KEPT_S + 0.1
             self._memory_check_at = time.monotonic() + self._idle_s
@@ -136,7 +136,7 @@ class Loop:
         self._poll.unregister(fd)
 
     def _accept(self) -> None:
-        """Accept all new lanes at once, so that their first batches can be merged with those of other lanes."""
+        """Accept all new lanes together, so that their first batches can be merged with those of other lanes."""
         while self._take_lane():
             pass
 
@@ -174,7 +174,7 @@ class Loop:
             linux.allow_reading(lane.peer_pid())
 
     def _serve(self, ready: list[Lane]) -> None:
-        """Answer the batch on the first of these lanes, merged with batches on the others where possible.
+        """Answer the batch on the first of these lanes, if possible together with batches on the other lanes.
 
         The lanes are sorted by when they were last served. In epoll's order, the same busy lane might always come first.
         """
@@ -268,7 +268,7 @@ class Loop:
             self._drop(lane, error)
 
     def _wait_until_read(self, lane: Lane) -> None:
-        """Wait until the proxy has read the lent memory, so that the callable may use it again."""
+        """Wait until the proxy has read the memory lent to it, so that the callable may use this memory again."""
         try:
             if lane.fileno() in self._lanes:  # the answer could be sent
                 message = lane.receive()
@@ -288,7 +288,9 @@ class Loop:
         self._lanes[fd] = self._lanes.pop(fd)
 
     def _drop_gone(self, gone: list[int]) -> None:
-        """Drop lanes whose proxies have exited, with their unread batches: nobody waits for the answers."""
+        """Drop lanes whose proxies have exited. Their unread batches are dropped, too, because nobody waits for the
+        answers.
+        """
         for lane in [lane for fd, lane in self._lanes.items() if fd in gone]:
             self._drop(lane)
 
@@ -321,7 +323,9 @@ class Loop:
             self._drop(lane)
 
     def _idle_lanes(self) -> list[Lane]:
-        """Return the lanes without a batch in flight. In this loop, that is every lane, since no batch is running."""
+        """Return the lanes that have no batch in flight. In this loop, these are all lanes, because no batch is running
+        now.
+        """
         return list(self._lanes.values())
 
     def _begin_shutdown(self) -> None:
@@ -354,7 +358,7 @@ def _requests(parts: Sequence[Part]) -> int:
 
 
 class Withdrawals:
-    """Number of lanes that the dispatcher has withdrawn and the worker has not closed yet.
+    """The number of lanes that the dispatcher has withdrawn, but the worker has not closed yet.
 
     A lane is closed while it is idle, because closing it aborts its batches in flight.
     """

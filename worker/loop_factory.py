@@ -19,7 +19,7 @@ def create_loop(
     worker: str,
     lane_path: str,
 ) -> Loop:
-    """Create the main loop of a worker. It listens for proxies at `lane_path` from now on."""
+    """Create the main loop of a worker. From now on, the loop listens for proxies at `lane_path`."""
     return _loop_class(model)(model, Allowance(spec), stats, control, worker, lane_path)
 
 

@@ -1,4 +1,5 @@
-"""The registrant's modules that the worker has no file for, recreated in memory: `__main__`, and others pickled by value.
+"""Recreates in memory the registrant's modules for which the worker has no file: `__main__`, and others pickled by
+value.
 
 Pickles refer to these modules by name: a pipeline that the script trained and saved, the tasks of a process pool,
 objects that the callable itself pickles. So the worker creates modules of these names. Loading the callable adds the
@@ -48,7 +49,9 @@ _SPAWNED_MAIN = "pytriton.worker.spawned_main"
 
 
 class _Inheritance(msgspec.Struct):
-    """The data from which a child recreates the worker's modules. `folder` is a Triton Python model's version folder."""
+    """The data with which a child process recreates the worker's modules. `folder` is a Triton Python model's version
+    folder.
+    """
 
     payload: bytes
     folder: str = ""
@@ -118,7 +121,7 @@ def restore() -> Any:
 
 
 def make_package(folder: Path) -> None:
-    """Make a model's version folder a package named after the version, so that its modules can import each other."""
+    """Turn a model's version folder into a package named after the version, whose modules can import each other."""
     package = types.ModuleType(folder.name)
     package.__path__ = [str(folder)]
     sys.modules[folder.name] = package
@@ -366,7 +369,7 @@ def _is_numpy_2() -> bool:
 
 
 def _attribute(path: str) -> Any:
-    """Return an object of numpy by its dotted path. Unlike an import, this finds `numpy.rec` in numpy 1, too."""
+    """Return an object of numpy, given its dotted path. Unlike an import, this also finds `numpy.rec` in numpy 1."""
     numpy = importlib.import_module("numpy")
     found: Any = numpy
     try:

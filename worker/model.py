@@ -139,7 +139,8 @@ class WorkerModel:
     def warm_up(
         self, batch: Sequence[dict[str, Any]], types: Sequence[Mapping[str, str]], lane: Lane
     ) -> None:
-        """Call the callable with a batch of warm-up requests. Check and write the answers as for clients, then drop them.
+        """Call the callable with a batch of warm-up requests. Check and write the answers as if they were for clients,
+        then drop them.
 
         Args:
             batch: the inputs of each request: name -> array
@@ -250,7 +251,7 @@ class WorkerModel:
         return with_errors(answer, faults, part.batch)
 
     def cancelled(self, part: Part) -> BatchDone | BatchFailed:
-        """Return the answer to a batch whose task the callable cancelled before the first step."""
+        """Return the answer to a batch whose task the callable cancelled before the task's first step."""
         return self._fail([part], callable_errors()[-1](), "callable")[0]
 
     async def _answer_async(self, part: Part) -> BatchDone | BatchFailed:
@@ -322,7 +323,7 @@ class WorkerModel:
         return await within_limit(awaited(self.produce(requests)), self.execution_timeout_s)
 
     def has_excess_memory(self, lane: Lane) -> bool:
-        """Return True if the answers on a lane have left it with more memory than it keeps when idle."""
+        """Return True if a lane, after its last answers, has more memory than it keeps while it is idle."""
         return lane.arena.large or self._buffers.large(lane)
 
     def release_unused(self, lane: Lane) -> None:
@@ -365,7 +366,7 @@ class WorkerModel:
         return self._buffers.finalize(parts, answers)
 
     def _answer_complete(self, part: Part) -> BatchDone | BatchFailed:
-        """Answer a batch in which requests may lack a required input. Only those requests fail."""
+        """Answer a batch in which some requests may lack a required input. Only the requests that lack one fail."""
         faults = self._required.find_errors(part.batch)
         if faults is None:
             return self.answer([part])[0]
@@ -401,7 +402,7 @@ class WorkerModel:
 
     @staticmethod
     def _recoverable_cause(raised: BaseException, of: Batch | Sequence[Part]) -> BaseException:
-        """Return the cause of a failed call. If it is unrecoverable, report it and raise.
+        """Return the cause of a failed call. If the cause is unrecoverable, report it and raise.
 
         Raises:
             Unrecoverable: the cause is a PyTritonUnrecoverableError.
@@ -416,7 +417,7 @@ class WorkerModel:
     def _failed_call(
         self, parts: Sequence[Part], raised: BaseException, requests: int
     ) -> list[BatchDone | BatchFailed] | None:
-        """Return the answers to the batches of a call that raised; None if each request is retried alone.
+        """Return the answers to the batches of a call that raised; None if each request is retried individually.
 
         Raises:
             Unrecoverable: the callable raised PyTritonUnrecoverableError.
@@ -534,7 +535,7 @@ async def _collect(produced: Any) -> list[Any]:
 
 
 def _row_count(batch: Batch) -> int:
-    """Count a batch's rows. A request without inputs, or with an invalid empty shape, counts as one row."""
+    """Count the rows of a batch. A request without inputs, or with an invalid empty shape, counts as one row."""
     rows = 0
     for request in batch.requests:
         shape = request.inputs[0].shape if request.inputs else None

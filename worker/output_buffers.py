@@ -62,7 +62,7 @@ class _LaneBuffers:
         self._full = False
 
     def recycle(self) -> None:
-        """Free the buffers whose arrays are gone. The proxy must have read them."""
+        """Free the buffers whose arrays no longer exist. The proxy must have read these buffers."""
         self.placed = []
         self.shared = False
         self._blocks = [block for block in self._blocks if block.array() is not None]
@@ -72,7 +72,7 @@ class _LaneBuffers:
         self.arena.reset(kept)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> Array | None:
-        """Return a new array in the arena; None if the callable keeps too many.
+        """Return a new array in the arena; None if the callable keeps too many arrays.
 
         Raises:
             ArenaError: not enough memory.
@@ -118,14 +118,16 @@ class OutputBuffers:
         self._lanes: dict[int, _LaneBuffers] = {}  #: by id(lane); removed with the lane
 
     def begin(self, parts: Sequence[Part]) -> None:
-        """Prepare for a call. Its batches imply that the proxies have read their previous answers."""
+        """Prepare for a call. By sending its batches, the proxies have shown that they have read their previous
+        answers.
+        """
         self._lane = parts[0].lane
         if self.used:
             for part in parts:
                 self.on_answer_read(part.lane)
 
     def share(self, lane: Lane) -> None:
-        """Prepare for several calls for the current batch: copy the outputs of each one before the next."""
+        """Prepare for several calls for the current batch: each call's outputs are copied before the next call."""
         buffers = self._lanes.get(id(lane))
         if buffers is not None:
             buffers.shared = True
@@ -174,7 +176,7 @@ class OutputBuffers:
         return TensorRef(name, datatype, list(array.shape), _BUFFERS, offset, array.nbytes)
 
     def large(self, lane: Lane) -> bool:
-        """Return True if a lane's buffers hold more memory than a lane keeps when idle."""
+        """Return True if a lane's buffers have more memory than a lane keeps while it is idle."""
         buffers = self._lanes.get(id(lane)) if self.used else None
         return buffers is not None and buffers.arena.large
 
@@ -198,7 +200,8 @@ class OutputBuffers:
     def finalize(
         self, parts: Sequence[Part], answers: list[BatchDone | BatchFailed]
     ) -> list[BatchDone | BatchFailed]:
-        """Copy the outputs whose arrays the callable still holds, and return the call's answers with the new references.
+        """Copy the outputs whose arrays the callable still holds. Return the call's answers, with references to the
+        copies.
 
         The worker itself must no longer refer to the results.
         """

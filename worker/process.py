@@ -45,7 +45,7 @@ EXIT_UNABLE = 5
 
 
 def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
-    """Run the worker named `worker` of the dispatcher at `endpoint`; return the exit code.
+    """Run the worker named `worker`, whose dispatcher is at `endpoint`; return the exit code.
 
     SIGQUIT prints the stacks of all threads, even while native code hangs.
     """
@@ -101,7 +101,9 @@ def _load(
     begun: float,
     stats: WorkerStatsPage,
 ) -> tuple[WorkerModel, messages.Completion | None]:
-    """Load and warm up the model. Return it, and the completion of its configuration if its file has one."""
+    """Load and warm up the model. Return the model and, if the model's file completes the configuration, the
+    completion.
+    """
     spec = load.spec
     worker_limits.apply(spec.limits)
     began_ns = time.monotonic_ns()
@@ -140,7 +142,9 @@ def _load(
 
 
 def _load_error(error: BaseException) -> str:
-    """Return the text of a failed load for the registrant; for a missing module, also how to provide it."""
+    """Return the error text of a failed load, for the registrant. If a module is missing, it also says how to provide
+    the module.
+    """
     text = client_text(error)
     if isinstance(error, ModuleNotFoundError):
         text += f" (the worker runs {sys.executable}: install it there, or choose another environment with python=)"
@@ -195,14 +199,14 @@ def keep_freed_memory() -> bool:
 
 
 def explain_missing(stayed: Iterable[str]) -> None:
-    """Make `os.environ["X"]` raise a KeyError that explains why X is missing, for each of these variables."""
+    """For each of these variables X, make `os.environ["X"]` raise a KeyError that explains why X is missing."""
     _Environment.stayed = frozenset(stayed)
     os.environ.__class__ = _Environment
 
 
 # mypy does not allow os.environ's class as a base: it is generic, but only in its stubs.
 class _Environment(type(os.environ)):  # type: ignore[misc]
-    """The class of os.environ, with errors that explain missing variables."""
+    """The class of os.environ, but its KeyErrors explain why variables are missing."""
 
     stayed: frozenset[str] = frozenset()
 

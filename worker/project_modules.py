@@ -27,7 +27,7 @@ def use(sources: Sequence[Source]) -> None:
 
 
 def show(lines: Sequence[Lines]) -> None:
-    """Make tracebacks and `inspect` show these lines, whatever the files contain."""
+    """Make tracebacks and `inspect` show these source lines, whatever the files contain now."""
     for file in {one.file for one in lines}:
         shown = list(linecache.getlines(file))
         for one in lines:
@@ -100,7 +100,7 @@ class _ProjectLoader(SourceFileLoader):
         return code
 
     def get_data(self, path: str) -> bytes:
-        """Return the registered source for the module's own path, else the content of the file."""
+        """For the module's own path, return the registered source; for any other path, the content of the file."""
         return self._text if path == self.path else super().get_data(path)
 
     def exec_module(self, module: ModuleType) -> None:

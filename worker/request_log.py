@@ -50,7 +50,7 @@ _MAX_TYPE = 100
 
 
 class AnsweredStream(Protocol):
-    """The facts about an ended stream that the request log records. One stream answers all requests of a batch."""
+    """What the request log records about a stream that has ended. One stream answers all requests of a batch."""
 
     @property
     def failure(self) -> str:
@@ -80,13 +80,13 @@ class _Outcome(NamedTuple):
 
 
 class CallLog:
-    """Receiver of a model's reports about its calls. This one ignores them."""
+    """Receives a model's reports about its calls. This class ignores them; `RequestLog` records them."""
 
     def failed(self, kind: str, requests: int, error: BaseException | None = None) -> None:
         """Count failed requests of the current call; `kind` is one of stats_page.FAILURES."""
 
     def retried(self) -> None:
-        """Restart the clock of the current call: the callable is called again, for one of its requests."""
+        """Restart the clock of the current call, because the callable is called again for one of its requests."""
 
     def traced(self, trace: str) -> None:
         """Record the trace id of a traced call that is about to end."""
@@ -146,7 +146,7 @@ class RequestLog(CallLog):
 
 
 def _bounded(number: int, least: int = 0) -> int:
-    """Clamp a number, which a proxy may have chosen freely, to the range of a record."""
+    """Clamp a number, which a proxy may have chosen freely, to the range that a record can hold."""
     return max(least, min(number, _MAX_INT64))
 
 
@@ -195,7 +195,7 @@ def _version(ref: RequestRef) -> int:
 
 
 def id_of(batches: Sequence[Batch], wanted: RequestRef) -> str:
-    """Return the id of a request of these batches. For any other request, return the id that its client set, or ""."""
+    """Return the id of a request in these batches. For any other request, return the id that its client set, or ""."""
     for batch in batches:
         for place, ref in enumerate(batch.requests):
             if ref is wanted:

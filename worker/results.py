@@ -1,4 +1,4 @@
-"""Validation of a callable's results against the model's declaration, and their transfer to the proxy.
+"""Checks a callable's results against the model's declaration, and passes them to the proxy.
 
 Outputs in buffers of `empty_output`, and large outputs that can be lent, stay in place. All others are copied.
 """
@@ -54,7 +54,7 @@ class RowError(Exception):
 
 
 def failure_kind(error: BaseException) -> str:
-    """Classify the exception that failed a call or a stream as one of stats_page.FAILURES."""
+    """Return which of stats_page.FAILURES describes the exception that failed a call or a stream."""
     if isinstance(reason(error), PyTritonUnrecoverableError):
         return "unrecoverable"
     if isinstance(error, ExecutionTimeout):
@@ -367,7 +367,7 @@ class ResultWriter:
 
 
 def _rows_of(whole: TensorRef, rows: Sequence[int]) -> list[TensorRef]:
-    """Split the reference to an array into references to slices with these numbers of rows."""
+    """Split a reference to an array into references to slices of it, with these numbers of rows."""
     row = whole.shape[1:]
     nbytes = whole.nbytes // whole.shape[0]
     offset = whole.offset

@@ -1,4 +1,4 @@
-"""Shutdown of a worker process: receives the end signal, and exits in time whatever the callable is doing.
+"""Shuts a worker process down: receives the end signal, and exits in time whatever the callable is doing.
 
 A callable may use signals itself (`signal.alarm` for a time limit, SIGCHLD), and may fork processes and end them with
 SIGTERM (`multiprocessing`). Neither must end the worker.
@@ -25,7 +25,8 @@ THREADS_S = 2.0
 
 
 class EndSignal:
-    """SIGTERM as a descriptor that a loop can wait for. Children forked by the callable keep the default action.
+    """Turns SIGTERM into a descriptor for which a loop can wait. In children that the callable forks, SIGTERM keeps its
+    default action.
 
         SIGTERM ──▶ handler ──▶ fd        any signal that Python handles ──▶ woken ──▶ read_signals ──▶ fd, for SIGTERM
         EndWorker on the control socket ──▶ set ──▶ fd
@@ -56,7 +57,7 @@ class EndSignal:
         )
 
     def read_signals(self) -> None:
-        """Read the signals from `woken`, and make `fd` readable if SIGTERM is among them."""
+        """Read the signals from `woken`. If SIGTERM is among them, make `fd` readable."""
         with contextlib.suppress(BlockingIOError):
             while heard := os.read(self.woken, 4096):
                 if signal.SIGTERM in heard:

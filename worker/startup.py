@@ -11,7 +11,7 @@ NEEDED = {"numpy": "numpy", "pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle":
 
 
 def main() -> int:
-    """Run as a worker or a fork server; return the exit code."""
+    """Run this process as a worker or a fork server; return the exit code."""
     gc.disable()  # until the imports are done: a collection would find no garbage
     _, endpoint, worker, parent_pid, stats_fd = sys.argv[1:6]
     packages = os.environ.pop("PYTRITON_WORKER_PACKAGES", None)

@@ -1,4 +1,4 @@
-"""Answers of decoupled models: sent as the callable produces them, no faster than the proxy forwards them.
+"""Sends the answers of decoupled models as the callable produces them, but no faster than the proxy forwards them.
 
 Parts stay in the lane's arena until the proxy has forwarded them (`Credit`). When `_PARTS` of them (with many streams,
 `_EACH` per stream) or about `_BYTES` are waiting, the generator is paused at its `yield`. It is also paused while
@@ -57,7 +57,7 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """Return True if the proxy must read before the worker sends more."""
+        """Return True if the worker must not send more until the proxy has read."""
         parts = self._parts
         if parts < _PARTS and self.lane.arena.used < _BYTES:
             return False
@@ -75,7 +75,8 @@ class Outbox:
         self.lane.send(message)
 
     def retire(self) -> bool:
-        """If batches are in flight, ask the proxy to send no more. Return False if none are, so that the lane can be closed.
+        """If batches are in flight, ask the proxy to send no more. Otherwise return False, because the lane can be
+        closed.
 
         Batches that arrive before the proxy has read this must be served, because closing the lane would end its streams.
         """
@@ -86,7 +87,7 @@ class Outbox:
         return True
 
     def heard(self, message: FromProxy | FromWorker) -> Batch | None:
-        """Process a message from the proxy; return the batch if it is one, which the caller must begin.
+        """Process a message from the proxy. If it is a batch, return the batch, which the caller must then begin.
 
         Raises:
             LaneError: the message is not for a worker, or is a batch for which there is no room.
@@ -179,7 +180,7 @@ class BatchStream:
         self._outbox.send(BatchBegun(self.id))
 
     def put(self, results: Any) -> None:
-        """Send one response to each request, or nothing to a request whose result is None.
+        """Send a response to each request, except to those whose result is None.
 
         Raises:
             ResultError: the results do not match the declaration.
@@ -223,7 +224,9 @@ class BatchStream:
 
     @property
     def held_s(self) -> float:
-        """Return the seconds spent waiting for calling models. They do not count towards the time limit."""
+        """Return how many seconds were spent waiting for calling models. This time does not count towards the time
+        limit.
+        """
         return self._held_s + (time.monotonic() - self._held_since if self._held else 0.0)
 
     def is_cancelled(self, index: int) -> bool:

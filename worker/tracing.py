@@ -39,7 +39,7 @@ CALLABLE_SPAN = "proxy_inference_callable"
 
 
 class NoSpans:
-    """Stand-in for `Spans` of an untraced batch. Does nothing."""
+    """Stands in for `Spans` if no request of a batch is traced. Does nothing."""
 
     def calling(self, requests: Sequence[Request]) -> contextlib.AbstractContextManager[None]:
         """Return a context manager that does nothing."""
@@ -105,7 +105,7 @@ class Spans:
                 span.end()
 
     def failed(self, text: str) -> None:
-        """Mark the spans as failed with an error text."""
+        """Mark the spans as failed, with an error text."""
         for span in self._open():
             span.set_status(_error(text))
 
@@ -151,7 +151,9 @@ class Spans:
 
 
 def spans_of(model: str, batches: Sequence[Batch]) -> Spans | None:
-    """Begin the spans of a call for these batches. Return None if no request is traced, or spans cannot be created."""
+    """Begin the spans of a call that answers these batches. Return None if no request is traced, or no span can be
+    created.
+    """
     for batch in batches:
         if batch.trace is not None:
             tracer = telemetry.get_telemetry_tracer() or default_tracer()
@@ -263,7 +265,7 @@ def default_tracer(*, for_all: bool = False) -> Any:
 
 
 def finish() -> None:
-    """Export the remaining spans, within at most `_LAST_EXPORT_S`."""
+    """Export the remaining spans within `_LAST_EXPORT_S`."""
     if _provider is None:
         return
     # In a thread, because an exporter retries an unresponsive collector for 6 to 10 s (seen in OpenTelemetry 1.45).
@@ -302,7 +304,9 @@ def _tracer(for_all: bool) -> Any:
 
 
 def _hosted_arguments() -> dict[str, Any]:
-    """Return the arguments of an OTLP exporter in a registrant's process: a short timeout, so that it can exit quickly."""
+    """Return the arguments of an OTLP exporter in a registrant's process: a short timeout, so that the process exits
+    quickly.
+    """
     arguments: dict[str, Any] = {}
     if not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}TIMEOUT") for name in ("", "TRACES_")):
         arguments["timeout"] = _HOSTED_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""Export of the callable's own metrics (`prometheus_client`) through the statistics page to the daemon's /metrics.
+"""Exports the callable's own metrics (`prometheus_client`) through the statistics page to the daemon's /metrics.
 
 A thread copies the default registry every second, so calls have no overhead. Without `prometheus_client` in the
 worker's environment, there is no such thread.
@@ -148,7 +148,7 @@ def collected(metrics: Iterable[Any]) -> UserMetrics:
 
 
 class _Space:
-    """The space left on a page, in bytes and values."""
+    """The free space on a page, in bytes and values."""
 
     def __init__(self) -> None:
         self.left_out = 0
@@ -156,7 +156,7 @@ class _Space:
         self._bytes = MAX_BYTES - 64
 
     def take(self, nbytes: int, values: int = 0) -> bool:
-        """Reserve space. Return False, and reserve nothing, if too little is left."""
+        """Reserve space. If there is too little, reserve nothing and return False."""
         if nbytes > self._bytes or values > self._values:
             return False
         self._bytes -= nbytes

@@ -41,7 +41,8 @@ _FILES = "warmup"
 
 
 def warm_up(model: WorkerModel, spec: messages.ModelSpec) -> None:
-    """Run the model's warm-ups, each time with new arrays. The answers are checked and written as for clients.
+    """Run the model's warm-ups, each time with new arrays. The answers are checked and written as if they were for
+    clients.
 
     Raises:
         WarmupError: the model raised an exception, its answers do not match the declaration, or a configured warm-up is

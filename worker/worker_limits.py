@@ -68,7 +68,7 @@ _AGAIN_S = 10.0
 
 
 class Allowance:
-    """The recycling limits of a worker: a number of batches, and an amount of memory."""
+    """The limits that decide when a worker is recycled: a number of batches, and an amount of memory."""
 
     def __init__(self, spec: messages.ModelSpec) -> None:
         limits = spec.limits
@@ -80,7 +80,8 @@ class Allowance:
         self._again_at: float | None = None  #: when to report next; None before the first report
 
     def exceeded(self, answered: int) -> tuple[messages.RecycleReason, str] | None:
-        """Return why this worker should be recycled now. Return None if it should not, or if that was reported recently.
+        """Return why this worker should be recycled now; None if it should not be, or if the reason was reported
+        recently.
 
         A report is repeated, because it may be lost while the daemon is being upgraded.
         """

@@ -56,7 +56,7 @@ _NO_DETAILS = RequestDetails()
 
 
 class LoadedPythonModel(WorkerModel):
-    """A Triton Python model with the instance of its class."""
+    """A Triton Python model, with the object that was created from the model's class."""
 
     def __init__(
         self, spec: messages.ModelSpec, instance: Any, instance_name: str, log: CallLog
@@ -308,7 +308,7 @@ class LoadedPythonModel(WorkerModel):
 
 
 class _OnlySender:
-    """Response sender of a request that must be answered before `execute` counts as done."""
+    """Response sender of a request that must be answered before the call of `execute` counts as done."""
 
     def __init__(self, request: pb_utils.InferenceRequest) -> None:
         self.asked = False
@@ -358,7 +358,7 @@ class _WarmUpRequest:
         request.bind(lambda: sender, lambda: False)
 
     def take(self, response: pb_utils.InferenceResponse | None, final: bool) -> None:
-        """Store a response; `final` marks the last one."""
+        """Store a response. `final` means that it is the last one."""
         if response is not None:
             self._responses.append(response)
         if final:
@@ -382,7 +382,7 @@ class _WarmUpRequest:
 
 
 class _WarmUpAnswering:
-    """Object that only a request and its sender refer to. When both are gone, its deletion notifies `_WarmUpRequest`."""
+    """Object to which only a request and its sender refer. When both are gone, it notifies `_WarmUpRequest`."""
 
     def __init__(self, one_request: _WarmUpRequest) -> None:
         self._request = one_request
@@ -406,7 +406,8 @@ def unanswered(*, decoupled: bool) -> str:
 def streamed_responses(
     returned: Any, requests: Sequence[pb_utils.InferenceRequest], model: LoadedPythonModel
 ) -> list[pb_utils.InferenceResponse | None]:
-    """Check what `execute` returned in a model that may answer at any time; return a response or None for each request.
+    """Check what `execute` has returned, for a model that may answer at any time. Return a response or None for each
+    request.
 
     Raises:
         WrongReturn: the result is invalid, or the model is decoupled and returned a response.
@@ -422,7 +423,7 @@ def streamed_responses(
 
 
 def failure_of(error: BaseException) -> str:
-    """Classify the exception that failed a batch as one of stats_page.FAILURES."""
+    """Return which of stats_page.FAILURES describes the exception that failed a batch."""
     if isinstance(reason(error), PyTritonUnrecoverableError):
         return "unrecoverable"
     if isinstance(error, (LaneError, ArenaError)):

@@ -68,7 +68,7 @@ def _completed(library: str, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _become_importable(library: str) -> None:
-    """Make the daemon's pytriton importable, without adding its parent folder to the search path."""
+    """Make the daemon's pytriton importable without adding its parent folder to the search path."""
     found = importlib.util.spec_from_file_location(
         "pytriton",
         os.path.join(library, "__init__.py"),

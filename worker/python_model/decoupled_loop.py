@@ -91,7 +91,7 @@ class PythonStreamLoop(Loop):
     def run(self, end_fd: int) -> None:
         """Serve until `end_fd` becomes readable, then finish the batches in flight.
 
-        Return at once if the model is unrecoverable.
+        Return immediately if the model is unrecoverable.
         """
         self._start_watching(end_fd)
         self._poll.register(self._woken.fileno(), select.EPOLLIN)
@@ -335,7 +335,7 @@ class PythonStreamLoop(Loop):
 
     @property
     def counts_bytes(self) -> bool:
-        """Return True if the sizes of answers are recorded."""
+        """Return True if the loop has to record the sizes of answers."""
         return self._stats.records.all_wanted
 
     def record_response(self, since_ns: int, *, first: bool) -> int:
@@ -353,7 +353,7 @@ class PythonStreamLoop(Loop):
         self._jobs.put(ReleasedRequest(stream, index))
 
     def ended(self, stream: PythonStream) -> None:
-        """Remove a batch that is answered, or whose proxy is gone. The caller must hold the lock."""
+        """Remove a batch that has been answered, or whose proxy is gone. The caller must hold the lock."""
         if stream in self._streams:
             self._streams.discard(stream)
             self._record_end(stream.begun_ns, [stream.part], stream)
@@ -493,7 +493,7 @@ class PythonStream:
                 self._end_if_done()
 
     def fail(self, text: str) -> None:
-        """Fail all unanswered requests with an error text."""
+        """Answer all unanswered requests with an error text."""
         with self._loop.changed:
             if not self.lost and self.id in self.outbox.streams:
                 del self.outbox.streams[self.id]
@@ -503,7 +503,9 @@ class PythonStream:
         self.requests = []
 
     def release(self, index: int) -> None:
-        """Handle the deletion of a request and its sender. If the request is unanswered, the main thread fails it."""
+        """Handle the deletion of a request and its sender. If the request has not been answered, the main thread will
+        fail it.
+        """
         if index in self._open and not self.lost:
             self._loop.release(self, index)
 

@@ -127,7 +127,7 @@ class ReadinessPoller:
             self._report(why)
 
     def _report(self, why: str) -> None:
-        """Report a result if it differs from the previous one, and repeat the last report every `AGAIN_S`."""
+        """Report a result if it differs from the previous one. Otherwise, repeat the last report every `AGAIN_S`."""
         now = time.monotonic()
         if why == self._known and now < self._again_at:
             return
