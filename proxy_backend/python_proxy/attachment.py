@@ -1,4 +1,6 @@
-"""A proxy's requests to the dispatcher: for a worker, and for a verdict about a batch of a lost or hung worker."""
+"""A proxy's requests to the dispatcher: it asks for a worker, and what to do with a batch whose worker was lost or
+hangs.
+"""
 
 from __future__ import annotations
 
@@ -84,21 +86,23 @@ class Attachment:
         return self.lane
 
     def detach_lane(self) -> Attachment:
-        """Move the lane, whose worker is retiring, to a new attachment, and return that. The new one needs no `close`."""
+        """Move the lane, whose worker is retiring, to a new attachment. Return the new attachment, which needs no
+        `close`.
+        """
         detached = copy.copy(self)
         detached._retire_calls = self.calls.detach()
         self.lane = None
         return detached
 
     def drop(self) -> None:
-        """Close the lane, and make no more calls for its worker."""
+        """Close the lane, and stop making calls for its worker."""
         if self.lane is not None:
             self.lane.close()
             self.lane = None
             self._retire_calls()
 
     def judge_loss(self, **loss: Any) -> messages.Verdict:
-        """Ask the dispatcher whether to retry the batch of a lost worker. `loss` has the fields of `LaneLost`."""
+        """Ask the dispatcher whether to retry the batch of a lost worker. `loss` contains the fields of `LaneLost`."""
         return self._ask(messages.LaneLost(self._registration, self.worker, **loss))
 
     def judge_overdue(

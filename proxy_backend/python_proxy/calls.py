@@ -73,7 +73,7 @@ class ProxyCalls:
         self._retired: list[_Wire] = []
 
     def serve(self, lane_path: str) -> None:
-        """Make the calls of the worker that listens for lanes at `lane_path`, until `retire`."""
+        """Until `retire` is called, make the calls of the worker that listens for lanes at `lane_path`."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Do not wait if the backlog is full: the worker then has enough other proxies.
         connection.setblocking(False)
@@ -99,7 +99,7 @@ class ProxyCalls:
             self._retired.append(wire)
 
     def detach(self) -> Callable[[], None]:
-        """Detach the current worker's connection, and return a function that retires it later."""
+        """Detach the current worker's connection, and return a function that retires this connection later."""
         wire, self._wire = self._wire, None
         self._retired = [one for one in self._retired if one.alive]
         if wire is None:
@@ -141,7 +141,7 @@ class _Threads:
             return True
 
     def end(self, timeout_s: float) -> None:
-        """Wait until the threads have finished their work, for at most `timeout_s`."""
+        """Wait up to `timeout_s` until the threads have finished their work."""
         deadline = time.monotonic() + timeout_s
         for _ in self._threads:
             self._work.put(None)
@@ -245,7 +245,7 @@ class _Wire:
             return  # the worker is already gone
 
     def end(self, timeout_s: float) -> None:
-        """Wait until the worker has read all its answers, for at most `timeout_s`."""
+        """Wait up to `timeout_s` until the worker has read all answers."""
         self._reader.join(timeout_s)
 
     # ── the reader ───────────────────────────────────────────────────────────────────────────────
@@ -372,7 +372,7 @@ Release = Callable[[], None]
 
 
 class Executor:
-    """Executor of the calls that a worker requests on one connection. Thread-safe."""
+    """Executes the calls that a worker requests on one connection. Thread-safe."""
 
     def __init__(
         self,
@@ -498,7 +498,7 @@ class _AnswerMemory:
         return self._slot
 
     def release(self) -> None:
-        """Release the memory, because the worker has read the answer."""
+        """Release the memory of the answer, because the worker has read it."""
         self.tensors.clear()
         if self._slot is not None:
             self._slots.give_back(self._slot)
@@ -510,7 +510,7 @@ def _nothing() -> None:
 
 
 def _is_unserved(text: str) -> bool:
-    """Return True if an error text means that a model is unknown or not ready.
+    """Return True if an error text says that a model is unknown or not ready.
 
     Triton 2.51 has one text for both, and later versions have two. The stub replaces all codes with INTERNAL, so only the
     text shows this.

@@ -95,7 +95,7 @@ def refusal_of(call: Call, control_endpoint: str) -> str | None:
 
 
 def report_waiting(worker: str, models: list[str], control_endpoint: str) -> messages.StuckCalls:
-    """Report to the dispatcher which models a worker waits for. Return those that can never answer."""
+    """Report to the dispatcher for which models a worker is waiting. Return the models that can never answer."""
     try:
         with closing(ControlClient(control_endpoint)) as control:
             question = messages.CallsWait(os.getpid(), worker, models)
@@ -126,7 +126,7 @@ class Handle:
             return f"{os.getpid()}:{self._fd}:{token}"
 
     def failure(self) -> tuple[str, str] | None:
-        """Return the text and the code of the error with which the model ended the stream; None without an error."""
+        """Return the text and the code of the error with which the model ended the stream; None if there was none."""
         with self._lock:
             if self._fd is None:
                 return None
@@ -146,7 +146,9 @@ class Handle:
 
 
 def handles(requests: Sequence[RequestRef]) -> list[str]:
-    """Return the handle name of each request, "" for a request without a handle. Return [] if no request has one."""
+    """Return the handle name of each request, or "" for a request without a handle. Return [] if no request has a
+    handle.
+    """
     if not any(HANDLE_PARAMETER in request.parameters for request in requests):
         return []
     return [_handle_name(request.parameters) for request in requests]

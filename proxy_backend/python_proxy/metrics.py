@@ -1,4 +1,4 @@
-"""Custom metrics of a model in a worker, exported on tritonserver's /metrics.
+"""Exports the custom metrics of a model, which runs in a worker, on tritonserver's /metrics.
 
 The metrics belong to the stub and outlive a worker, so a counter keeps its value when another worker takes over.
 """
@@ -29,7 +29,7 @@ class CustomMetrics:
         self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
 
     def apply(self, message: Metrics) -> None:
-        """Apply the changes to metrics in a message. Log the changes that Triton rejects."""
+        """Apply a message's changes to metrics. Log the changes that Triton rejects."""
         for update in message.updates:
             try:
                 self._apply(update)

@@ -134,7 +134,9 @@ class TritonPythonModel:
     def _try(
         self, batch: Sequence[Any], requests: Sequence[Any], attempts: BatchAttempts
     ) -> list[Any]:
-        """Send the requests of this attempt to a worker. Return their responses, or [] if they must be tried again."""
+        """Send the requests of this attempt to a worker. Return their responses, or [] if the requests must be tried
+        again.
+        """
         self._sent = None
         trace = trace_of(requests) if self._attachment.tracing else None
         try:
@@ -178,7 +180,9 @@ class TritonPythonModel:
     def _fail(
         self, batch: Sequence[Any], attempts: BatchAttempts, text: str, *, fails_rest: bool = False
     ) -> list[Any]:
-        """Fail the requests of this attempt, or all remaining ones if `fails_rest`. Each error contains the request's id."""
+        """Fail the requests of this attempt (with `fails_rest`, all remaining requests). Each error contains the
+        request's id.
+        """
         first = attempts.done
         left = batch[first : first + attempts.answered(failed=True, fails_rest=fails_rest)]
         return [
@@ -199,7 +203,7 @@ class TritonPythonModel:
         return given_id(self._translator.without_inputs(request))
 
     def _execute_readable(self, requests: Sequence[Any], error: ValueError) -> list[Any]:
-        """Answer a batch in which some requests have invalid UTF-8 or a wrong sequence id. Only those fail."""
+        """Answer a batch in which some requests have invalid UTF-8 or a wrong sequence id. Only those requests fail."""
         refusals = self._translator.refusals(requests)
         readable = [one for one, refusal in zip(requests, refusals) if refusal is None]
         if len(readable) == len(requests):
@@ -262,7 +266,9 @@ class TritonPythonModel:
         *,
         lasting: bool,
     ) -> list[Any]:
-        """Convert the answers to responses of the stub. `lasting`: another batch may be sent before they are returned."""
+        """Convert the answers to responses of the stub. `lasting` means that another batch may be sent before
+        tritonserver gets these responses.
+        """
         self._translator.lasting = lasting
         if isinstance(answer, BatchFailed):
             return [self._failure(answer.text, place) for place in range(len(requests))]
@@ -278,7 +284,9 @@ class TritonPythonModel:
         return self._translator.responses(answer.responses, lane)
 
     def _failure(self, text: str, place: int) -> Any:
-        """Return the error response to a request. The error of a model.py keeps Triton's wording, without the id."""
+        """Return the error response to a request. An error of a model.py keeps Triton's wording, without the request's
+        id.
+        """
         if self._details or self._sent is None:
             return translate.failure(text)
         return translate.failure(with_id(text, id_at(self._sent, place)))
@@ -290,7 +298,7 @@ class TritonPythonModel:
         return self._translator.response(ref, lane)
 
     def _wait_on(self, lane: Lane, attempts: BatchAttempts) -> None:
-        """Ask the dispatcher about an overdue batch, and extend the timeout if the dispatcher allows it.
+        """Ask the dispatcher what to do about an overdue batch, and extend the timeout if the dispatcher allows it.
 
         Raises:
             Overdue: the dispatcher considers the worker hung.
@@ -330,7 +338,7 @@ def _parameter(config: dict[str, Any], name: str) -> str:
 
 
 def _make_regions_private() -> None:
-    """Restrict access to this process's shared memory to its user, in case the daemon could not do that."""
+    """Make this process's shared memory accessible only to its own user, in case the daemon could not do that."""
     for path in Regions().paths():
         os.chmod(path, 0o600)
 
@@ -379,7 +387,9 @@ class BatchAttempts:
         return slice(self.done, self.end)
 
     def answered(self, *, failed: bool = False, fails_rest: bool = False) -> int:
-        """Count the requests of this attempt, or all remaining ones if `fails_rest`, as answered. Return their number."""
+        """Count the requests of this attempt (with `fails_rest`, all remaining requests) as answered. Return their
+        number.
+        """
         if not failed:
             self.consecutive_losses = 0
         before, self.done = self.done, self.count if fails_rest else self.end

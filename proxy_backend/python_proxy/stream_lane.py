@@ -116,7 +116,7 @@ class StreamLane:
             self._handle_loss(unread=unread or self._credits.was_reset)
 
     def _read_to_end(self) -> bool:
-        """Handle the worker's messages until it is gone. Return True if it has left messages unread."""
+        """Handle the worker's messages until the worker is gone. Return True if it has left messages unread."""
         try:
             while True:
                 try:
@@ -223,7 +223,7 @@ class StreamLane:
                 self._changed.notify_all()
 
     def _handle_loss(self, *, unread: bool = False, text: str | None = None) -> None:
-        """Handle the end of the lane: fail the batches that cannot be retried, and let the others be sent again.
+        """Handle the end of the lane: fail the batches that cannot be retried, and release the others to be sent again.
 
         Args:
             unread: whether the worker left messages unread, so that batches it had not begun can be sent again without asking
@@ -316,7 +316,8 @@ class Flight:
         }
 
     def is_final(self, until_returned: bool) -> bool:
-        """Return True if the batch cannot be retried, because Triton has its requests back, or an answer was sent.
+        """Return True if the batch cannot be retried, because its requests were returned to Triton, or an answer was
+        sent.
 
         With `until_returned`, Triton gets the requests back on `BatchReturned`, otherwise when the batch begins.
         """
@@ -324,7 +325,9 @@ class Flight:
         return self.begun and not waits
 
     def judge_retry(self, judge: Callable[..., Verdict], broken: str | None) -> None:
-        """Ask `judge` whether to retry the batch of a lost worker. Fail it if the worker broke the protocol (`broken`)."""
+        """Ask `judge` whether to retry the batch of a lost worker. If the worker broke the protocol (`broken`), fail
+        the batch.
+        """
         self.failure = self.failure or broken
         if self.failure is not None:
             return
@@ -357,7 +360,7 @@ class Flight:
         self.returned = True
 
     def prepare_retry(self) -> None:
-        """Reset the batch, so that it can be sent again."""
+        """Reset the batch so that it can be sent again."""
         self.begun = False
         self.overdue_at = None
         self.cancelled.clear()
@@ -435,7 +438,7 @@ _FULL = (8 << 20) - (1 << 16)
 
 
 class Credits:
-    """The parts of one lane that have been forwarded, but not yet credited. `lock` guards sending on the lane."""
+    """Counts the parts of one lane that have been forwarded but not credited. `lock` guards sending on the lane."""
 
     def __init__(self, lane: Lane, lock: threading.Condition) -> None:
         #: Whether sending showed that the worker has left messages unread. Receiving does not report this again.
@@ -455,7 +458,7 @@ class Credits:
                 self._bytes += output.nbytes
 
     def take(self, parts: int) -> None:
-        """Record that this many parts have been forwarded. Send a credit if enough have accumulated.
+        """Record that this many parts have been forwarded. Send a credit once enough parts have accumulated.
 
         Raises:
             LaneError: the worker does not read.
@@ -490,7 +493,7 @@ TICK_S = 0.25
 
 
 class StreamWatch:
-    """Periodic check of the batches in flight on one lane.
+    """Periodically checks the batches in flight on one lane.
 
     Args:
         attachment: asks the dispatcher about batches that take too long

@@ -109,7 +109,7 @@ class Streams:
         self._fault = lane.fault
 
     def begin(self, requests: Sequence[Any]) -> None:
-        """Send a batch to a worker. Return when the worker has begun it, or it has failed."""
+        """Send a batch to a worker. Return when the worker has begun the batch, or the batch has failed."""
         flight = Flight(requests)
         try:
             self._begin(flight, requests)
@@ -142,7 +142,7 @@ class Streams:
             flight.end(translate.unavailable, f"model {self._name}: {error}")
 
     def _names(self, requests: Sequence[Any]) -> list[str]:
-        """Return the id of each request, "" for a request without an id."""
+        """Return the id of each request, or "" for a request without an id."""
         return [given_id(self._translator.without_inputs(request)) for request in requests]
 
     def _begin_individually(self, flight: Flight, requests: Sequence[Any]) -> None:
@@ -167,7 +167,9 @@ class Streams:
     # ── the thread of execute ────────────────────────────────────────────────────────────────────
 
     def _send(self, flight: Flight, requests: Sequence[Any]) -> bool:
-        """Send a batch when there is room, and wait until the worker has begun it. Return False if the lane was lost first."""
+        """Send a batch when the worker has room, and wait until the worker has begun it. Return False if the lane is
+        lost before.
+        """
         self.attach()
         with self._changed:
             on = self._lane
@@ -224,7 +226,9 @@ class Streams:
     def _wait_until(
         self, condition: Callable[[], bool], flight: Flight, lane: StreamLane, *, sent: bool
     ) -> None:
-        """Wait until `condition` holds. If that takes too long, ask the dispatcher. The caller must hold the lock."""
+        """Wait until `condition` holds. If that takes too long, ask the dispatcher what to do. The caller must hold the
+        lock.
+        """
         wait_s = self._attachment.execution_timeout_s
         since: float | None = None
         while not self._changed.wait_for(condition, wait_s):

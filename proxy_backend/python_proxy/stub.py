@@ -86,7 +86,7 @@ class BytesTensors:
         pb_utils.serialize_byte_tensor = self._take_outgoing
 
     def serialized(self, tensor: Any) -> Array | None:
-        """Return a tensor's serialized bytes as uint8, or None if this stub has already decoded them."""
+        """Return a tensor's serialized bytes as a uint8 array, or None if this stub has already decoded them."""
         array: Array = tensor.as_numpy()
         return array.view(np.ndarray) if isinstance(array, _Serialized) else None
 

@@ -1,4 +1,4 @@
-"""Translation between the stub's requests and responses (pb_utils) and lane messages.
+"""Translates between the stub's requests and responses (pb_utils) and the messages on a lane.
 
 Inputs stay where Triton put them, and only references to them are sent. Outputs are read where the worker put them.
 Triton copies them after `execute` has returned, before the next batch can overwrite them.
@@ -53,7 +53,7 @@ class WrongSequenceId(ValueError):
 
 
 class Translator:
-    """Translator for the batches of one instance of a model, for one lane at a time.
+    """Translates the batches of one instance of a model, for one lane at a time.
 
     Args:
         model: the model's name
@@ -94,7 +94,7 @@ class Translator:
         self._last = _NOWHERE
 
     def forget_lane(self) -> None:
-        """Forget which regions are announced, because the next batch goes over another lane."""
+        """Forget which regions have been announced, because the next batch goes over another lane."""
         self._announced.clear()
         self._last = _NOWHERE
 
@@ -135,7 +135,9 @@ class Translator:
         return sum(shape[0] if shape else 1 for shape in shapes)
 
     def refusals(self, requests: Sequence[Any]) -> list[str | None]:
-        """Return an error text for each request with invalid UTF-8 or a wrong sequence id, None for every other."""
+        """Return an item per request: an error text if the request has invalid UTF-8 or a wrong sequence id, otherwise
+        None.
+        """
         return [self._refusal(request) for request in requests]
 
     def _refusal(self, request: Any) -> str | None:
@@ -174,7 +176,7 @@ class Translator:
         return None
 
     def release_inputs(self, lane: Lane) -> None:
-        """Release the arena memory of inputs that the worker has read, if it is large.
+        """Release the arena memory of inputs that the worker has read, if there is much of it.
 
         That is rare, because only BYTES tensors are copied into the arena.
         """
@@ -187,11 +189,11 @@ class Translator:
         return json.dumps({**parameters, VERSION_PARAMETER: self._version})
 
     def responses(self, responses: Sequence[ResponseRef], lane: Lane) -> list[Any]:
-        """Convert the responses to a batch to responses of the stub."""
+        """Convert the worker's responses to a batch into responses of the stub."""
         return [self.response(response, lane) for response in responses]
 
     def response(self, response: ResponseRef, lane: Lane) -> Any:
-        """Convert one response to a response of the stub."""
+        """Convert one of the worker's responses into a response of the stub."""
         details = response.details
         if response.error is not None:
             return failure(response.error, details and error_code(details.code))
@@ -279,7 +281,7 @@ class Translator:
 
 
 def _check_memory(ref: TensorRef) -> None:
-    """Check that there is enough memory for a tensor: for the copies of the stub, tritonserver, and a gRPC message.
+    """Check that there is enough memory for the copies of a tensor that the stub, tritonserver and gRPC will make.
 
     Raises:
         NoMemoryLeft: there is not enough memory. tritonserver's gRPC frontend would abort the process in that case.
