@@ -29,7 +29,7 @@ def plain(value: Any) -> Any:
 
 
 def for_encoder(value: Any) -> Any:
-    """Convert a numpy scalar for a msgspec encoder. For use as its `enc_hook`.
+    """Convert a numpy scalar to a type that msgspec can encode. Used as the `enc_hook` of an encoder.
 
     Raises:
         TypeError: the value is not a numpy scalar

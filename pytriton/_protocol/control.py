@@ -85,7 +85,7 @@ def frames(
 
 
 def offer(message: messages.AnyMessage, parts: Sequence[bytes]) -> messages.Offer | None:
-    """Return the Offer that must precede a message; None if all its frames are small."""
+    """Return the Offer that must be sent before a message; None if all frames of the message are small."""
     _, encoded, *payloads = parts
     largest = max(map(len, payloads), default=0)
     if max(len(encoded), largest) <= ALWAYS_ACCEPTED_BYTES:
@@ -248,7 +248,7 @@ class ControlClient:
         is_alive: Callable[[], bool] = lambda: True,
         on_unsolicited: OnUnsolicited | None = None,
     ) -> messages.AnyMessage:
-        """Send a message and return its answer. `timeout_s` is the maximum silence, not the maximum total time.
+        """Send a message and return its answer. `timeout_s` limits the dispatcher's silence, not the total time.
 
         ZeroMQ does not report that the peer has exited, so `is_alive` is called after every `life_sign_s` seconds of
         silence. If an exception such as Ctrl-C interrupts the wait, the request is cancelled. `on_unsolicited` gets the

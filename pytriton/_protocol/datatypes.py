@@ -68,7 +68,7 @@ _MAX_SEQUENCE_IDS = {
 
 
 def max_sequence_id(config: Mapping[str, Any]) -> int | None:
-    """Return the largest sequence id that fits into the model's control input; None if it has none, or a textual one."""
+    """Return the largest sequence id that fits into the model's control input; None if there is no numeric one."""
     for entry in config.get("sequence_batching", {}).get("control_input", ()):
         for control in entry.get("control", ()):
             if control.get("kind") == "CONTROL_SEQUENCE_CORRID":

@@ -1,4 +1,4 @@
-"""Selection of the environment variables for a model's workers: all except secrets and session variables.
+"""Selects the environment variables for a model's workers: by default all except secrets and session variables.
 
 Registered models get the registrant's variables; models from repositories get the daemon's.
 """
@@ -84,7 +84,7 @@ def selected_variables(environ: Mapping[str, str], patterns: Iterable[str]) -> d
 
 
 def local_variables(environ: Mapping[str, str], sent: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables that were not sent to the workers, sorted; errors mention them."""
+    """Return the sorted names of the variables that were not sent to the workers, to be mentioned in errors."""
     return sorted(name for name in environ if name not in sent and name != "_" and _is_text(name))
 
 

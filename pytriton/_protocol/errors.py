@@ -1,4 +1,4 @@
-"""Errors that cross process boundaries, and texts of errors that are safe to send and to show."""
+"""Errors that cross process boundaries, and error texts that are safe to send and to display."""
 
 from __future__ import annotations
 

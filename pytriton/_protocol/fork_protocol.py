@@ -41,7 +41,7 @@ _CLONE_CHILD_SETTID = 0x1000000
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Request to fork a worker. The descriptors of its output, stats page and start-up connection are sent with it.
+    """Request to fork a worker, sent with the descriptors of its output, stats page and start-up connection.
 
     Attributes:
         worker: the worker's name
@@ -86,7 +86,7 @@ class CannotFork(Exception):
 
 
 def join_helpers() -> None:
-    """Stop the helper threads of libraries, which restart them when needed.
+    """Stop the helper threads of libraries. The libraries restart their threads when they need them.
 
     OpenBLAS, which numpy uses, starts one thread per core when it is loaded, ends them before a fork, and restarts
     them for the next matrix product.

@@ -105,7 +105,7 @@ def total_memory() -> int:
 
 
 def _left_to_control_groups() -> Iterator[int]:
-    """Yield the bytes left by the memory limit of each control group, from this process's group up to the root."""
+    """Yield how many bytes each control group may still use, from this process's group up to the root."""
     for group in _control_groups():
         try:
             limit = (group / "memory.max").read_text().strip()

@@ -51,7 +51,7 @@ def record_of(
     request_ids: Sequence[str] = (),
     trace_ids: Sequence[str] = (),
 ) -> ErrorRecord:
-    """Create the report of an exception; `what` describes the work that it interrupted."""
+    """Create the report of an exception; `what` describes the work that failed."""
     found = members(error)
     kind, full = type(found[0] if len(found) == 1 else error).__name__, described(error)
     first, _, _ = full.partition("\n")
@@ -66,7 +66,7 @@ def record_of(
 
 
 def _first(names: Sequence[str]) -> list[str]:
-    """Return as many ids as fit into a line."""
+    """Return the first ids, as many as fit into a line."""
     kept: list[str] = []
     room = _MAX_NAMES_BYTES
     for one in names[:_MAX_NAMES]:

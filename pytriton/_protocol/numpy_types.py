@@ -1,4 +1,4 @@
-"""numpy dtypes of Triton's datatypes, and checks of what a cast from one to another would lose.
+"""numpy dtypes of Triton's datatypes, and checks that a cast to another dtype loses nothing.
 
 numpy has no BF16: a process with ml_dtypes uses its bfloat16. A process without it (the proxy) treats such
 tensors as 16-bit words and does not interpret them.

@@ -1,4 +1,4 @@
-"""Names of our parameters in model configurations and requests, and of the access token's header.
+"""Names of the daemon's own parameters in model configurations and requests, and of the access token's header.
 
 tritonserver passes them on. The dispatcher writes the parameters and the proxies read them;
 proxy_backend/backend/wire/protocol.h is generated from this module.

@@ -21,7 +21,7 @@ memory_modules: dict[str, ModuleType] = {}
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True):
-    """A module of the registrant at the time of the registration: its name, absolute path, and the bytes of its file."""
+    """A module of the registrant at registration time: its name, its absolute path, and the bytes of its file."""
 
     name: str
     file: str

@@ -76,7 +76,7 @@ _REQUESTED_EXITS = ("recycle", "scale", "replace", "stop")
 
 
 def rates(before: Work | None, now: Work, seconds: float, instances: int = 1) -> Rates:
-    """Return the rates of work between two snapshots of the same counters.
+    """Return the rates of the work done between two snapshots of the same counters.
 
     Args:
         before: the earlier snapshot. If it is None or higher than `now`, the counters were reset: all of `now` counts.
@@ -184,7 +184,7 @@ SORTING = {
 
 
 def sort_rows(found: Sequence[Row], order: str = "name", containing: str = "") -> list[Row]:
-    """Sort the rows of the models whose names contain a text; each is followed by its instances.
+    """Return the sorted rows of the models whose names contain a text, each followed by the rows of its instances.
 
     Raises:
         KeyError: `order` is not one of `SORTING`.

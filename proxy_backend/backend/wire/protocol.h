@@ -27,7 +27,7 @@ enum { MAX_METRICS = 4096, MAX_LABELS = 64, MAX_BUCKETS = 1024 };
 
 /* ── What messages are made of ─────────────────────────────────────────────────────────────────────────── */
 
-/* A tensor in shared memory: C-contiguous, little-endian; BYTES as Triton serializes them. */
+/* A tensor in shared memory: C-contiguous, little-endian. BYTES have Triton's serialized form. */
 enum {
     TENSOR_REF_SIZE = 6, TENSOR_REF_LEAST = 6, TENSOR_REF_name = 0, TENSOR_REF_datatype = 1, TENSOR_REF_shape = 2,
     TENSOR_REF_memory = 3, TENSOR_REF_offset = 4, TENSOR_REF_nbytes = 5
@@ -80,7 +80,7 @@ enum {
 /* worker → proxy: the responses of a batch, one for each request, in order. */
 #define BATCH_DONE_NAME "BatchDone"
 enum { BATCH_DONE_SIZE = 3, BATCH_DONE_LEAST = 3, BATCH_DONE_id = 1, BATCH_DONE_responses = 2 };
-/* worker → proxy: like `BatchDone`, with outputs in the worker's own memory or large outputs in its arena. */
+/* worker → proxy: like `BatchDone`, but outputs are in the worker's own memory, or are large and in its arena. */
 #define BATCH_LENT_NAME "BatchLent"
 enum { BATCH_LENT_SIZE = 3, BATCH_LENT_LEAST = 3, BATCH_LENT_id = 1, BATCH_LENT_responses = 2 };
 /* worker → proxy: the whole batch failed; `text` is the error for the client. */
@@ -116,7 +116,7 @@ enum { HOLD_SIZE = 3, HOLD_LEAST = 3, HOLD_id = 1, HOLD_request = 2 };
 /* proxy → worker: the client of this stream has read; resume the stream. */
 #define GO_NAME "Go"
 enum { GO_SIZE = 3, GO_LEAST = 3, GO_id = 1, GO_request = 2 };
-/* Reference to a message in the sender's arena that is too large for a packet. */
+/* Reference to a message that is too large for a packet, and is in the sender's arena instead. */
 #define SPILLED_NAME "Spilled"
 enum { SPILLED_SIZE = 3, SPILLED_LEAST = 3, SPILLED_offset = 1, SPILLED_nbytes = 2 };
 
@@ -184,7 +184,7 @@ enum { LANE_LOST_FIELDS = 7 };
 #define LANE_LOST_requests "requests"
 #define LANE_LOST_consecutive_losses "consecutive_losses"
 #define LANE_LOST_request_id "request_id"
-/* Report that a batch was not answered in time. Answered with a Verdict. Other fields are those of LaneLost. */
+/* Report that a batch was not answered in time. Answered with a Verdict. The other fields are those of LaneLost. */
 #define BATCH_OVERDUE_NAME "BatchOverdue"
 enum { BATCH_OVERDUE_FIELDS = 9 };
 #define BATCH_OVERDUE_registration "registration"
@@ -196,7 +196,7 @@ enum { BATCH_OVERDUE_FIELDS = 9 };
 #define BATCH_OVERDUE_consecutive_losses "consecutive_losses"
 #define BATCH_OVERDUE_read_ms "read_ms"
 #define BATCH_OVERDUE_request_id "request_id"
-/* Query whether a worker may call a model that itself waits for this call. */
+/* Query whether a worker may call a model that is itself waiting for the result of this call. */
 #define MAY_CALL_NAME "MayCall"
 enum { MAY_CALL_FIELDS = 3 };
 #define MAY_CALL_model "model"
@@ -226,7 +226,7 @@ enum { VERDICT_FIELDS = 4 };
 #define VERDICT_text "text"
 #define VERDICT_wait_s "wait_s"
 #define VERDICT_fails_rest "fails_rest"
-/* Query whether a version of a model is ready; without a version, whether any is. Answered with Readiness. */
+/* Query whether a version of a model (or, without a version, any version) is ready. Answered with Readiness. */
 #define ASK_READINESS_NAME "AskReadiness"
 enum { ASK_READINESS_FIELDS = 2 };
 #define ASK_READINESS_name "name"

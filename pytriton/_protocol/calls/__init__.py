@@ -1,4 +1,4 @@
-"""Connection on which a worker asks its proxies to call other models: its messages, both ends, and their memory.
+"""The connection over which a worker asks its proxies to call other models: messages, both ends, shared memory.
 
 Imports only msgspec and the standard library.
 """

@@ -27,7 +27,7 @@ _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
 def socket_path(lane_path: str) -> str:
-    """Return the path of the call socket of the worker that listens for lanes at `lane_path`."""
+    """Return the path of a worker's call socket, given the path of its lane socket."""
     return f"{os.path.splitext(lane_path)[0]}.call"  # not longer than `lane_path`: socket paths are limited
 
 
@@ -61,7 +61,7 @@ class CallConnection:
         self._send(encode(message))
 
     def announce(self, fd: int) -> int:
-        """Send a read-only descriptor of memory to the peer, close it here, and return the memory segment's number."""
+        """Send the peer a read-only descriptor of a memory segment, close it here, and return the segment's number."""
         try:
             with self._sending:
                 self._announced += 1
@@ -120,7 +120,7 @@ class CallConnection:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def close_after_fork(self) -> None:
-        """Close the descriptor in a forked child. Takes no locks, which other threads may have held at the fork."""
+        """Close the descriptor in a forked child. Takes no locks: other threads may have held them at the fork."""
         self._socket.close()
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ _MAX_KEPT = 64 << 20
 
 
 class Slot:
-    """Memory for the tensors of one call at a time. `number` is the number of its memory segment at the peer."""
+    """Memory for the tensors of one call at a time. The peer knows the memory segment by its `number`."""
 
     def __init__(self, number: int, arena: Arena) -> None:
         self.number = number
@@ -220,7 +220,7 @@ class Slot:
         self.free_since = 0.0
 
     def reference(self, ref: TensorRef) -> TensorRef:
-        """Return the reference with which the peer finds a tensor of this slot's arena."""
+        """Return a reference with which the peer can find a tensor in this slot's arena."""
         return msgspec.structs.replace(ref, memory=self.number)
 
 
@@ -290,7 +290,7 @@ class Slots:
         return self._kept > _MAX_KEPT
 
     def release_idle(self) -> None:
-        """Release slots that have been free for `KEPT_S` seconds, oldest first, until the rest is small enough to keep."""
+        """While the free slots are too large to keep, release those that have been free for `KEPT_S` seconds."""
         idle = []
         with self._lock:
             until = time.monotonic() - KEPT_S

@@ -1,4 +1,4 @@
-"""Messages with which a worker asks a proxy to call other models, and gets the answers.
+"""Messages between a worker and a proxy that calls other models on the worker's behalf.
 
 They have a connection of their own, in addition to each lane: calls are independent of batches. Any thread of a
 worker may call, many calls may be in flight at once, and answers arrive in any order::
@@ -142,7 +142,7 @@ def encode_chain(chain: Sequence[Link], key: bytes) -> str:
 
 
 def decode_chain(parameters: str, key: bytes | None = None) -> list[Link]:
-    """Decode the call chain in a request's parameters (JSON); [] if there is none, or if `key` did not sign it."""
+    """Return the call chain in a request's parameters (JSON); [] if there is none or it was not signed with `key`."""
     if CHAIN_PARAMETER not in parameters:
         return []
     try:

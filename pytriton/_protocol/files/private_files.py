@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file without following links; create it with mode 0600. For use as the `opener` of `open`.
+    """Open a file without following links; create it with mode 0600. Used as the `opener` of `open`.
 
     Raises:
         OSError: the file cannot be opened; ELOOP if it is a link, which might point anywhere.

@@ -54,7 +54,7 @@ class RuntimeDirError(Exception):
 
 
 def default_runtime_dir() -> Path:
-    """Return this user's default runtime directory, the first of the documented places that applies:
+    """Return this user's default runtime directory: the first of these that is available:
 
     `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`, `/run/pytriton-daemon` for
     root, `<temp folder>/pytriton-daemon-<uid>`.
@@ -247,7 +247,7 @@ class RuntimeDir:
         self._refuse_files_of_others()
 
     def movable_at(self) -> Path | None:
-        """Return a parent folder in which other users may rename files, and therefore this directory; None if safe."""
+        """Return a parent folder in which other users could rename this directory; None if there is none."""
         for parent in self.path.resolve().parents:
             with contextlib.suppress(OSError):
                 mode = parent.stat().st_mode
@@ -274,7 +274,7 @@ class RuntimeDir:
             )
 
     def _make_private(self) -> None:
-        """Restrict access to the directory, and to files in it that an earlier start or another program has left."""
+        """Restrict access to the directory and to the files that an earlier start or another program has left in it."""
         self.check()
         if stat.S_IMODE(self._info().st_mode) & 0o077:
             writable = stat.S_IMODE(self._info().st_mode) & 0o022
@@ -288,7 +288,7 @@ class RuntimeDir:
                     os.chmod(entry.path, mode & 0o700)
 
     def _refuse_if_used(self) -> None:
-        """Refuse a non-empty directory that other users can write to: its content may be theirs."""
+        """Refuse a non-empty directory that other users can write to, since they may have created its content."""
         if any(self.path.iterdir()):
             raise RuntimeDirError(
                 f"the runtime directory {self.path} is writable by other users, and it contains files that "
@@ -316,7 +316,7 @@ class RuntimeDir:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def clear(self) -> None:
-        """Remove the files of an earlier daemon that this one creates again. The caller must hold the lock.
+        """Remove an earlier daemon's files that this daemon will recreate. The caller must hold the lock.
 
         Raises:
             RuntimeDirError: a file cannot be removed.
@@ -360,7 +360,7 @@ class RuntimeDir:
         return None
 
     def _refuse_lookalike(self) -> None:
-        """Refuse another user's directory with the same name in /tmp: clients would send it their callables."""
+        """Refuse a directory in /tmp that another user has created under this name to receive clients' callables."""
         if self.path != _temporary_runtime_dir():
             return
         try:

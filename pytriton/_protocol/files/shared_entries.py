@@ -1,4 +1,4 @@
-"""Registry of the memory that workers share: one small file for each mapping, which lists its holders.
+"""Registry of the memory that workers share: for each mapping, a small file lists the processes that hold it.
 
     <runtime directory>/shared/
       <digest>.json      label, kind, size, and the holders: pid, start time, descriptor
@@ -29,7 +29,7 @@ MEMFD_NAME = "pytriton-shared"
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True):
-    """A process that holds the mapping. `started` is in clock ticks since boot, because pids are reused."""
+    """A process that holds the mapping. As pids are reused, `started` has its start time in clock ticks since boot."""
 
     pid: int
     started: int
@@ -80,7 +80,7 @@ def started_at(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def locked(folder: Path, digest: str) -> Iterator[None]:
-    """Lock an entry, and the creation of its mapping, for the duration of the block. Wait for other processes."""
+    """Lock an entry during the block, so that no other process changes it or creates its mapping. Wait for the lock."""
     with _locked(folder / f"{digest}.lock", fcntl.LOCK_EX):
         yield
 
@@ -99,7 +99,7 @@ def _locked(path: Path, how: int) -> Iterator[None]:
 
 
 def _lock(path: Path, how: int) -> int | None:
-    """Return the descriptor of a lock file, locked; None if the file was removed in the meantime."""
+    """Lock a lock file and return its descriptor; None if the file was removed in the meantime."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, fd)
@@ -139,7 +139,7 @@ def write(folder: Path, digest: str, entry: SharedEntry) -> None:
 
 
 def all_of(folder: Path) -> dict[str, SharedEntry]:
-    """Return the entries of mappings that running processes hold, by digest. Remove stale files."""
+    """Return the entries of all mappings that running processes hold, keyed by digest. Remove stale files."""
     found = {}
     try:
         names = os.listdir(folder)

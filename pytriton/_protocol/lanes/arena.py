@@ -103,7 +103,7 @@ class Arena:
             self.give_back()
 
     def give_back(self, *, at_once: bool = False) -> None:
-        """Free pages beyond `KEPT` that were unused for `KEPT_S`, or `at_once`. Do nothing while allocations exist."""
+        """Free pages beyond `KEPT` after `KEPT_S` without use (or `at_once`). Do nothing while allocations exist."""
         start = max([KEPT, *[end for _, end in self._kept]])
         start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         now = time.monotonic()

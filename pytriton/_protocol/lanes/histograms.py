@@ -1,4 +1,4 @@
-"""Buckets of the histograms that workers count, quantiles computed from them, and exemplars.
+"""The histograms that workers record: their buckets, quantiles, and exemplars.
 
 Durations are counted in buckets whose bounds grow by the fourth root of two, from 7.6 µs to 1,024 s: those of a native
 Prometheus histogram with schema 2. So classic and native histograms use the same counts, and a quantile is off

@@ -203,7 +203,7 @@ class Lane:
             os.close(fd)
 
     def receive(self, *, wait: bool = True) -> FromWorker | FromProxy:
-        """Return the next message except Announce, which is handled here. With `wait`, wait for it.
+        """Return the next message; with `wait`, wait for it. Announce messages are handled here and not returned.
 
         Raises:
             LaneClosed: the peer has exited or closed the connection.
@@ -228,7 +228,7 @@ class Lane:
             self._announced = message.memory
 
     def peek(self) -> Batch | None:
-        """Return the next message without removing it, if it is a batch and has arrived; otherwise None."""
+        """If the next message has arrived and is a batch, return it without removing it; otherwise return None."""
         if self._announced is not None:
             return None
         try:

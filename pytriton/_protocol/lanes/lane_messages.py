@@ -22,7 +22,7 @@ class _Descriptor(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TensorRef(_Descriptor, frozen=True):
-    """A tensor in shared memory: C-contiguous, little-endian; BYTES as Triton serializes them.
+    """A tensor in shared memory: C-contiguous, little-endian. BYTES have Triton's serialized form.
 
     `datatype` is Triton's name, such as "FP32". `shape` includes the batch axis. `nbytes` is the size in
     memory segment `memory`. In BYTES tensors, each element is preceded by its length in 4 bytes
@@ -128,7 +128,7 @@ class BatchDone(_LaneMessage, frozen=True):
 
 
 class BatchLent(_LaneMessage, frozen=True):
-    """worker → proxy: like `BatchDone`, with outputs in the worker's own memory or large outputs in its arena.
+    """worker → proxy: like `BatchDone`, but outputs are in the worker's own memory, or are large and in its arena.
 
     The worker waits for a `Credit`, which the proxy sends after reading them.
     """
@@ -250,7 +250,7 @@ class Go(_LaneMessage, frozen=True):
 
 
 class Spilled(_LaneMessage, frozen=True):
-    """Reference to a message in the sender's arena that is too large for a packet."""
+    """Reference to a message that is too large for a packet, and is in the sender's arena instead."""
 
     offset: int
     nbytes: int

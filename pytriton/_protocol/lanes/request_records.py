@@ -76,7 +76,7 @@ _decode = msgspec.msgpack.Decoder(list[RequestRecord]).decode
 
 
 def decoded(message: bytes) -> Optional[list[RequestRecord]]:
-    """Return the records in a message; None if it is invalid: the worker's memory cannot be trusted."""
+    """Decode the records in a message; return None if it is invalid, since the worker's memory cannot be trusted."""
     try:
         return _decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -112,7 +112,7 @@ class RequestRecords:
         return self._words[_BUDGET]
 
     def write(self, records: Sequence[RequestRecord]) -> None:
-        """Write records, or count them as dropped. Must be called whenever a call reached the threshold."""
+        """Write records, or count them as dropped. Must be called after every call that reached the threshold."""
         words = self._words
         budget = words[_BUDGET]
         if records:
@@ -195,7 +195,7 @@ MAX_LENGTH = 200
 
 
 def id_at(batch: Batch, place: int) -> str:
-    """Return the id of the request at a position in a batch: the one that it was given, or a generated one."""
+    """Return the id of the request at a position in a batch: its own id, or a generated one if it has none."""
     return _given_at(batch, place) or f"{batch.taken_ns:x}-{batch.id:x}-{place}"
 
 
@@ -205,7 +205,7 @@ def ids_of(batch: Batch) -> list[str]:
 
 
 def given_id(ref: RequestRef, context: str = "") -> str:
-    """Return the id that a request was given by its client, its headers or its trace; "" if it has none."""
+    """Return a request's id, as set by its client, its headers or its trace; "" if it has none."""
     return (
         clean(ref.request_id)
         or _of_headers(ref.parameters)
@@ -245,7 +245,7 @@ def _given_at(batch: Batch, place: int) -> str:
 
 
 def _of_headers(parameters: str) -> str:
-    """Return the id in forwarded headers: that of `x-request-id`, else the trace id of `traceparent`."""
+    """Return the request id in forwarded headers: the value of `x-request-id`, else the trace id in `traceparent`."""
     lower = parameters.lower()
     if "x-request-id" not in lower and "traceparent" not in lower:
         return ""

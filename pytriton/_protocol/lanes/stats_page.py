@@ -113,7 +113,7 @@ class Counts(NamedTuple):
     size_buckets: tuple[int, ...] = (0,) * SIZE_BUCKETS
 
     def plus(self, other: Counts) -> Counts:
-        """Return the element-wise sum of both."""
+        """Return the element-wise sum of these counts and `other`."""
         if self is NOTHING or other is NOTHING:
             return other if self is NOTHING else self
         return Counts._make(map(_sum, self, other))
@@ -259,19 +259,19 @@ class WorkerStatsPage:
         return now
 
     def _overlap(self) -> None:
-        """Count busy time separately from now on, since a call has begun during another one."""
+        """From now on, count the time in which at least one call runs separately from the time of the calls."""
         words = self._words
         words[_BUSY_NS] = self._call_ns
         words[_BUSY_SINCE] = self._since
         self._overlapped = words[_OVERLAPPED] = 1
 
     def overlap(self) -> None:
-        """Count busy time separately from now on, before calls overlap for the first time."""
+        """Prepare for calls that overlap. Must be called before the first overlap."""
         if not self._overlapped:
             self._overlap()
 
     def restarted(self) -> None:
-        """Restart the time of the current batch: the callable is called again, with a new time limit."""
+        """Restart the clock of the current batch, because the callable is called again with a new time limit."""
         self._words[_BEGUN_AT] = _now()
 
     def merged(self, taken_ns: int) -> None:
@@ -330,7 +330,7 @@ class WorkerStatsPage:
         self.records.call_failed()
 
     def traced(self, trace: str, begun_ns: int = 0) -> None:
-        """Record a traced call that is about to end. `begun_ns` 0 means the call that began last."""
+        """Record a traced call that is about to end. `begun_ns` is when it began; 0 means the call that began last."""
         self.exemplars.note(trace, _now() - (begun_ns or self._words[_BEGUN_AT]))
 
     def loaded(self, load_ns: int, warmup_ns: int) -> None:

@@ -1,4 +1,4 @@
-"""Metrics that a callable exports, passed from its worker to the dispatcher in two pages after its stats page.
+"""Metrics that a callable exports. The worker passes them to the dispatcher in two pages after its stats page.
 
 The worker writes the content of its `prometheus_client` to the inactive page and then activates it.
 So the dispatcher always finds the last complete page, even if the worker hangs or has exited::
@@ -31,7 +31,7 @@ _TRIES = 3
 
 
 class UserSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One value of a metric. `suffix` is the end of its name after the family's name: "_total", "_bucket", "" …"""
+    """One value of a metric. `suffix` follows the family's name in the name of the value: "_total", "_bucket", "" …"""
 
     suffix: str
     labels: dict[str, str]
@@ -48,7 +48,7 @@ class UserFamily(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UserMetrics(msgspec.Struct, frozen=True, array_like=True):
-    """The content of a worker's `prometheus_client`, and the number of values that did not fit."""
+    """The metrics in a worker's `prometheus_client` registry, and the number of values that did not fit."""
 
     families: list[UserFamily]
     left_out: int = 0

@@ -1,4 +1,4 @@
-"""Validation of the metrics that callables export, and their totals over all workers of an instance.
+"""Validates the metrics that callables export, and adds them up over all workers of an instance.
 
 A counter, histogram or summary of an instance continues where that of the previous worker ended; a gauge always has
 the current worker's value.
@@ -144,7 +144,7 @@ def _series(family: UserFamily, found: _Checking) -> dict[Labels, Values]:
 
 
 def _as_written(bound: str) -> str:
-    """Return a bound as the worker wrote it, except for the highest one, which uses Prometheus's spelling."""
+    """Return a bound unchanged, except infinity, for which Prometheus's spelling is returned."""
     return "+Inf" if float(bound) == math.inf else bound
 
 
@@ -181,7 +181,7 @@ def _fault_of_series(kind: str, values: Values) -> str:
 
 
 def _are_counts(values: Values) -> bool:
-    """Return True if the values that are counts are neither negative nor too large."""
+    """Return True if no count among the values is negative or too large."""
     counts = (value for (suffix, _), value in values.items() if suffix in ("_bucket", "_count"))
     return all(0 <= count < _MAX_COUNT for count in counts)
 
@@ -228,7 +228,7 @@ def _sum(before: Values, values: Values) -> Values:
 
 
 def bounded(families: Families, most: int = MAX_VALUES) -> tuple[Families, int]:
-    """Truncate families to `most` values in total; return them, and the number of omitted values."""
+    """Limit families to `most` values in total. Return the families, and the number of omitted values."""
     found: dict[str, Family] = {}
     left_out = 0
     for name, family in families.items():
@@ -250,7 +250,7 @@ def with_ended(before: Families, message: bytes) -> Families:
 
 
 def with_living(before: Families, messages: Sequence[bytes]) -> Checked:
-    """Return the metrics of an instance, totalled over all its workers.
+    """Return the total metrics of an instance over all its workers, both running and exited.
 
     Args:
         before: totals of workers that have exited

@@ -42,7 +42,7 @@ class MalformedMessage(ValueError):
 
 
 def sendable(text: str) -> str:
-    """Return text that a message can carry: UTF-8, with other characters escaped, such as those of some file names."""
+    """Escape characters that a message cannot carry because UTF-8 has no encoding for them, as in some file names."""
     return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")
 
 

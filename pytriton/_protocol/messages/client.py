@@ -108,7 +108,7 @@ class EndLease(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Request to cancel an earlier request of the same connection, which then gets no answer.
+    """Request to cancel an earlier request on the same connection. The cancelled request gets no answer.
 
     Only Register can be cancelled: its workers exit, and the registration is undone. For other requests, this has no
     effect.

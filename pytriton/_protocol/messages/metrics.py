@@ -153,7 +153,7 @@ class ModelMetrics(msgspec.Struct, frozen=True):
 
 
 class MemoryInfo(msgspec.Struct, frozen=True):
-    """The budget of one resource, "memory" or a GPU: its size and use in bytes, and the number of waiting models."""
+    """The budget of one resource, "memory" or a GPU: its size and use in bytes, and how many models wait for it."""
 
     resource: str
     budget: int

@@ -1,4 +1,4 @@
-"""The description of a model in its registration, without its callables, and the digest of a registration."""
+"""The description of a model (without its callables) in a registration, and the digest of a registration."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class PythonModel(msgspec.Struct, frozen=True):
 
 
 class Autoscale(msgspec.Struct, frozen=True):
-    """The bounds of a model whose number of instances follows its load, and the scaling rules. Times are in seconds.
+    """How a model's number of instances follows its load: the bounds and the rules. Times are in seconds.
 
     The number stays between `least` and `most`, with a load of about `target` (a share) of the capacity. The model scales
     up once the number has been too low for `up_after_s`, and down once a lower number would have sufficed for
@@ -222,7 +222,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def registration_digest(spec: ModelSpec, payloads: Sequence[bytes]) -> str:
-    """Return the digest of a registration. Ignore instances and devices, which differ between nodes, and the lease."""
+    """Return the digest of a registration. It ignores the lease, and instances and devices, which differ by node."""
     return digest_of(spec, payload_hashes(payloads))
 
 

@@ -68,7 +68,7 @@ class LaneLost(Message, frozen=True):
 
 
 class BatchOverdue(Message, frozen=True):
-    """Report that a batch was not answered in time. Answered with a Verdict. Other fields are those of LaneLost.
+    """Report that a batch was not answered in time. Answered with a Verdict. The other fields are those of LaneLost.
 
     Attributes:
         was_read: whether the worker has read the batch from its lane
@@ -88,7 +88,7 @@ class BatchOverdue(Message, frozen=True):
 
 
 class MayCall(Message, frozen=True):
-    """Query whether a worker may call a model that itself waits for this call.
+    """Query whether a worker may call a model that is itself waiting for the result of this call.
 
     Answered with a Verdict: "retry" (it may) or "fail". `chain` lists the waiting models, oldest first, and `workers`
     the workers that they block.

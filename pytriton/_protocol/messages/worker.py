@@ -21,7 +21,7 @@ class WorkerHello(Message, frozen=True):
 
 
 class LoadModel(Message, frozen=True):
-    """Answer to WorkerHello: the model to load. Payload frames: the pickled callable, and its check if it has one."""
+    """Answer to WorkerHello: the model to load. Payload frames: the pickled callable, and its check if there is one."""
 
     spec: ModelSpec
     instance: int
@@ -40,7 +40,7 @@ class Completion(msgspec.Struct, frozen=True):
     dynamic_batching: Optional[dict[str, Any]] = None
 
     def applied_to(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy of a configuration in which these entries replace its own."""
+        """Return a copy of a model configuration with these completed entries."""
         entries = msgspec.structs.asdict(self)
         rest = {name: value for name, value in config.items() if name not in entries}
         return {**rest, **{name: value for name, value in entries.items() if value is not None}}
@@ -72,7 +72,7 @@ class WorkerUnrecoverable(Message, frozen=True):
 
 
 class RecycleReason(enum.Enum):
-    """Why a worker is due for recycling; `code` of the event `recycle_due`."""
+    """Why a worker is due for recycling. This is the `code` of the event `recycle_due`."""
 
     MAX_BATCHES = "max_batches"
     MEMORY = "memory"
@@ -81,7 +81,7 @@ class RecycleReason(enum.Enum):
 
 
 class WorkerRecycleDue(Message, frozen=True):
-    """A worker's request to be replaced. It keeps serving until then. `text` explains the reason to users."""
+    """A worker's request to be replaced. The worker keeps serving until then. `text` explains the reason to users."""
 
     worker: str
     reason: RecycleReason
@@ -89,11 +89,11 @@ class WorkerRecycleDue(Message, frozen=True):
 
 
 class WithdrawLane(Message, frozen=True):
-    """Request to close one lane between batches, so that its proxy can attach to a worker that has none."""
+    """Request to close one lane between batches, so that its proxy can attach to a worker without any lane."""
 
 
 class WorkerEnded(Message, frozen=True):
-    """Report that a hosted worker has exited; it has no exit status. `how` completes the sentence "worker w1 …"."""
+    """Report that a hosted worker, which has no exit status, has exited. `how` completes the sentence "worker w1 …"."""
 
     worker: str
     how: str
@@ -103,7 +103,7 @@ class WorkerEnded(Message, frozen=True):
 
 
 class StartWorker(Message, frozen=True):
-    """Request to run a worker in a thread. It replaces the start of a process, its arguments, and LoadModel.
+    """Request to run a worker in a thread, sent instead of starting a worker process and sending it LoadModel.
 
     `lane_path` is where the worker listens for lanes. `gauge_path` is the file of its stats page, which is removed
     after its WorkerHello.
@@ -131,7 +131,7 @@ class Released(Message, frozen=True):
 
 
 class WorkerReadiness(Message, frozen=True):
-    """Report that the result of a model's own `is_ready` has changed. `why` is the reason, for people."""
+    """Report that the result of a model's own `is_ready` has changed. `why` explains it to users."""
 
     worker: str
     ready: bool
@@ -163,7 +163,7 @@ class UnloadOther(Message, frozen=True):
 
 
 class AskReadiness(Message, frozen=True):
-    """Query whether a version of a model is ready; without a version, whether any is. Answered with Readiness."""
+    """Query whether a version of a model (or, without a version, any version) is ready. Answered with Readiness."""
 
     name: str
     version: str = ""
