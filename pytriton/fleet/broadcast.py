@@ -1,4 +1,4 @@
-"""Requests to many nodes in parallel, and changes that are made on all nodes or on none."""
+"""Sends requests to many nodes in parallel, and makes changes on all nodes or on none."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def ask_each(
 
 
 class Change(Generic[T]):
-    """A change to a model that is made on all nodes. If it fails on one, it is undone on the others.
+    """A change to a model that is made on all nodes. If the change fails on one node, it is undone on the others.
 
     Args:
         what: participle for error messages, such as "registered"
@@ -140,7 +140,7 @@ class Change(Generic[T]):
         raise self._error(answers.failed, undone, unknown)
 
     def _settle(self, node: str, client: DaemonClient) -> str:
-        """Undo the change on a node where the outcome is unknown. Return the outcome; "" if the change was not made."""
+        """Undo the change on a node that may have made it. Describe what was undone; "" if the change was not made."""
         return self._undo(node, client) if self._was_made(node, client) else ""
 
     def _undo_on(self, clients: Mapping[str, DaemonClient]) -> dict[str, str]:

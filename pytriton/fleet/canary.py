@@ -86,7 +86,7 @@ def canary_of(given: Union[float, Canary, None], *, replace: bool) -> Union[Cana
 
 
 def plan_waves(nodes: Sequence[str], share: float) -> list[list[str]]:
-    """Split the nodes into groups that get a new version in turn: first the share, then twice as many each time.
+    """Split the nodes into groups that get a new version one by one: a `share` of them first, then larger groups.
 
     Raises:
         PyTritonBadParameterError: there is only one node, so nothing to compare the new version with
@@ -105,7 +105,7 @@ def plan_waves(nodes: Sequence[str], share: float) -> list[list[str]]:
 
 
 class CanaryCounters(NamedTuple):
-    """The counters of a model, or the increase of these counters.
+    """A model's counters, or the increase of these counters over an interval.
 
     Attributes:
         requests: number of started requests
@@ -183,7 +183,7 @@ def failure_fault(new: CanaryCounters, old: CanaryCounters, canary: Canary) -> s
 
 
 def duration_fault(new: CanaryCounters, old: CanaryCounters, canary: Canary) -> str:
-    """Return a message if the new version's calls take too long, otherwise "". With too few calls, return ""."""
+    """Return a message if the new version's calls take too long; "" if not, or if there are too few calls to tell."""
     if min(sum(new.calls), sum(old.calls)) < canary.calls:
         return ""
     slow, usually = quantile(_SLOW_SHARE, new.calls), quantile(_SLOW_SHARE, old.calls)
@@ -214,7 +214,7 @@ class Judgement(NamedTuple):
 
 
 class CanaryWatch:
-    """Evaluation of a new version against the old one, for the canary's duration.
+    """Compares a new version with the old one, for the canary's duration.
 
     Failures are compared at each check. Call durations are compared at the end, for the second half of the watch,
     because a new worker is slow at first.

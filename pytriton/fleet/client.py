@@ -122,7 +122,7 @@ class FleetClient(Closeable):
     def scale(
         self, name: str, instances: Instances, progress: bool | Report | None = None
     ) -> FleetModel:
-        """Change the number of instances of a model *on each node*, or on none. No request fails.
+        """Change the number of instances that a model has *on each node*; change all nodes or none. No request fails.
 
         Args:
             name: name of a registered model

@@ -1,4 +1,4 @@
-"""Gradual rollout of a new version: a few nodes, a watch, then the others. It is rolled back if it performs worse.
+"""Rolls a new version out to a few nodes first, then to the others. Rolls it back if it performs worse.
 
     first nodes ──▶ watched against the others ──▶ twice as many, and so on ──▶ all keep it
                         └─ worse, or a node fails, or this process dies: all return to the old version
@@ -37,7 +37,7 @@ _RENEW_S = 5.0
 
 
 class Rollout:
-    """Registration of a model on all nodes, which is provisional until all nodes have it.
+    """Registers a model on all nodes. The registration is provisional until all nodes have it.
 
     Args:
         clients: the nodes

@@ -1,4 +1,4 @@
-"""Synchronization of registrations, so that all nodes serve the same models.
+"""Synchronizes registrations, so that all nodes serve the same models.
 
 `plan_sync` is a pure function that computes the steps from each node's registrations; `carry_out` executes them.
 """

@@ -1,4 +1,4 @@
-"""Generates HAProxy's configuration from the nodes and their models. Pure: the same nodes yield the same text.
+"""Generates HAProxy's configuration from the nodes and their models. The same nodes always yield the same text.
 
     http, grpc          frontends: the model's name is in the path, or in the first message (field 1 in all of KServe's)
       ▼ models.map      model ▶ backend
@@ -118,7 +118,7 @@ def render(nodes: Sequence[Node], settings: BalancerSettings, folder: str) -> Fi
 
 
 def check_node(node: Node, settings: BalancerSettings) -> None:
-    """Check that the settings suffice for this node.
+    """Check that the settings for connections to this node are complete.
 
     Raises:
         PyTritonBadParameterError: the node uses TLS, but a setting for that is missing
@@ -172,7 +172,7 @@ def _backends(
 
 
 def _packed(nodes: Sequence[Node]) -> _Backend:
-    """Return the backend of the nodes that serve all models, each of which can answer a call to any model."""
+    """Return the backend of the nodes that serve all models, so that each of these nodes can answer any call."""
     models = frozenset[str]().union(*(one.models for one in nodes))
     having = [one for one in nodes if one.grpc is not None and one.models == models]
     # Without weights, nodes with a provisional model would get more than its share of requests.

@@ -1,4 +1,4 @@
-"""Name resolution of nodes. HAProxy's configuration contains only IP addresses.
+"""Resolves the names of nodes, because HAProxy's configuration contains only IP addresses.
 
 HAProxy rejects a configuration with an unresolvable name, so a single node could block all others. A temporary DNS
 failure must not remove a node.
@@ -23,7 +23,7 @@ Resolve = Callable[..., Sequence[Any]]
 
 
 class _Found(NamedTuple):
-    """The result of a lookup: the address, or the reason why it failed, and its time."""
+    """The time and result of a lookup: the address, or the reason why the lookup failed."""
 
     address: str
     why: str

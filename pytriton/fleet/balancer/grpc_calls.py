@@ -1,4 +1,4 @@
-"""HAProxy rules that route gRPC calls by the model named in the first message, and calls whose model is not visible.
+"""HAProxy rules that route gRPC calls by the model named in the first message, or handle calls that hide the name.
 
 HAProxy routes a call by the data that has arrived when it evaluates the rules. Clients may split a message into
 frames arbitrarily, so the rules wait until enough data has arrived. They must not wait for more than a node needs to
@@ -91,7 +91,7 @@ def use_packed(backend: str) -> list[str]:
 
 
 def _wait_in_stream() -> list[str]:
-    """Return the rules that wait for a stream's complete first message, which may be its only one for a long time."""
+    """Return the rules that wait for a stream's complete first message. The next may not come for a long time."""
     rules = [
         f"    {_WAIT} {_REST} at-least {_NAMED} if {_IS_STREAM} {{ var(txn.size) -m int ge {_NAMED} }}"
     ]

@@ -1,4 +1,4 @@
-"""The HAProxy process, a master with workers: started, reloaded without dropping requests, queried over its socket.
+"""Starts HAProxy (a master with workers), reloads it without dropping requests, and queries it over its socket.
 
 start:   haproxy -W -S master.sock -f haproxy.cfg
 reload:  the files are written to temporary names, checked with `haproxy -c`, and renamed; then "reload" is sent to
@@ -176,7 +176,7 @@ class HAProxy:
         }
 
     def stop(self) -> None:
-        """Stop HAProxy. In-flight requests get a grace period, then it is killed."""
+        """Stop HAProxy. If it does not finish in-flight requests within a grace period, kill it."""
         pid = self.pid
         if pid is None:
             return

@@ -1,4 +1,4 @@
-"""The nodes as a balancer knows them: where each one accepts requests, and for which models."""
+"""What a balancer knows about the nodes: where each one accepts requests, and for which models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NodeEndpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the fleet, as a balancer knows it.
+    """What a balancer knows about a node of the fleet.
 
     Attributes:
         name: address of the node's daemon

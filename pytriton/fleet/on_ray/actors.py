@@ -131,7 +131,7 @@ class NodeActor:
         return self._client
 
     def _adopt_daemon(self) -> Optional[DaemonClient]:
-        """Take over the daemon of a former Ray node on this machine, which still holds the ports and GPUs."""
+        """Take over a daemon that a former Ray node left on this machine, and that still holds the ports and GPUs."""
         own = Path(self._runtime_dir)
         named = re.compile(re.escape(own.name[:-8]) + "[0-9a-f]{8}")
         if not named.fullmatch(own.name):  # not created by `Cluster`, which names it after the node
@@ -203,7 +203,7 @@ class NodeActor:
         digest: str,
         environment: bytes = b"",
     ) -> None:
-        """Register a model with the daemon. Its workers run in its environment, if it has one.
+        """Register a model with the daemon. If the model has an environment, its workers run in that environment.
 
         Raises:
             PyTritonDaemonError: the payloads do not match the digest, or Ray could not create the environment.
@@ -220,7 +220,7 @@ class NodeActor:
             self._daemon().register_prepared(messages.Register(inside, replace=replace), callables)
 
     def canary_counters(self, model: str) -> CanaryCounters:
-        """Return the daemon's counters of a model."""
+        """Return the counters of a model, as counted by the daemon."""
         return counters_of(self._daemon().metrics(), model)
 
     def scale(self, model: str, instances: int) -> None:
@@ -277,7 +277,7 @@ def _is_own(folder: Path, *, root: bool = False) -> bool:
 
 
 def _owner_of(runtime_dir: Path) -> Optional[int]:
-    """Acquire the owner's lock of a daemon and return its file descriptor.
+    """Acquire the lock that a daemon's owner must hold, and return the file descriptor of the lock.
 
     Return None if another actor holds it, which may belong to another cluster.
     """

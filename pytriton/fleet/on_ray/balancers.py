@@ -29,7 +29,7 @@ _View = dict[str, tuple[str, messages.Status]]
 
 
 class Balancers:
-    """Publishes to balancers where models are served. Each change increases the generation, a number.
+    """Tells balancers where models are served. The state has a number, its generation, which each change increases.
 
     Args:
         clock: function like time.monotonic
@@ -58,7 +58,7 @@ class Balancers:
         leaving: Collection[tuple[str, str]],
         wanted: Collection[str] = (),
     ) -> None:
-        """Publish where models are served, without those in `leaving`.
+        """Publish where models are served, except for the models and nodes in `leaving`.
 
         Args:
             alive: address of each node that is alive
@@ -99,7 +99,7 @@ class Balancers:
     def _keep_absent(
         self, view: _View, absent: Collection[str], leaving: Collection[tuple[str, str]]
     ) -> None:
-        """Keep models in the view that no node serves at the moment. Otherwise clients would get "not found".
+        """Keep models that no node serves at the moment, so that their clients do not get "not found".
 
         After a restart, a daemon serves nothing at first. HAProxy checks the model's readiness there, and returns 503
         until
@@ -122,7 +122,7 @@ class Balancers:
         leaving: Collection[tuple[str, str]],
         wanted: Collection[str],
     ) -> bool:
-        """Return whether the arguments are those of the last publication, and remember them."""
+        """Return whether the arguments equal those of the last publication, and store them for the next comparison."""
         now = dict(alive), dict(statuses), set(leaving), set(wanted)
         before, self._published = self._published, now
         return (

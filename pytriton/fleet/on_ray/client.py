@@ -55,7 +55,7 @@ class RayNode(msgspec.Struct, frozen=True):
         return f"tcp://{self.address}/{self.node}"
 
     def as_status(self) -> NodeStatus:
-        """Return the node as a `NodeStatus`, which other fleets use, too."""
+        """Return the node as a `NodeStatus`, the class that describes nodes of other kinds of fleets."""
         return NodeStatus(self.label, self.status, self.error)
 
 
@@ -387,12 +387,12 @@ class BalancerView:
         return self._newest
 
     def applied(self) -> None:
-        """Record that all requests are now routed according to the last state."""
+        """Record that all requests are now routed according to the state that was fetched last."""
         self._done = self._seen
 
 
 def _decoded(status: bytes, error: str) -> tuple[Optional[messages.Status], str]:
-    """Decode a node's status. If it is invalid, return the reason, so that it does not hide the other nodes."""
+    """Decode a node's status. If it is invalid, return an error instead of raising, so that other nodes are shown."""
     try:
         return (msgspec.msgpack.decode(status, type=messages.Status) if status else None), error
     except msgspec.MsgspecError as wrong:

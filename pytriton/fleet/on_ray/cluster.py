@@ -126,7 +126,7 @@ class Cluster:
         self._poll_holders(holders)
 
     def dismiss(self, node: str) -> None:
-        """Stop the daemon of an empty surplus node, which then leaves the fleet."""
+        """Stop the daemon of a surplus node that serves nothing. The node then leaves the fleet."""
         if node not in self._dismissed:
             self._dismissed[node] = self.ask(node, "stop")
 
@@ -208,7 +208,7 @@ class Cluster:
         return getattr(self._actors[node], method).remote(*arguments)
 
     def shared(self, digest: str, payloads: Sequence[bytes]) -> Any:
-        """Put payloads into Ray's object store, until `release_shared`, and return them as an argument of `ask`."""
+        """Put payloads into Ray's object store, and return an argument for `ask`. `release_shared` removes them."""
         if digest not in self._shared:
             self._shared[digest] = self._ray.put(list(payloads))
         return self._shared[digest]
@@ -226,7 +226,7 @@ class Cluster:
         return {node: answer for node, (answer, error) in answers.items() if not error}
 
     def ended(self, references: Mapping[_Key, Any]) -> dict[_Key, str]:
-        """Return the calls that have ended, each with its error; "": success."""
+        """Return the calls that have ended, each with its error, or "" if it succeeded."""
         answers = self._take_results(dict(references), 0)
         return {key: error for key, (_, error) in answers.items()}
 
@@ -237,7 +237,7 @@ class Cluster:
         but: Sequence[str],
         only: Optional[Sequence[str]] = None,
     ) -> None:
-        """Create a holder for one instance, not on the nodes in `but`, and if `only` is set, only on those nodes."""
+        """Create a holder for one instance on a node that is not in `but` and, if `only` is set, is in `only`."""
         options = dict(resources)
         selector = dict(options.get("label_selector") or {})
         where = nodes_expression(selector.get(_NODE_LABEL, ""), but, only)
@@ -321,7 +321,7 @@ class Cluster:
         }
 
     def _holders_to_query(self, holders: Sequence[str]) -> list[str]:
-        """Return the holders without a location, and in turn some of the others, which Ray rarely moves."""
+        """Return all holders without a location, and a few of the others in turn, because Ray rarely moves those."""
         lost = [one for one in holders if self.places.get(one, ("",))[0] not in self.alive]
         if not self._round:
             self._round = list(holders)
@@ -333,7 +333,7 @@ class Cluster:
         return list(dict.fromkeys([*lost, *(one for one in share if one in there)]))
 
     def _take_results(self, calls: dict[_Key, Any], wait_s: float) -> dict[_Key, tuple[Any, str]]:
-        """Wait until all calls have ended, or up to the timeout.
+        """Wait until all calls have ended, or until the timeout expires.
 
         Remove finished calls from `calls`; return key -> (result, error).
 
@@ -472,7 +472,7 @@ def nodes_to_clear(
 
 
 def nodes_expression(wish: str, but: Sequence[str], only: Optional[Sequence[str]]) -> str:
-    """Return the expression for the node label of a holder; empty: any node. Ray accepts only one expression.
+    """Return the expression for the node label of a holder; "" allows any node. Ray accepts only one expression.
 
     Args:
         wish: the user's expression for the node's ID: `ID`, `!ID`, `in(ID,…)` or `!in(ID,…)`; empty: none

@@ -201,7 +201,7 @@ class Controller:
         return True
 
     def unregister(self, name: str, request: str = "") -> bool:
-        """Unregister a model. Return False if it does not exist. A call with a repeated `request` has no effect."""
+        """Unregister a model. Return False if it does not exist. A repeated `request` has no effect."""
         with self._lock:
             model = self._state.models.get(name)
             if request and request in self._state.withdrawn:
@@ -424,7 +424,7 @@ _AT_ONCE = 12
 
 
 class _Running(NamedTuple):
-    """A step in progress. `digest` is that of the version which the node should have served when the step started."""
+    """A step in progress. `digest` identifies the version that the node should serve as of the start of the step."""
 
     step: Step
     digest: str
@@ -518,7 +518,7 @@ class Steps:
             self._failed.pop(model, None)
 
     def _is_wanted(self, step: Step, digest: str, models: Mapping[str, RegisteredModel]) -> bool:
-        """Return whether a failed step concerns the version that its node should serve, and the node is alive."""
+        """Return whether the node of a failed step is alive and should still serve the version of the step."""
         model = models.get(step.model)
         if model is None or isinstance(step, Remove) or step.node not in self._cluster.alive:
             return False

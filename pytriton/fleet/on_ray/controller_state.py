@@ -16,7 +16,7 @@ _NAMESPACE = NAMESPACE.encode()
 
 
 class Version(msgspec.Struct):
-    """A registered version of a model. The packages of `environment`, its runtime_env, are the last of the payloads."""
+    """A registered version of a model. The last payloads are the packages of its runtime_env (`environment`)."""
 
     spec: messages.ModelSpec
     payloads: list[bytes]

@@ -177,7 +177,7 @@ class Environments:
 
 
 def registered_as(one: messages.KeptRegistration) -> tuple[str, str]:
-    """Return the fleet's digest of a daemon's registration, and the key of its environment; "" if it has none."""
+    """Return the fleet's digest of a registration, and the key of the registration's environment ("": none)."""
     mark = one.spec.world.env.get(VARIABLE)
     if mark is None:
         return one.digest, ""

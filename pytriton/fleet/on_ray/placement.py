@@ -119,7 +119,7 @@ class Placement:
         model.retired = []
 
     def _only(self) -> Optional[list[str]]:
-        """Return the nodes to which holders are restricted; None: no restriction."""
+        """Return the nodes to which holders are restricted; None if they are not restricted."""
         if not self._state.settings.get("nodes"):
             return None
         return sorted(set(self._cluster.alive).difference(self._cluster.surplus))
@@ -135,7 +135,7 @@ class Placement:
         return bool(gone)
 
     def _renew_pending(self, model: RegisteredModel) -> None:
-        """Recreate holders that are not on one of the fleet's nodes: they are restricted to its previous nodes."""
+        """Recreate holders that are on none of the fleet's nodes, since they are restricted to its previous nodes."""
         places = self._cluster.places
         lost = [
             one for one in model.holders if places.get(one, ("", []))[0] not in self._cluster.alive

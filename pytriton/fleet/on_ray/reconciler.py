@@ -1,4 +1,4 @@
-"""Computes the steps after which each node serves the instances that Ray has placed there. Pure functions.
+"""Pure functions that compute the steps until each node serves the instances that Ray has placed on it.
 
     wanted (where Ray has placed instances) + observed (what each daemon serves) ▶ steps
 

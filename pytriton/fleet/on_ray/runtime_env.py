@@ -1,4 +1,4 @@
-"""Validation and serialization of a registration's `runtime_env`, whose local folders Ray packs and uploads.
+"""Validates and serializes a registration's `runtime_env`, whose local folders Ray packs and uploads.
 
 register(runtime_env=…) ▶ `uploaded`: Ray packs and uploads folders ▶ JSON and packages, kept with the registration
                         ▶ on each node: `environments` lets Ray create it there
@@ -138,7 +138,7 @@ def packages_of(runtime_env: Mapping[str, Any]) -> list[str]:
 
 
 def split(payloads: Sequence[bytes], environment: bytes) -> tuple[list[bytes], dict[str, bytes]]:
-    """Split payloads into a registration's callables and its environment's packages by URI. The packages come last."""
+    """Split payloads into the callables, and the packages of the environment by URI. The packages come last."""
     uris = packages_of(decoded(environment))
     callables = len(payloads) - len(uris)
     return list(payloads[:callables]), dict(zip(uris, payloads[callables:]))
@@ -171,7 +171,7 @@ def _with_uris(runtime_env: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _convert_ray_errors() -> Any:
-    """Convert Ray's own exceptions to those that `uploaded` handles."""
+    """Convert Ray's exceptions to exceptions that `uploaded` handles."""
     try:
         yield
     except import_ray("ray.exceptions").RayError as error:

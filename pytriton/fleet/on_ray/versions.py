@@ -56,7 +56,7 @@ def reason_to_reject(
     canary: Optional[Canary],
     resources: dict[str, Any],
 ) -> str:
-    """Check whether a model can be registered. Return an error message; "" if it can.
+    """Check whether a model can be registered. Return an error message, or "" if there is no objection.
 
     Args:
         new: the new model
@@ -98,7 +98,7 @@ def _no_canary(former: Optional[RegisteredModel], resources: dict[str, Any]) -> 
 
 
 def replace(former: RegisteredModel, model: RegisteredModel, canary: Optional[Canary]) -> None:
-    """Let a new registration replace a model: gradually with a canary, otherwise on all nodes at once."""
+    """Let a new registration replace a model: gradually with a canary, otherwise on all nodes at the same time."""
     model.older = former.previous
     if canary is not None and model.digest != former.digest:
         model.rolling = Rolling(former.version(), canary)
@@ -126,7 +126,7 @@ def roll_back(model: RegisteredModel) -> str:
 
 
 def scale(model: RegisteredModel, instances: int) -> None:
-    """Change a model's number of instances, even if a rollout in progress is rolled back later."""
+    """Change a model's number of instances. The change persists if a rollout in progress is rolled back."""
     model.spec = msgspec.structs.replace(model.spec, instances=instances)
     if model.rolling is not None:
         former = model.rolling.former
@@ -134,7 +134,7 @@ def scale(model: RegisteredModel, instances: int) -> None:
 
 
 def withdraw(model: RegisteredModel, why: str) -> None:
-    """Undo the last registration of a model, which was a replacement, including the changes to its history."""
+    """Undo a model's last registration, which replaced another version, and the change to the model's history."""
     before = model.previous
     assert before is not None
     model.become(before)
@@ -143,7 +143,7 @@ def withdraw(model: RegisteredModel, why: str) -> None:
 
 
 def settle(model: RegisteredModel) -> bool:
-    """Discard the version that is kept only for a withdrawal, once the model is served. Return whether it existed."""
+    """Once a model is served, discard the version kept for a withdrawal. Return whether there was one."""
     if model.rolling is not None or model.older is None:
         return False
     model.older = None
