@@ -33,7 +33,7 @@ class KeyStoreError(Exception):
 
 
 def default_keys_dir(env: Mapping[str, str]) -> Path:
-    """Return the default directory of keys: /etc/pytriton-daemon/keys for root, else one below $XDG_CONFIG_HOME."""
+    """Return the default directory of keys: /etc/pytriton-daemon/keys for root, else below $XDG_CONFIG_HOME."""
     if os.geteuid() == 0:
         return Path("/etc/pytriton-daemon/keys")
     home = env.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
@@ -127,7 +127,7 @@ class KeyStore:
         self._make(name, {SERVER_KEY: server.decode()}, secret_to=output, public_to=public)
 
     def remove(self, name: str) -> None:
-        """Revoke a client's key; its messages are refused from now on.
+        """Revoke a client's key. From now on, the daemon refuses this client's messages.
 
         Raises:
             KeyStoreError: there is no such client.

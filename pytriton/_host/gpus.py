@@ -31,7 +31,7 @@ def visible() -> list[str]:
 
 
 def missing(devices: str) -> str | None:
-    """Describe the first GPU named in `devices` that this machine lacks; None if there is none, judging by device files.
+    """Describe the first GPU in `devices` that this machine lacks, judging by device files; None if it lacks none.
 
     `devices` is a value for $CUDA_VISIBLE_DEVICES. This process's own variable is ignored, since `devices` replaces it.
     """

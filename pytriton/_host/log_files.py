@@ -55,7 +55,7 @@ def follow(
 
 
 def rotated(path: Path) -> list[Path]:
-    """Return the rotated files of a log that exist, newest first."""
+    """Return the existing rotated files of a log, newest first."""
     prefix = f"{path.name}."
     found = []
     for file in path.parent.glob(f"{path.name}.*"):

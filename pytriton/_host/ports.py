@@ -1,4 +1,4 @@
-"""TCP ports and unix sockets: search for free ports, checks, the process that uses a port, and listening sockets."""
+"""Finds and checks free TCP ports, identifies the process that uses a port, and opens TCP and unix sockets."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _setting(what: str) -> str:
 
 
 def listening_at(path: Path, what: str = "", *, backlog: int) -> socket.socket:
-    """Return a unix socket that listens at a path, for this user only. Replace one that a killed daemon has left.
+    """Return a unix socket that listens at a path for this user only. Replace a socket left there by a killed daemon.
 
     Raises:
         PortError: this user cannot listen there, or another process does.
@@ -159,7 +159,7 @@ def listening_at(path: Path, what: str = "", *, backlog: int) -> socket.socket:
 
 
 def reachable_path(folder: int, name: str) -> str:
-    """Return a short path for a socket in an open directory: the directory's own path may exceed the limit for sockets."""
+    """Return a short path for a socket in an open directory, whose own path may be too long for a socket."""
     return f"/proc/self/fd/{folder}/{name}"
 
 

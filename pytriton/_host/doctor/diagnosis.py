@@ -274,7 +274,7 @@ def _compiled_proxy(choice: ServerChoice) -> str:
 
 
 def _comes_from(what: str, is_built: bool) -> str:
-    """Return the remark that a compiled program is available or will be built; "" if neither is the case."""
+    """Return a remark if a compiled program is available or will be built; "" if neither is the case."""
     if is_built:
         return f"{what} is available"
     command = compiler()
@@ -287,7 +287,7 @@ def _library_environment(tree: ServerTree) -> dict[str, str]:
 
 
 def _missing_libraries(tree: ServerTree) -> str | None:
-    """Return the libraries that the loader cannot find. The stub is not checked: the proxy's Python has its libpython."""
+    """Name the libraries that the loader cannot find. Skip the stub, whose libpython is in the proxy's Python."""
     ldd = shutil.which("ldd")
     if ldd is None:
         return None

@@ -1,4 +1,4 @@
-"""Installation of what tritonserver needs to start: its binaries, the proxy, the proxy's Python, the cache.
+"""Installs what tritonserver needs to start: its binaries, the proxy, and the proxy's Python. Manages the cache.
 
 Belongs here: finding, downloading, compiling, unpacking. May import: `settings` and pytriton._protocol.
 """

@@ -1,4 +1,4 @@
-"""The entries of the cache directory: their size, their use, and the removal of unused ones.
+"""Lists the entries of the cache directory with their size and use, and removes unused entries.
 
 An entry is in use if a process of this user runs from it, or if a persisted registration names it. The modification time
 of an entry is the time of its last use: code that finds an entry updates it (`publish`, `environments.py`).
@@ -77,7 +77,7 @@ def entries_of(cache: Path, registrations: Iterable[Path]) -> list[CacheEntry]:
 
 
 def prune(entries: Iterable[CacheEntry], unused_days: float) -> Iterator[CacheEntry]:
-    """Remove incomplete entries, and unused ones that were last used at least `unused_days` ago; yield each removed entry.
+    """Remove incomplete entries, and those not used in the last `unused_days`; yield each removed entry.
 
     Raises:
         OSError: an entry cannot be removed.
@@ -119,7 +119,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _remove(entry: CacheEntry) -> bool:
-    """Remove an entry; return False if it has been used or locked since."""
+    """Remove an entry; return False if another process has used or locked it in the meantime."""
     lock = filelock.FileLock(_lock_of(entry.path))
     try:
         with lock.acquire(timeout=0):

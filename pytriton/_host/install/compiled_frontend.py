@@ -62,7 +62,7 @@ def make_frontend(tree: ServerTree, cache: Path, progress: Progress) -> NativePr
 
 
 def is_built(cache: Path) -> bool:
-    """Return True if the program exists and need not be built. Do not check that it can load Triton's core."""
+    """Return True if the program exists and need not be built. This does not check that it can load Triton's core."""
     root = source_root()
     built = cache / "native-frontend" / source_key(FRONTEND, root) / FRONTEND.file
     return built.is_file() or _runs(root / FRONTEND.folders[0] / FRONTEND.file)

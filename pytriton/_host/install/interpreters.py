@@ -1,4 +1,4 @@
-"""Search for the proxy's Python: the interpreter inside tritonserver's stub process.
+"""Finds the proxy's Python: the interpreter inside tritonserver's stub process.
 
 The stub is a C++ program linked with `libpython3.X.so.1.0`, so the interpreter must be a CPython with this
 shared library, of a version for which there is a stub. The stub also needs numpy 1.x, which has wheels for
@@ -106,7 +106,7 @@ def find_interpreter(
 
 
 def examine(executable: Path, versions: Collection[tuple[int, int]]) -> Interpreter | Refusal:
-    """Check whether a Python can run the proxy, by running a script in it that prints facts about it."""
+    """Check whether a Python can run the proxy. For this, the Python runs a script that prints facts about itself."""
     found = shutil.which(str(executable.expanduser()))
     if found is None:
         return Refusal(executable, "it does not exist, or is not executable")

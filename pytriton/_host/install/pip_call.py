@@ -27,7 +27,7 @@ _IGNORED = ("TARGET", "PREFIX", "ROOT", "PYTHON", "CONSTRAINT", "REQUIREMENT", "
 
 
 def make_environment(root: Path, python: Path) -> None:
-    """Create a virtual environment of the interpreter `python`, with no packages but pip.
+    """Create a virtual environment for the interpreter `python`, with pip as its only package.
 
     virtualenv is used because it needs neither pip nor ensurepip in the daemon's environment, which an environment
     created by `uv venv` lacks.

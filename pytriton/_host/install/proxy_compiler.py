@@ -61,7 +61,7 @@ class BuildError(Exception):
 
 
 def compiler() -> str | None:
-    """Return the path of the C compiler: that of $CC if it is set, else cc, gcc or clang; None if there is none."""
+    """Return the path of the C compiler: $CC if it is set, else cc, gcc or clang; None if there is none."""
     wanted = [os.environ["CC"]] if os.environ.get("CC") else _COMPILERS
     return next((os.path.abspath(path) for path in map(shutil.which, wanted) if path), None)
 

@@ -70,7 +70,7 @@ def make_proxy_environment(
 
 
 def still_serves(root: Path, version: tuple[int, int]) -> bool:
-    """Return True if an environment, perhaps of another version of the daemon, is complete and meets this one's needs."""
+    """Return True if an environment is complete and meets this version's needs. Another version may have made it."""
     try:
         facts = json.loads((root / _MARKER).read_bytes())
     except (OSError, ValueError):
@@ -79,7 +79,7 @@ def still_serves(root: Path, version: tuple[int, int]) -> bool:
 
 
 def _key(interpreter: Interpreter) -> str:
-    """Return the environment's name, which depends on its content, so that two interpreters never share one."""
+    """Return the environment's name. It depends on the content, so that two interpreters never share an environment."""
     files = [os.path.realpath(interpreter.executable), os.path.realpath(interpreter.libpython)]
     parts = [*REQUIREMENTS, *files]  # bin/python and bin/python3.11 are the same one
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
@@ -92,7 +92,7 @@ def _site_packages(root: Path, version: tuple[int, int]) -> Path:
 
 
 def _is_whole(root: Path, version: tuple[int, int]) -> bool:
-    """Return True if an environment can be used again: its interpreter and all its packages still exist."""
+    """Return True if an environment is still usable: its interpreter and all its packages exist."""
     packages = _site_packages(root, version)
     return (
         (root / _MARKER).is_file()

@@ -43,7 +43,7 @@ class PythonOnDemand:
         return backend == "python" or (self._backends / backend / "model.py").is_file()
 
     async def ensure_if_possible(self, model: str) -> None:
-        """Like `ensure`, for a model that may also work without the python backend: log a failure and do not retry."""
+        """Call `ensure` for a model that may also work without the python backend: log a failure and do not retry."""
         if self._out_of_reach:
             return
         try:
@@ -53,7 +53,7 @@ class PythonOnDemand:
             _log.warning("tritonserver's own python backend cannot be used", reason=failure.text)
 
     async def ensure(self, model: str) -> None:
-        """Set up the python backend's Python, unless that is done. The first time, this may download packages.
+        """Set up the python backend's Python if it is not set up yet. This may download packages.
 
         Raises:
             RemoteFailure: the Python cannot be found or set up; the text has the reason and the fix.

@@ -305,7 +305,7 @@ def _native_frontend(
 
 
 def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, str] | None:
-    """Return a tritonserver on this machine and the place where it was found; None if there is none. Download nothing.
+    """Find a tritonserver on this machine, without downloading one. Return it and its place; None if there is none.
 
     With `choice.wheel`, only the cache is searched, since the user wants the binaries of that wheel.
 
@@ -333,7 +333,7 @@ def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, s
 
 
 def _places(choice: ServerChoice) -> Iterator[tuple[Path, str, str]]:
-    """Yield (path, source, name of the setting or variable; empty if it was found by searching)."""
+    """Yield each place to look in: (path, source, name of the setting or variable that names it, or "")."""
     if choice.tritonserver is not None:
         yield choice.tritonserver, "setting", "tritonserver"
     elif os.environ.get(SERVER_VARIABLE):
@@ -445,7 +445,7 @@ def _link_python(folder: Path, environment: Path, backends: Path) -> None:
 
 
 def _laid_out_python(tree: ServerTree, backends: Path) -> tuple[Path, Path] | None:
-    """Return the linked python backend and its environment, if this version would use the same ones; else None."""
+    """Return the linked python backend and its environment; None if this version would not use the same ones."""
     try:
         folder, environment = (backends / "python").readlink(), python_link(backends).readlink()
     except OSError:  # there are no links

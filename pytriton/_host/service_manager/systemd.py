@@ -96,7 +96,7 @@ class Notifier:
 
     @contextmanager
     def slow_start(self) -> Iterator[None]:
-        """Request more time in a separate thread during the block, in which tritonserver is downloaded."""
+        """During the block, which downloads tritonserver, keep requesting more time in a separate thread."""
         if not self._target:
             yield
             return
@@ -138,7 +138,7 @@ class Notifier:
             await asyncio.sleep(pause_s)
 
     def _announce(self, *lines: str, status: str | None = None) -> None:
-        """Send a message that must not be lost, after those that could not be sent before."""
+        """Send a message that must not be lost. Earlier messages that could not be sent are sent first."""
         self._unsent.append(("\n".join(lines), status))
         self._send_unsent()
 

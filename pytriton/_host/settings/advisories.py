@@ -100,7 +100,7 @@ def faults(version: str | None) -> list[Advisory]:
 
 
 def named(found: list[Advisory]) -> str:
-    """Return text with the names of the most severe vulnerabilities and the number of the others."""
+    """Return a text that names the most severe vulnerabilities and counts the others."""
     names = ", ".join(one.id for one in found[:_NAMED])
     return f"{names} and {len(found) - _NAMED} others" if len(found) > _NAMED else names
 

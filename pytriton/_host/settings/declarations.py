@@ -34,7 +34,7 @@ SECONDS = values.number(0)
 
 @dataclass(frozen=True)
 class Option:
-    """The metadata of a setting, in addition to its type and default.
+    """The metadata of a setting, except its type and default.
 
     Args:
         help: what the setting does
@@ -585,7 +585,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def state_path(self) -> Path:
-        """The state directory, or a temporary one in the runtime directory with `ephemeral`."""
+        """The state directory; with `ephemeral`, a temporary directory in the runtime directory."""
         if self.ephemeral:
             return self.rundir.path / "ephemeral"
         if self.state_dir is not None:

@@ -1,4 +1,4 @@
-"""The choice of the frontend: the configured one, else the native frontend if it supports all options in use."""
+"""Chooses the frontend: the configured one, else the native frontend if it supports all options in use."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _NATIVE = (
 
 
 def only_native(config: DaemonConfig) -> list[str]:
-    """Return the settings in use that only the native frontend has."""
+    """Return the settings in use that only the native frontend supports."""
     return [name for name in _NATIVE if getattr(config, name)]
 
 

@@ -1,4 +1,4 @@
-"""TLS for the daemon's own gRPC client of tritonserver; `tritonserver_options` enable it.
+"""TLS for the gRPC connection from the daemon to tritonserver, if `tritonserver_options` enable TLS.
 
 tritonserver reads its certificate from the file of `grpc-server-cert`, so the client trusts exactly that
 certificate (or the chain in the file). It ignores the issuer and the name in the certificate: that is the host name

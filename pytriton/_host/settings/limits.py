@@ -64,7 +64,7 @@ def limits(table: Mapping[str, Limit]) -> Kind:
 
 
 def limits_for(memory: int) -> dict[str, float]:
-    """Return the defaults that depend on the amount of memory, for `memory` bytes."""
+    """Return the default limits that depend on memory, for a machine with `memory` bytes."""
     return {
         name: max(FRONTEND_LIMITS[name].default, memory // part)
         for name, part in _PART_OF_MEMORY.items()
@@ -72,7 +72,7 @@ def limits_for(memory: int) -> dict[str, float]:
 
 
 def limits_of(pairs: Iterable[str]) -> dict[str, float]:
-    """Return the limits that were set; the last one wins if a name is repeated."""
+    """Return the limits that were set; if a name is repeated, its last value counts."""
     return {name: float(value) for name, _, value in (one.partition("=") for one in pairs)}
 
 
