@@ -39,7 +39,7 @@ class AsyncClient(BaseClient[R]):
 
     @property
     def model_config(self) -> Awaitable[TritonModelConfig]:
-        """Awaitable of the model's configuration. Waits for the model unless it was ready before."""
+        """An awaitable for the model's configuration. Waits for the model unless it was ready before."""
         return self._initialise()
 
     async def wait_for_server(self, timeout_s: float) -> None:

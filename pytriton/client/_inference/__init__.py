@@ -1,1 +1,1 @@
-"""Processes a request: validation, conversion of tensors, responses. Private; uses `_transport`."""
+"""Validates requests, converts their tensors, and processes the responses. Private; uses `_transport`."""

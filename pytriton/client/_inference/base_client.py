@@ -1,4 +1,4 @@
-"""Base class of the four clients that hold connections, with their arguments and properties."""
+"""Base class of the four clients that hold connections: their common arguments and properties."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class ResponseBuffer:
             return response
 
     def discard(self) -> None:
-        """Discard the buffered and all future responses; keep only the last one."""
+        """Discard all buffered and future responses except the last one."""
         with self._changed:
             self._discarding = True
             while self._responses:

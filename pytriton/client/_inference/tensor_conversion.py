@@ -1,4 +1,4 @@
-"""Conversion of inputs from the user's form to Triton's, and of outputs in the other direction."""
+"""Converts inputs from the user's form to Triton's form, and outputs from Triton's form to the user's."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Communication with servers: addresses, connections, load balancing, waiting for readiness, failures. Private."""
+"""Communicates with servers: addresses, connections, load balancing, waiting for readiness, failures. Private."""

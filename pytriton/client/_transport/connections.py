@@ -175,7 +175,7 @@ def _gevent() -> Any:
 
 
 class _Resolver:
-    """Resolver of a gevent hub that falls back to this thread if gevent cannot start a thread.
+    """Resolver for a gevent hub. It resolves names in the calling thread if gevent cannot start another one.
 
     Python 3.12 starts no threads after the main thread has ended, but requests of other threads must still work.
     """

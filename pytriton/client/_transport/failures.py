@@ -1,4 +1,4 @@
-"""Classification of failed calls to a server, and the exceptions that users get for them."""
+"""Classifies failed calls to a server, and creates the exceptions that users get for them."""
 
 from __future__ import annotations
 

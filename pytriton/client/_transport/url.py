@@ -106,7 +106,7 @@ class TritonUrl:
 
     @property
     def with_scheme(self) -> str:
-        """``scheme://host:port``."""
+        """The complete URL: ``scheme://host:port``."""
         return f"{self.scheme}://{self.without_scheme}"
 
 
