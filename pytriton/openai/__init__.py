@@ -1,4 +1,4 @@
-"""Serves callables through the OpenAI API: their arguments, the values they may yield, and the models made of them.
+"""Serves callables through the OpenAI API: defines their arguments and results, and creates their models.
 
 `client.register(fn, openai="chat")` serves `fn` at `/v1/chat/completions`; docs/how-to/openai.md shows it.
 

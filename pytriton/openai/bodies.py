@@ -1,4 +1,4 @@
-"""The known fields of API requests, with their types and limits. Other fields are passed on."""
+"""The fields of API requests that are validated, with their types and limits. Other fields are passed on."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class FunctionBody(msgspec.Struct, frozen=True):
 
 
 class ToolBody(msgspec.Struct, frozen=True):
-    """A tool. Types other than "function" are passed on unchanged. Tools of type "mcp" are on a server."""
+    """A tool. Types other than "function" are passed on unchanged. Tools of type "mcp" run on a server."""
 
     type: Optional[str] = None
     function: Optional[FunctionBody] = None
@@ -252,7 +252,7 @@ _MISSING = re.compile(r"missing required field `(?P<name>[^`]+)`")
 
 
 def read_body(data: Union[bytes, dict[str, Any]], kind: type[_B]) -> _B:
-    """Parse a request's body, given as bytes or as parsed JSON, and return its known fields.
+    """Parse a request's body (bytes or parsed JSON) and return the fields that are validated.
 
     Raises:
         APIError: the body is not JSON, or a known field is invalid; the message names the field.

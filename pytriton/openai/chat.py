@@ -178,7 +178,7 @@ class _TextStream(_Stream):
 
 class _Body(_Answer):
     def add(self, delta: Delta) -> str:
-        """Keep a piece."""
+        """Add a piece to the body."""
         self.counted.add(delta)
         self.choices[delta.index].add(delta)
         return ""

@@ -33,7 +33,7 @@ class Usage(msgspec.Struct, kw_only=True, frozen=True):
     reasoning_tokens: int = 0
 
     def plus(self, other: Usage) -> Usage:
-        """Return the sum of both usages."""
+        """Return the sum of this usage and another one."""
         names = self.__struct_fields__
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
@@ -179,7 +179,7 @@ def _of_chunk(chunk: Mapping[str, Any]) -> Iterator[Delta]:
 
 
 def _joined(content: Any) -> Any:
-    """Return a content as a string. Some servers send it as a list of parts."""
+    """Return the content of a message as a string. Some servers send it as a list of parts."""
     if not isinstance(content, list):
         return content
     texts = (part.get("text") for part in content if isinstance(part, Mapping))
@@ -213,7 +213,7 @@ def _usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def _valid_count(count: Any) -> int:
-    """Return another server's count; 0 if it is invalid, so that its response is passed on nevertheless."""
+    """Return another server's count. If the count is invalid, return 0, so that the response is still passed on."""
     if isinstance(count, bool) or not isinstance(count, (int, float)) or not math.isfinite(count):
         return 0
     return min(max(0, int(count)), _MAX_TOKENS)

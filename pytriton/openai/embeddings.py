@@ -1,4 +1,4 @@
-"""Inference callables around a callable that embeds texts.
+"""Inference callables that wrap a user's callable for embedding texts.
 
 The texts of all requests in a batch are passed in one call.
 """
@@ -36,7 +36,7 @@ Text = Union[str, "list[int]"]
 
 
 class TextEmbedding:
-    """Inference callable around a function that converts texts to an array. The two are pickled together."""
+    """Inference callable that wraps a function from texts to an array. It is pickled together with the function."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target
@@ -55,7 +55,7 @@ class TextEmbedding:
 
 
 class AsyncTextEmbedding:
-    """Inference callable around a coroutine function that converts texts to an array."""
+    """Inference callable that wraps a coroutine function from texts to an array."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target
@@ -74,7 +74,7 @@ class AsyncTextEmbedding:
 def _parts(
     requests: Sequence[Any], by_dimensions: bool
 ) -> Iterator[tuple[dict[int, Any], dict[str, Any]]]:
-    """Yield the requests of each call, by their index in the batch, and the additional arguments of the call."""
+    """For each call of the function, yield its requests by their index in the batch, and its additional arguments."""
     if not by_dimensions:
         yield dict(enumerate(requests)), {}
         return

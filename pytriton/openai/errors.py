@@ -18,7 +18,7 @@ _MAX_DELAY_S = 86_400.0
 
 
 class APIError(Exception):
-    """To be raised by a callable, to set the HTTP status and error body that the client gets.
+    """Raise this in a callable to set the HTTP status and the error body that the client gets.
 
     Args:
         message: message for users

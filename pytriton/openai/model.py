@@ -1,4 +1,4 @@
-"""The Triton model for a callable behind the OpenAI API: its tensors and its configuration."""
+"""The Triton model for a callable that is served through the OpenAI API: its tensors and its configuration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _EMBEDDING_OUTPUTS = [
 
 
 class OpenAIModel(NamedTuple):
-    """What is registered for callables behind the API: inference callables, tensors and configuration.
+    """What is registered for a model of the OpenAI API: inference callables, tensors and configuration.
 
     Attributes:
         targets: an inference callable for each of the user's callables, or a factory for it
@@ -69,7 +69,7 @@ class WrappingFactory:
 def make_model(
     targets: list[Any], card: ModelCard, config: ModelConfig | None, *, factory: bool
 ) -> OpenAIModel:
-    """Create the inference callables, tensors and configuration to register for callables behind the API.
+    """Create the inference callables, tensors and configuration of a model that serves callables through the API.
 
     Args:
         targets: the callables, or factories
@@ -98,7 +98,7 @@ def make_model(
 
 
 def served(target: Any, kinds: list[str]) -> Any:
-    """Wrap a callable behind the API in an inference callable."""
+    """Wrap a callable for the OpenAI API in an inference callable."""
     if kinds == ["embeddings"]:
         return AsyncTextEmbedding(target) if _is_async(target) else TextEmbedding(target)
     return AsyncTexts(target, kinds) if _is_async(target) else Texts(target, kinds)

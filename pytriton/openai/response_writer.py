@@ -1,4 +1,4 @@
-"""Output of a response: the parts that all routes share.
+"""Writes the output of a response: the code that all routes share.
 
 A worker sends a response as a series of texts. The first letter of each text is for the daemon's frontend:
 
@@ -34,7 +34,7 @@ _LINE_ENDS = (("\x85", "\\u0085"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029"))
 
 
 class ResponseWriter(Protocol):
-    """Interface of the writers, which convert the pieces of a response to output, for one route, streamed or not."""
+    """Interface of the writers. Each converts the pieces of a response to the output for one route, streamed or not."""
 
     def begin(self) -> str:
         """Return the output to be sent before the first piece; "" if there is none."""

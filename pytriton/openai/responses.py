@@ -36,7 +36,7 @@ def response_answer(request: ChatRequest) -> ResponseWriter:
 
 
 def _repeated(body: Mapping[str, Any]) -> dict[str, msgspec.Raw]:
-    """Return the fields of the request that the response repeats, as JSON.
+    """Return, as JSON, the request's fields that the response repeats.
 
     Raises:
         APIError: they are nested too deeply to be encoded
@@ -185,7 +185,7 @@ class _ResponseBody:
     # ── the whole ────────────────────────────────────────────────────────────────────────────────
 
     def _response(self, usage: Usage | None) -> dict[str, Any]:
-        """Return the response so far; `usage` only after its end."""
+        """Return the response so far. It contains `usage` only after its end."""
         reason = _INCOMPLETE.get(self._choice.ended or "") if usage is not None else None
         status = "in_progress" if usage is None else "incomplete" if reason else "completed"
         return {

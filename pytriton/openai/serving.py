@@ -1,4 +1,4 @@
-"""Inference callables of decoupled models, which wrap callables behind the OpenAI API."""
+"""Inference callables of decoupled models. They wrap callables that are served through the OpenAI API."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Results = Sequence[Any]
 
 
 class Texts:
-    """Inference callable around a function or generator. The two are pickled together."""
+    """Inference callable that wraps a function or generator. It is pickled together with the function."""
 
     def __init__(self, target: Callable[..., Any], kinds: list[str]) -> None:
         self.target = target
         self.kinds = kinds
 
     def __call__(self, requests: list[Any]) -> Iterator[Results]:
-        """Process a request. The list contains only one, because these models do not batch."""
+        """Process a request. The list contains only one request, because these models do not batch."""
         try:
             yield from self._generate(read(requests[0], self.kinds))
         except APIError as error:
@@ -55,7 +55,7 @@ class Texts:
 
 
 class AsyncTexts:
-    """Inference callable around a coroutine function or async generator. Requests are processed concurrently."""
+    """Inference callable that wraps a coroutine function or async generator. It processes requests concurrently."""
 
     def __init__(self, target: Callable[..., Any], kinds: list[str]) -> None:
         self.target = target
@@ -111,7 +111,7 @@ def _is_whole(produced: Any) -> bool:
 
 
 def _calls(invocation: Invocation) -> Iterator[tuple[ChatRequest | CompletionRequest, int | None]]:
-    """Yield the arguments of each call of the callable: a request, and the index of its only choice, or None.
+    """For each call of the callable, yield the request to pass, and the index of the only choice in it, or None.
 
     First comes the request itself. Then, for each choice that has received no piece, a request for that choice alone.
     """
@@ -157,7 +157,7 @@ def _sender(invocation: Invocation) -> Callable[[str], None] | None:
 
 
 def _end(invocation: Invocation, text: str = "") -> Results:
-    """Return the last results. `text` has been buffered and not sent yet."""
+    """Return the last results. `text` is buffered text that has not been sent yet."""
     end = invocation.answer.end()
     if end is None:
         return _NOTHING
