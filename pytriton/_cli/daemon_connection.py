@@ -95,7 +95,7 @@ def ask(
     *,
     timeout_s: float | None = ANSWER_S,
 ) -> messages.AnyMessage:
-    """Send a message and return the daemon's answer. `timeout_s` is the maximum silence; None means no limit.
+    """Send a message and return the daemon's answer. `timeout_s` limits the daemon's silence; None means no limit.
 
     Raises:
         CliError: no daemon runs, it does not answer, or it answers with a failure.
@@ -182,7 +182,7 @@ def access_token(rundir: RuntimeDir) -> str:
 
 
 def reload(rundir: RuntimeDir) -> messages.Reloaded:
-    """Reload the daemon's settings. Raises the same as `ask`, and CliError if the settings are invalid."""
+    """Reload the daemon's settings. Raises the same exceptions as `ask`, and CliError for invalid settings."""
     answer = ask(rundir, messages.Reload())
     assert isinstance(answer, messages.Reloaded)  # the answer to Reload, see _protocol/messages/
     if answer.problem:
@@ -255,7 +255,7 @@ def stop(
 
 
 def drain(rundir: RuntimeDir, request: messages.Drain) -> int | None:
-    """Drain the daemon. Return its pid after it has exited; None if the request does not stop it.
+    """Drain the daemon. If the request stops the daemon, wait until it has exited and return its pid, else None.
 
     Raises:
         CliError: no daemon runs.

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C before a command has begun, while modules are still being imported."""
+"""Handles Ctrl-C before a command has begun, while modules are still being imported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 
 def exit_on_interrupt() -> None:
-    """Exit at once on SIGINT, without a traceback, unless the signal is ignored."""
+    """Exit immediately and without a traceback on SIGINT, unless the signal is ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit)
 

@@ -44,7 +44,7 @@ def run_here(config: DaemonConfig, flags: StartFlags) -> int:
 
 
 def run_detached(config: DaemonConfig, flags: StartFlags) -> messages.Status:
-    """Start a daemon in a session of its own, and return its status once it is ready.
+    """Start a daemon in its own session, and return its status once it is ready.
 
     Raises:
         CliError: the daemon exited before it was ready. The error has its exit code and its last log records.
@@ -62,7 +62,7 @@ def run_detached(config: DaemonConfig, flags: StartFlags) -> messages.Status:
 
 
 def _report_previous_exit(rundir: RuntimeDir) -> None:
-    """Report how the last daemon in a directory exited, unless its user already knows."""
+    """Report how the last daemon in a directory exited, unless the user already knows."""
     end = exit_record.read(rundir)
     failed = end is not None and end.exit_code not in _SAID_AT_START
     if exit_record.killed_pid(rundir) is not None or failed:

@@ -86,7 +86,7 @@ def _models(logs: Path) -> list[str]:
 
 
 def pretty(line: str, colors: bool = False) -> str:
-    """Format a log record as `TIME level model: text key=value`. Return any other line as it is.
+    """Format a log record as `TIME level model: text key=value`. Return any other line unchanged.
 
     Control characters are escaped, since the output of child processes could control the terminal.
     """

@@ -1,4 +1,4 @@
-"""Output of commands: text without control characters, JSON, progress."""
+"""Writes the output of commands: text without control characters, JSON, and progress."""
 
 from __future__ import annotations
 

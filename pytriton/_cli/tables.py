@@ -267,7 +267,7 @@ def _instance_state(model: messages.ModelInfo, instance: messages.InstanceInfo) 
 
 
 def _place(model: messages.ModelInfo, instance: messages.InstanceInfo) -> str:
-    """Return the worker's pid, marked if the worker is a thread of its registrant's process."""
+    """Return the worker's pid, with a mark if the worker is a thread of the process that registered the model."""
     thread = " (thread)" if model.isolation == "thread" and instance.pid is not None else ""
     return f"{_or_dash(instance.pid)}{thread}"
 
@@ -277,7 +277,7 @@ def _is_tritonservers(model: messages.ModelInfo) -> bool:
 
 
 def _number(instance: messages.InstanceInfo) -> str:
-    """Return an instance's number; with its version, as in `0 of v2`, if each version has workers of its own."""
+    """Return an instance's number, with the version (such as `0 of v2`) if each version has its own workers."""
     return f"{instance.index}" + (f" of v{instance.version}" if instance.version else "")
 
 

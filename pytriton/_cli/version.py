@@ -1,4 +1,4 @@
-"""The command `version`, which also works without the parser: loading that would take ten times as long."""
+"""The command `version`. It also works without the parser, which would take ten times as long to load."""
 
 from __future__ import annotations
 

@@ -351,7 +351,7 @@ def reporter(progress: bool | Report | None, model_name: str) -> Iterator[Report
 
 
 def step_reporter(report: Report | None) -> Callable[[str], None]:
-    """Return a function that reports a text as progress of work before the request, such as creating an environment."""
+    """Return a function that reports steps before the request is sent, such as the creation of an environment."""
 
     def say(text: str) -> None:
         if report is not None:
