@@ -1,4 +1,4 @@
-"""The environment of a model's workers, copied from the process that registers it, and the modules that they find there.
+"""The environment of a model's workers, copied from the registering process, and the lookup of modules in it.
 
 It consists of the interpreter, the module search path, the working directory, the environment variables and `sys.argv`.
 """
@@ -59,7 +59,7 @@ def capture_environment(
     sys_path: Iterable[StrPath] | None = None,
     argv: Iterable[str] = ("",),
 ) -> WorkerEnvironment:
-    """Return the environment for workers: that of this process, with the caller's changes.
+    """Return the environment for workers: this process's environment with the caller's changes.
 
     Args:
         python: an interpreter, its name on PATH, the folder of a virtual or conda environment, or an
@@ -264,7 +264,7 @@ def _search_path_of(interpreter: str, variables: Mapping[str, str], folder: str)
 
 
 class WorkerModules:
-    """Lookup of modules in a worker's environment: would the worker import the same module that this process has?
+    """Looks up modules in a worker's environment: would the worker import the same module that this process has?
 
     Close it after use.
 
@@ -292,7 +292,7 @@ class WorkerModules:
         return self._world.sys_path
 
     def finds(self, module: ModuleType) -> bool:
-        """Return True if the worker would import the same module under the name of `module`.
+        """Return True if the worker would import the same module as this process by the name of `module`.
 
         Two modules are the same if they come from the same file. With another interpreter, installed modules
         (site-packages, standard library) count as found without a lookup, since only that environment's own builds work
@@ -328,7 +328,7 @@ class WorkerModules:
 
 
 def _not_found_in(world: WorkerEnvironment) -> set[str]:
-    """Return the set that records which modules an environment's interpreter did not find. Only the last environment is kept."""
+    """Return the set of modules that an environment's interpreter did not find. Only the last such set is kept."""
     global _last_query
     if _last_query is None or _last_query[0] != world:
         _last_query = (world, set())
@@ -367,7 +367,7 @@ def in_every_worker(name: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _installation() -> frozenset[str]:
-    """Return this interpreter's folders for the standard library and for packages. Cached: this takes 0.5 ms."""
+    """Return this interpreter's folders for the standard library and for packages. Cached, as it takes 0.5 ms."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     return frozenset(sysconfig.get_path(kind) for kind in kinds)
 
@@ -538,7 +538,7 @@ def _is_foreign(thing: Any) -> bool:
 
 
 def _strings(code: CodeType) -> set[str]:
-    """Return the strings of the code objects, nested ones included, that use os.environ or os.getenv."""
+    """Return the strings in the code objects (including nested ones) that use os.environ or os.getenv."""
     inside = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     found = set().union(*map(_strings, inside)) if inside else set()
     if not _READERS.isdisjoint(code.co_names) or not _READERS.isdisjoint(code.co_freevars):

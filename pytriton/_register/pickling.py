@@ -280,12 +280,12 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
         return reduced
 
     def _define(self, module: ModuleType, obj: Any) -> None:
-        """Record a function or class that the worker's module must define, if it can be found there by its name."""
+        """Record a function or class that the worker's module must define, if the module has it under its own name."""
         if is_found_by_name(module, obj):
             self.defined.setdefault(module.__name__, {})[obj.__qualname__] = obj
 
     def _share_namespace(self, function: FunctionType) -> None:
-        """Make a function of a module pickled by value use the namespace of the worker's module as its globals."""
+        """If a function's module is pickled by value, make the worker's copy of that module the function's globals."""
         module = module_of_globals(function)
         if self._in_modules and module is not None and not self._can_import(module):
             # cloudpickle pickles this placeholder instead of the globals, for all functions of the module.
@@ -330,7 +330,7 @@ def is_found_by_name(module: ModuleType, obj: Any) -> bool:
 
 
 def _of_numpy_random() -> dict[type, Callable[[Any], Any]]:
-    """Return reducers for numpy's random generators whose pickles every version of numpy can read, unlike its own."""
+    """Return reducers for numpy's random generators, so that every version of numpy can read their pickles."""
     random: Any = sys.modules.get("numpy.random")
     if random is None:
         return {}

@@ -1,4 +1,4 @@
-"""Registration of a declared callable by its name, MODULE:ATTRIBUTE, for the command line.
+"""Registers a declared callable by its name, MODULE:ATTRIBUTE, for the command line.
 
 The interpreter of the command line may lack packages that the module imports. Then the workers' interpreter registers the
 callable::

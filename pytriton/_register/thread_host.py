@@ -167,7 +167,7 @@ class ThreadHost:
             self._released = message.why
 
     def _record_error(self, load: Load) -> Load:
-        """Wrap a loader so that its exception is recorded, to become the cause of the RegistrationError."""
+        """Wrap a loader so that its exception is recorded and becomes the cause of the RegistrationError."""
 
         def recorded() -> Any:
             try:

@@ -36,7 +36,7 @@ _MAX_HEADER_BYTES = 100_000_000
 
 
 def digest_of(path: Path) -> str:
-    """Return a text that changes with a file: its path, device, inode, modification time and size.
+    """Return a text that changes when the file does. It contains the path, device, inode, modification time and size.
 
     Raises:
         FileNotFoundError: the file does not exist

@@ -145,7 +145,7 @@ def _write(fd: int, piece: memoryview) -> None:
 
 
 def _folder() -> Path:
-    """Return the folder of the entries that describe segments: the daemon's in a worker, else one per user."""
+    """Return the folder of the entries that describe segments: in a worker the daemon's folder, else the user's."""
     given = os.environ.get(ENV_SHARED_DIR)
     folder = Path(given or os.path.join(tempfile.gettempdir(), f"{_NAME}-{os.geteuid()}"))
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,1 +1,1 @@
-"""Registration of Triton Python models: folders, classes and whole repositories of `model.py` files. Private."""
+"""Registers Triton Python models: folders, classes and repositories of `model.py` files. Private."""

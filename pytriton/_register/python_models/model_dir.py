@@ -139,7 +139,7 @@ class InstancePlace(NamedTuple):
 
 
 def places_of(config: Any) -> list[InstancePlace]:
-    """Return the instances that the instance groups define; without any, one on the CPU.
+    """Return the instances that the instance groups define, or one instance on the CPU if there are no groups.
 
     Raises:
         PyTritonValidationError: the machine lacks the requested GPUs
@@ -173,7 +173,7 @@ def devices_of(places: Sequence[InstancePlace], count: int) -> list[str | None]:
 
 
 def _gpus(config: Any, group: Any) -> list[str]:
-    """Return the GPUs of an instance group of KIND_GPU: those that it lists, otherwise all."""
+    """Return the GPUs of an instance group of KIND_GPU: the listed ones, or all if it lists none."""
     there = len(gpus.visible())
     if not there:
         raise PyTritonValidationError(

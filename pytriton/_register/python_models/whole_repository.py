@@ -1,4 +1,4 @@
-"""Registration of a whole model repository of Triton Python models, each with its own workers.
+"""Registers all Triton Python models of a model repository, each with its own workers.
 
 It is all or nothing: every model is read before the first one is registered, and if a registration fails, the previous
 ones are rolled back.
@@ -28,7 +28,7 @@ _OF_ONE_MODEL = ("model_name", "config", "version")
 
 @dataclass(frozen=True)
 class RepositoryFolder:
-    """A model repository, and the options for all of its models."""
+    """A model repository, and the options for its models."""
 
     folder: Path
     options: Mapping[str, Any]
