@@ -1,4 +1,4 @@
-"""Detection of `nvidia-pytriton` in the same environment: both distributions install the package `pytriton`."""
+"""Detects `nvidia-pytriton` in the same environment: both distributions install the package `pytriton`."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Pending(Protocol):
         """Wait for the next response. Only one task may wait at a time."""
 
     def request_cancel(self) -> None:
-        """Ask the model to stop. Responses that it sends nevertheless are delivered."""
+        """Ask the model to stop. Responses that it still sends are delivered."""
 
     def cancel(self) -> None:
         """Abandon the call: no more responses are delivered. Does nothing if the call has already ended."""
@@ -136,7 +136,7 @@ def remove_caller(caller: Caller) -> None:
 
 
 def begin(call: ModelCall) -> Pending:
-    """Send a call and return immediately. For other parts of a worker.
+    """Send a call and return immediately. Used by other parts of a worker.
 
     Raises:
         PyTritonInvalidOperationError: this process is not a worker that serves a model.

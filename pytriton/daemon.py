@@ -1,4 +1,4 @@
-"""Connection to a running daemon, to register callables as models, list them, and unregister them.
+"""Connects to a running daemon, to register callables as models, list the models, and unregister them.
 
 Example::
 

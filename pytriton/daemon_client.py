@@ -359,7 +359,7 @@ class DaemonClient(Closeable):
         return Profile(model=name, **structs.asdict(answer))
 
     def rollback(self, name: str, progress: bool | Report | None = None) -> Model:
-        """Restore the registration that was replaced last. A second call undoes the first one.
+        """Restore the registration that the last replacement replaced. A second rollback undoes the first one.
 
         As with ``register(..., replace=True)``, the current model serves until the other one is ready.
 

@@ -64,7 +64,7 @@ class PyTritonModelConfigError(PyTritonError):
 
 
 class PyTritonUnrecoverableError(PyTritonError):
-    """To be raised *by an inference callable* if the model cannot serve any more requests.
+    """Raise this *in an inference callable* if the model cannot serve any more requests.
 
     The requests of the current batch fail with the error. Then the whole server stops, so that its supervisor
     (systemd, Kubernetes) restarts everything.
@@ -76,7 +76,7 @@ class PyTritonRuntimeError(PyTritonError):
 
 
 class HTTPError(PyTritonRuntimeError):
-    """Raised *by a callable*: this request is answered with an HTTP status of its choice.
+    """Raise this *in a callable* to answer the request with an HTTP status of your choice.
 
     The request counts as failed, and no traceback is logged. Clients of Triton's protocols get the closest error code.
 
@@ -127,7 +127,7 @@ class PyTritonDaemonError(PyTritonError):
 
 
 class DaemonNotRunningError(PyTritonDaemonError):
-    """No daemon runs at the expected place, or it does not respond."""
+    """No daemon runs where the client expects one, or the daemon does not respond."""
 
 
 class DaemonStartError(PyTritonDaemonError):

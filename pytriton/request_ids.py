@@ -63,7 +63,7 @@ def request_id() -> str:
 
 @contextlib.contextmanager
 def bound(request: Any) -> Iterator[str]:
-    """Make a request the current one within this block. For callables that process the requests of a call one by one.
+    """Make a request the current one within this block, in a callable that processes a call's requests one by one.
 
     This applies to the current thread or task, and to those that copy its context. The block receives the ID.
 
@@ -90,7 +90,7 @@ class RequestIds(logging.Filter):
 def add_request_id(
     logger: Any, method_name: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Add `request_id` to an event. A processor for structlog."""
+    """Processor for structlog that adds `request_id` to an event."""
     name = request_id()
     if name:
         event.setdefault("request_id", name)

@@ -1,4 +1,4 @@
-"""The options that define how a model runs. Each is declared once, and so is the check of its value.
+"""The options that define how a model runs. Each option is declared once, together with the check of its value.
 
 A declaration here determines:
 
@@ -139,7 +139,7 @@ def _one_of(*allowed: str) -> Check:
 
 
 def _check_route(name: str, value: Any) -> None:
-    """Refuse anything but a path that routes may have."""
+    """Raise unless the value is a valid path for a route."""
     try:
         routes.check(value)
     except (TypeError, ValueError) as error:
@@ -159,7 +159,7 @@ def _check_size(name: str, value: Any) -> None:
 
 
 def _in_bytes(value: Any) -> int | None:
-    """Return the number of bytes, None for None, and 0 if the value is not a size."""
+    """Return a size in bytes; None for None, and 0 if the value is not a size."""
     try:
         return None if value is None else arguments.parse_size(value)
     except ValueError:

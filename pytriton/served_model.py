@@ -111,7 +111,7 @@ class Model:
         self._client.scale(self.name, instances)
 
     def rollback(self) -> None:
-        """Restore the version before the model's last replacement; see `DaemonClient.rollback`."""
+        """Restore the version that the model had before its last replacement; see `DaemonClient.rollback`."""
         self._client.rollback(self.name)
 
     def unregister(self) -> None:

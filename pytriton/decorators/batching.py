@@ -88,7 +88,7 @@ def sample(
 def sample(
     wrapped: Callable[..., Any] | None = None, *, parameters: bool = False, request: bool = False
 ) -> Any:
-    """Pass the first request's inputs as keyword arguments; for models without batching.
+    """Pass the first request's inputs as keyword arguments. Meant for models without batching.
 
     Args:
         wrapped: the callable (if the decorator is used without parentheses)
@@ -176,7 +176,7 @@ def _parameters_of(request: Any) -> dict[str, Any]:
 
 
 def _by_row(requests: Sequence[Any], sizes: list[int]) -> _Array:
-    """Return an array with the parameters of each row's request; without batching, those of the only request."""
+    """Return an array with the parameters of each row's request; without batching, those of the single request."""
     found = [_parameters_of(request) for request in requests]
     rows = np.empty(sum(sizes) if sizes else len(found), dtype=np.object_)
     start = 0

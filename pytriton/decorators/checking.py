@@ -1,4 +1,4 @@
-"""Checks that a callable's signature accepts the arguments of the call that workers will make."""
+"""Checks that a callable's signature accepts the arguments that workers will pass."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def factory_problem(factory: Callable[..., Any]) -> str | None:
 
 
 def _function_of(infer: Any) -> tuple[Any, int]:
-    """Return the function that a call of `infer` executes, and 1 if `self` is bound to it, otherwise 0."""
+    """Return the function that a call of `infer` runs, and the number of its bound arguments (1 for `self`, or 0)."""
     if inspect.ismethod(infer):
         return infer.__func__, 1
     if isinstance(infer, functools.partial) or inspect.isroutine(infer) or inspect.isclass(infer):

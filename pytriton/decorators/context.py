@@ -127,7 +127,7 @@ class TritonContext:
         return request_ids.request_ids()
 
     def find(self, *candidates: Callable[..., Any] | None) -> TritonModelConfig | None:
-        """Return the configuration of the first known candidate, or else of the model being served, or else None."""
+        """Return the configuration of the first candidate that has one, else of the model being served, else None."""
         if self is _process_context and hasattr(_thread_context, "config"):
             return _thread_context.config  # type: ignore[no-any-return]
         if self._current is not None and len(self.model_configs.entries) <= 1:
@@ -192,7 +192,7 @@ def _not_served() -> PyTritonValidationError:
 
 
 def _context_of(wrapped: Callable[..., Any], instance: Any | None) -> Any:
-    """Return the context that was set manually, which may be of any type, or else that of this process."""
+    """Return the context that was set manually, which may be of any type, or else this process's context."""
     owners = (wrapped,) if instance is None else (instance, wrapped)
     for owner in owners:
         layer: Any = owner

@@ -1,4 +1,4 @@
-"""Conversion of a callable's return value to a dict of outputs by name."""
+"""Converts a callable's return value to a dict of outputs by name."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def adapter_of(wrapper: Any) -> Adapter:
 
 
 def single_result(results: list[Any]) -> Any:
-    """Return the result of the only call. Serves as merge function."""
+    """Merge function that returns the result of the only call."""
     return results[0]
 
 

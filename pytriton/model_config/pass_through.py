@@ -1,4 +1,4 @@
-"""Validation of `ModelConfig.extra`: fields of Triton's model configuration that are passed through unchanged.
+"""Validates `ModelConfig.extra`: fields of Triton's model configuration that are passed through unchanged.
 
 Names and types are checked against tritonclient's copy of model_config.proto. If tritonclient is not installed,
 as in a worker's environment, only the top-level names are checked: the registering process has already checked

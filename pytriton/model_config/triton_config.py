@@ -1,4 +1,4 @@
-"""Conversion of a model's name, tensors and `ModelConfig` to Triton's model configuration.
+"""Converts a model's name, tensors and `ModelConfig` to Triton's model configuration.
 
 The result is the JSON form of the ModelConfig message in Triton's model_config.proto, which the `config`
 parameter of a model-repository load request expects. The dispatcher adds the backend, the instance groups and

@@ -1,4 +1,4 @@
-"""Implementation of `triton_python_backend_utils`, the module that a Triton `model.py` imports.
+"""Implements `triton_python_backend_utils`, the module that a Triton `model.py` imports.
 
 A worker installs it under that name before it imports the model, so that `import triton_python_backend_utils as
 pb_utils` works without tritonserver. In a script or test, `install()` does the same:

@@ -1,4 +1,4 @@
-"""Exceptions for the failure of a whole call, and errors of single requests."""
+"""The exception for the failure of a whole call, and the error of a single request."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Host:
         """Report the deletion of a custom metric. Must not take a lock, because the garbage collector may call this."""
 
     def infer(self, request: InferenceRequest, *, decoupled: bool) -> Any:
-        """Send a request to another model. Return its response, or an iterator over its responses if it is decoupled.
+        """Send a request to another model. Return the response, or an iterator over the responses of a decoupled model.
 
         Raises:
             TritonModelException: the request cannot be sent.

@@ -1,4 +1,4 @@
-"""Requests, responses, and the sender with which a request can be answered at any time.
+"""Requests, responses, and the sender that can answer a request at any time.
 
 An `InferenceRequest` is either one that the model has to answer, or one that it sends to another model.
 """
@@ -350,7 +350,7 @@ class InferenceRequest:
         return self._request_id
 
     def correlation_id(self) -> Union[int, str]:
-        """Return the ID of the sequence that the request belongs to; 0: none."""
+        """Return the ID of the sequence that the request belongs to; 0 if it belongs to no sequence."""
         return self._correlation_id
 
     def model_name(self) -> str:
@@ -379,7 +379,7 @@ class InferenceRequest:
         self._flags = flags
 
     def timeout(self) -> int:
-        """Return the timeout in microseconds; 0: none."""
+        """Return the timeout in microseconds; 0 if there is none."""
         return self._timeout
 
     def parameters(self) -> str:

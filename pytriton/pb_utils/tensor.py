@@ -207,7 +207,7 @@ def export_dlpack(array: Array, *, bfloat: bool) -> Any:
 
 
 def import_dlpack(source: Any) -> tuple[Array, bool]:
-    """Return the array in a capsule, or of an object with `__dlpack__`, and whether it consists of bfloat16 words.
+    """Return the array from a capsule or an object with `__dlpack__`, and whether it contains bfloat16 words.
 
     Raises:
         TritonModelException: it is not a DLPack tensor, or its type or memory is not supported.

@@ -1,4 +1,4 @@
-"""Conversion of argument values to numpy arrays, without a copy if possible."""
+"""Converts argument values to numpy arrays, without a copy if possible."""
 
 from __future__ import annotations
 

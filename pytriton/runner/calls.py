@@ -1,4 +1,4 @@
-"""tritonclient's calls as methods of a runner, blocking or as coroutines, as listed in BentoML's guide."""
+"""tritonclient's calls, as listed in BentoML's guide, as a runner's methods: blocking or coroutines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Calls:
     def get_model_repository_index(
         self, headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """Return all models of the repositories with their states, whether workers or tritonserver serve them."""
+        """Return all models of the repositories with their states, including models that workers serve."""
         return self._ask(lambda daemon: _merged_index(daemon, dict(headers or {}), as_json))
 
     def is_model_ready(

@@ -98,7 +98,7 @@ class DaemonConnection:
             raise self.error(failure, method) from failure
 
     def infer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Call a model. If it is no longer served, the error gives the reason.
+        """Call a model. If the model is no longer served, the error says why.
 
         Raises:
             ModelNotFoundError, PyTritonClientError: see `signature` and `call`.
@@ -158,7 +158,7 @@ class DaemonConnection:
         self._signatures.clear()
 
     def close(self) -> None:
-        """Close the connection for threads, and those of running event loops."""
+        """Close the connection for threads, and the connections of running event loops."""
         self.sync.close()
         with self._lock:
             by_loop, self._by_loop = dict(self._by_loop), weakref.WeakKeyDictionary()

@@ -51,7 +51,7 @@ class RunnerModel:
         self._options = dict(options or {})
 
     def version(self, number: int | str) -> RunnerModel:
-        """Return this model in a specific version.
+        """Return a specific version of this model.
 
         Raises:
             RunnerArgumentError: the version is not a positive integer.
@@ -62,7 +62,7 @@ class RunnerModel:
         return RunnerModel(self._links, self._name, text, self._options)
 
     def options(self, **options: Any) -> RunnerModel:
-        """Return this model with options of tritonclient's `infer` for its calls.
+        """Return this model with options of tritonclient's `infer` that apply to all of its calls.
 
         Options include `request_id`, `parameters`, `priority`, `timeout` (maximum wait in the queue, in
         microseconds), `sequence_id`, `outputs` (their names) and `headers`.
@@ -104,7 +104,7 @@ class RunnerModel:
     # ── any number of answers ────────────────────────────────────────────────────────────────────
 
     def stream(self, /, *inputs: Any, **named: Any) -> Iterator[InferResult]:
-        """Call the model and yield its responses as they arrive. For decoupled models, over gRPC.
+        """Call a decoupled model and yield its responses as they arrive. Requires gRPC.
 
         The request is sent when the first response is read. Closing the iterator early cancels the request. The
         errors are those of `run`.

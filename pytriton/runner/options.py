@@ -1,4 +1,4 @@
-"""Conversion of `cli_args`, tritonserver's command line options, to settings of the daemon that a runner starts."""
+"""Converts `cli_args` (command line options of tritonserver) to settings of the daemon that a runner starts."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class TritonConfig:
         return cls(**values)
 
     def over(self, other: TritonConfig) -> TritonConfig:
-        """Return a copy of these settings in which fields that are None have the value from `other`."""
+        """Return a copy of these settings in which `other` supplies the values of fields that are None."""
         values = {}
         for field in dataclasses.fields(self):
             own = getattr(self, field.name)

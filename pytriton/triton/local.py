@@ -213,7 +213,7 @@ class Triton(TritonBase):
         self._ended.set()
 
     def _workspace_path(self) -> Path:
-        """Return the path of the workspace. The daemon creates the folder, unless it is that of a `Workspace`."""
+        """Return the path of the workspace. The daemon creates the folder, unless a `Workspace` has created it."""
         wanted = self._workspace_wanted
         if wanted is None:
             return new_path()

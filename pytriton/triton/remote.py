@@ -118,7 +118,7 @@ class RemoteTriton(TritonBase):
         self.stop()
 
     def get_access_token(self) -> str | None:
-        """Return the server's access token; None if there is none, or none was given and this is not connected.
+        """Return the server's access token; None if it has none, or if no token was given and no server is connected.
 
         Raises:
             PyTritonDaemonError: no token was given, and the server's token cannot be read

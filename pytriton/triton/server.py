@@ -35,7 +35,7 @@ OnEnd = Callable[["DaemonProcess", str], None]
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for a child process: that of this process, without the variables in NOT_INHERITED."""
+    """Return the environment for a child process: this process's environment without the variables in NOT_INHERITED."""
     return {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
 
 

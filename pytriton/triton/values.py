@@ -104,7 +104,7 @@ def _to_bool(value: Any) -> bool:
 
 
 def _split(name: str, text: str) -> list[str]:
-    """Split a list given as one string: `a=1,b=2` has two entries, `opentelemetry,url=x` has one.
+    """Split a string into the entries of a list: `a=1,b=2` has two entries, `opentelemetry,url=x` has one.
 
     Entries may contain commas, so a comma starts a new entry only if a name follows it.
     """
