@@ -1,4 +1,4 @@
-"""Reports the progress of restoring persisted models after a start of the daemon, and waits until it is done."""
+"""Reports how a daemon restores its persisted models after a start, and waits until all are restored."""
 
 from __future__ import annotations
 

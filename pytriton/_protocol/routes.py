@@ -1,4 +1,4 @@
-"""What the HTTP routes of typed functions may be: paths, media types, and the schemas that describe them."""
+"""Rules for the HTTP routes of typed functions: their paths, media types and JSON schemas."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def check_media_type(value: str) -> None:
 
 
 def merge_schemas(named: dict[str, Any], into: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Add named JSON schemas to others. One whose name another schema has gets a new name.
+    """Add named JSON schemas to others. A schema gets a new name if a different schema already has its name.
 
     Args:
         named: the schemas, by name
@@ -118,7 +118,7 @@ def merge_schemas(named: dict[str, Any], into: dict[str, Any], prefix: str = "")
 
 
 def with_references(value: Any, renamed: dict[str, str]) -> Any:
-    """Return a JSON schema, or a document with several, that refers to schemas by their new names.
+    """Return a copy of a JSON schema (or of a document with several) that refers to schemas by their new names.
 
     Args:
         value: the schema

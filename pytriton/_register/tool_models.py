@@ -1,4 +1,4 @@
-"""The message that registers a model of another tool: `mlflow:PATH` and the like, see `pytriton.formats.table.TOOLS`.
+"""The message that registers another tool's model, such as `mlflow:PATH`. See `pytriton.formats.table.TOOLS`.
 
 The workers' interpreter, which has the tool, says what a request takes and gets. Workers load the model from its
 original location.
@@ -120,7 +120,7 @@ def path_of(location: str) -> str:
 
 
 def _absolute(tool: table.Tool, location: str) -> str:
-    """Return a location with an absolute path: workers run in other folders.
+    """Return a location with an absolute path, because workers run in other folders.
 
     Raises:
         PyTritonBadParameterError: there is no such file or folder
@@ -165,7 +165,7 @@ def _description(
     options: RegisterOptions,
     world: messages.WorkerEnvironment,
 ) -> dict[str, Any]:
-    """Return what the workers' interpreter says of a model.
+    """Make the workers' interpreter describe a model, and return the description.
 
     Raises:
         PyTritonValidationError: it cannot be opened, or takes too long

@@ -49,7 +49,7 @@ def settings_for_replacement(config: DaemonConfig, rundir: RuntimeDir) -> Daemon
 def reload_settings(
     config: DaemonConfig, rundir: RuntimeDir
 ) -> tuple[DaemonConfig, messages.Reloaded]:
-    """Read all sources again, with the flags that were given to `start`.
+    """Read the settings from all sources again, with the flags that were given to `start`.
 
     Returns:
         The settings now in effect, and the report for the client. Invalid settings change nothing and are reported

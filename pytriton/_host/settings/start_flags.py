@@ -17,7 +17,7 @@ _FILE = "start.json"
 
 @dataclass(frozen=True)
 class StartFlags:
-    """The flags given to `start`. The settings file and the environment are not saved, but read again."""
+    """The flags given to `start`. The settings file and the environment are not saved; they are read again."""
 
     flags: Mapping[str, Any]
     config: str | None = None  #: the file named by --config
