@@ -66,9 +66,9 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model *
         model_read_config(model, (Json){text, text + size}, version);
         if (!model->name || !(model->fixed_error || (model->endpoint && model->registration)))
             error = TRITONSERVER_ErrorNew(ERROR_INVALID_ARG,
-                "this configuration lacks what pytriton-daemon adds to a model that its workers serve: load the model "
-                "without a configuration and files, or with the configuration that v2/models/NAME/config gives and "
-                "what should differ; otherwise register it again");
+                "this configuration lacks the settings that pytriton-daemon adds to a model that its workers serve: "
+                "load the model without a configuration and files, or with a changed copy of the configuration that "
+                "v2/models/NAME/config returns, or register it again");
     }
     if (message)
         triton_error_consume(TRITONSERVER_MessageDelete(message));

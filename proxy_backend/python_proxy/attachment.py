@@ -57,7 +57,7 @@ class Attachment:
         """
         lane = self._attach(batch=True)
         if lane is None:
-            raise LaneError("the dispatcher named no worker for a batch")
+            raise LaneError("the dispatcher did not assign a worker to a batch")
         return lane
 
     def attach_early(self) -> Lane | None:

@@ -256,7 +256,7 @@ class StreamLane:
             self._left(self)
             self._changed.notify_all()
         for flight in failed:
-            why = flight.failure or text or f"model {self._name}: it is unloaded"
+            why = flight.failure or text or f"model {self._name} is being unloaded"
             flight.end(translate.unavailable, why)
 
     def _judge(self, **loss: Any) -> messages.Verdict:

@@ -74,5 +74,5 @@ char *memory_check(uint64_t size)
     uint64_t available = memory_available();
     return size <= available
         ? NULL
-        : strdup_printf("it takes %lu bytes of memory, and only %lu are available on this machine", size, available);
+        : strdup_printf("it needs %lu bytes of memory, but only %lu are available on this machine", size, available);
 }

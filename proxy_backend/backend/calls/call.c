@@ -280,7 +280,7 @@ static void send_outputs(
     begin_answer(&message, call, outputs);
     for (uint32_t i = 0; i < outputs && failure == NULL; i++)
         if (!call_output_put(call, response, i, answer, &message))
-            failure = "memory or file descriptors are lacking for its outputs";
+            failure = "not enough memory or file descriptors for its outputs";
     msgpack_put_bool(&message, final);
     msgpack_put_nil(&message);
     msgpack_put_string(&message, "");
@@ -393,7 +393,7 @@ CallError call_start(Call *call)
 {
     TRITONSERVER_ResponseAllocator *allocator = call_outputs_allocator();
     if (allocator == NULL)
-        return (CallError){strdup_printf("memory is lacking for outputs"), "INTERNAL"};
+        return (CallError){strdup_printf("not enough memory for outputs"), "INTERNAL"};
     TRITONSERVER_Error *error =
         TRITONSERVER_InferenceRequestSetReleaseCallback(call->request, on_request_released, call);
     if (error == NULL)

@@ -156,7 +156,7 @@ static TRITONSERVER_Error *set_parameter(
     if (*end == 0 && end > number && strpbrk(number, ".eE"))
         return TRITONSERVER_InferenceRequestSetDoubleParameter(request, key, real);
     return TRITONSERVER_ErrorNew(
-        ERROR_INVALID_ARG, "a request parameter is neither text, a number of 64 bits nor a truth value");
+        ERROR_INVALID_ARG, "a request parameter is not a string, a 64-bit integer or a boolean");
 }
 
 static bool is_valid_text(const char *text)

@@ -108,7 +108,7 @@ static bool begin_call(Calls *calls, const CallMessage *message)
     bool moved = calls->retired;
     calls->has_made_calls = true;
     if (call && moved)
-        call_end(call, "this proxy goes elsewhere", "MOVED");
+        call_end(call, "this proxy is retiring", "MOVED");
     if (call)
         __atomic_add_fetch(&call->refs, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&calls->lock);

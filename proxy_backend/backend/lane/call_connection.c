@@ -246,12 +246,12 @@ static Received map_memory(CallConnection *connection, int64_t number, int descr
         : realloc(connection->memories, (connection->memory_count + 1) * sizeof *memories);
     if (memories == NULL) {
         close(descriptor);
-        return set_fault(connection, "the worker announced a memory twice, or too many");
+        return set_fault(connection, "the worker announced a memory segment twice, or too many of them");
     }
     connection->memories = memories;
     memories[connection->memory_count].number = number;
     if (!mapped_open(&memories[connection->memory_count].memory, descriptor))
-        return set_fault(connection, "the worker passed memory that it could still shrink");
+        return set_fault(connection, "the worker sent memory that it can still shrink");
     connection->memory_count++;
     return RECEIVED_NOTHING;
 }
@@ -260,7 +260,7 @@ static Received unmap_memory(CallConnection *connection, int64_t number)
 {
     Memory *memory = find_memory(connection, number);
     if (memory == NULL)
-        return set_fault(connection, "the worker returned a memory that it never announced");
+        return set_fault(connection, "the worker returned a memory segment that it never announced");
     mapped_close(&memory->memory);
     *memory = connection->memories[--connection->memory_count];
     return RECEIVED_NOTHING;

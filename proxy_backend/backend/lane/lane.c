@@ -212,18 +212,18 @@ static LaneState receive_descriptor(Lane *lane)
     if (fd < 0 && message.msg_flags & MSG_CTRUNC)
         return set_fault(lane, "cannot receive the worker's memory: no file descriptors are left, or it sent several");
     if (fd < 0)
-        return set_fault(lane, "the worker announced memory, but sent something else");
+        return set_fault(lane, "the worker announced memory, but did not send a descriptor");
     Memory *memories = find_memory(lane, lane->announced_number) || lane->memory_count == MAX_LANE_MEMORIES
         ? NULL
         : realloc(lane->memories, (lane->memory_count + 1) * sizeof *memories);
     if (memories == NULL) {
         close(fd);
-        return set_fault(lane, "the worker announced a memory twice, or too many");
+        return set_fault(lane, "the worker announced a memory segment twice, or too many of them");
     }
     lane->memories = memories;
     memories[lane->memory_count].number = lane->announced_number;
     if (!mapped_open(&memories[lane->memory_count].memory, fd))
-        return set_fault(lane, "the worker passed memory that it could still shrink");
+        return set_fault(lane, "the worker sent memory that it can still shrink");
     lane->memory_count++;
     lane->announced = false;
     return LANE_OK;
@@ -248,7 +248,7 @@ static LaneState handle_memory_message(Lane *lane, Reader *message, bool inlined
     if (slice_is(tag, SPILLED_NAME) || slice_is(tag, ANNOUNCE_NAME)) {
         int64_t offset = msgpack_get_int(&reader), size = msgpack_get_int(&reader);
         if (!inlined || reader.malformed || size <= 0 || size > MAX_SPILLED_BYTES)
-            return set_fault(lane, "malformed message about a message");
+            return set_fault(lane, "malformed reference to a message");
         const uint8_t *start = lane_memory(lane, ARENA_MEMORY, offset, size);
         if (start == NULL)
             return LANE_FAULT;
@@ -296,7 +296,7 @@ const uint8_t *lane_memory(Lane *lane, int64_t number, int64_t offset, int64_t s
     const uint8_t *bytes = memory ? mapped_bytes(&memory->memory, offset, size) : NULL;
     if (bytes == NULL)
         snprintf(lane->fault, sizeof lane->fault,
-            memory ? "the worker refers to bytes %ld to %ld+%ld of a memory that is smaller"
+            memory ? "the worker refers to bytes %ld to %ld+%ld of a smaller memory segment"
                    : "the worker refers to memory segment %ld, which it never announced (%ld, %ld)",
             memory ? (long)offset : (long)number, (long)offset, (long)size);
     else if (number == ARENA_MEMORY) {

@@ -36,7 +36,7 @@ static char *handle_attached(Proxy *proxy, const Buffer *reply, char **path)
         free(*path);
         free(worker);
         *path = NULL;
-        return strdup_printf("model %s: the dispatcher named no worker", proxy->model->name);
+        return strdup_printf("model %s: the dispatcher did not assign a worker", proxy->model->name);
     }
     free(proxy->worker);
     proxy->worker = worker;

@@ -265,7 +265,7 @@ static LaneState handle_message(Streams *streams, Reader *message)
     if (slice_is(tag, ROOM_NAME)) {
         /* Reject an invalid limit: batches would wait forever. */
         if (number < 1 && !(number == 0 && streams->room > 0))
-            return set_fault(streams->lane, "the worker limits its batches to less than one", tag);
+            return set_fault(streams->lane, "the worker set a batch limit below one", tag);
         pthread_mutex_lock(&streams->lock);
         streams->room = number;
         streams->is_retiring = number == 0;

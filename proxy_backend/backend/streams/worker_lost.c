@@ -182,7 +182,7 @@ bool streams_handle_lost_lane(Streams *streams, LaneState state)
     if (state == LANE_FAULT)
         text = strdup_printf("model %s: %s", proxy->model->name, streams->lane->fault);
     else if (streams->is_stopping && !streams->is_orphaned)
-        text = strdup_printf("model %s: it is unloaded", proxy->model->name);
+        text = strdup_printf("model %s is being unloaded", proxy->model->name);
     else if (some_begun) {
         report.request_id = streams->flights->next ? NULL : only_request_id(streams->flights);
         text = proxy_report_loss(proxy, &report);

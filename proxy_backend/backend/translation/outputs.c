@@ -144,8 +144,8 @@ static TRITONSERVER_Error *check_memory(Lane *lane, const Tensor *tensor, uint64
     if (refusal == NULL)
         return NULL;
     char *text =
-        strdup_printf("output %s of %ld bytes cannot be passed on: with the copy that is sent over gRPC (which takes "
-                      "no response of more than 2 GiB), %s",
+        strdup_printf("output %s of %ld bytes cannot be passed on: including the copy that is sent over gRPC (whose "
+                      "responses are limited to 2 GiB), %s",
             tensor->name, tensor->size, refusal);
     TRITONSERVER_Error *error = TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE, text);
     free(text);
@@ -215,7 +215,7 @@ static TRITONSERVER_Error *destination_for(Lane *lane, PartialResponse *partial,
     return buffer_fits(buffer, tensor)
         ? NULL
         : TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE,
-              "a worker exited while its answer was being read, and the next worker answered with other shapes");
+              "a worker exited while its answer was being read, and the next worker answered with different shapes");
 }
 
 bool output_fill(Lane *lane, PartialResponse *partial, TRITONBACKEND_Response *response, const Tensor *tensor,

@@ -56,7 +56,7 @@ static bool text_fits(Reader *reader, const char *const *choices, ShapeError *sh
     bool chosen = choices == NULL;
     for (; !chosen && *choices; choices++)
         chosen = slice_is(text, *choices);
-    return chosen || set_error(shape_error, "is not one of the allowed texts");
+    return chosen || set_error(shape_error, "is not one of the allowed values");
 }
 
 static bool texts_fit(Reader *reader, ShapeError *shape_error)
@@ -185,7 +185,7 @@ bool message_is_valid(Reader message, const Declared *const *messages, ShapeErro
         messages++;
     const Declared *declared = *messages;
     if (declared == NULL) {
-        snprintf(shape_error->text, sizeof shape_error->text, "something else than a message");
+        snprintf(shape_error->text, sizeof shape_error->text, "something other than a message");
         return false;
     }
     uint32_t count = is_map ? msgpack_get_map(&message) : msgpack_get_array(&message);

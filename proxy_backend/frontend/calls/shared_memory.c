@@ -303,7 +303,8 @@ bool shared_memory_register(SharedMemory *all, Slice name, Slice key, uint64_t o
         !is_text(key, REGION_KEY, "the key of a shared memory region", problem) || !may_begin(all, name, problem))
         return false;
     if (size == 0)
-        return problem_set(problem, PROBLEM_INVALID, "shared memory region '%.*s' has no bytes", SLICE_ARGS(name));
+        return problem_set(
+            problem, PROBLEM_INVALID, "shared memory region '%.*s' must have at least one byte", SLICE_ARGS(name));
     SharedRegion *region = region_new(name, key, offset, size, problem);
     if (region == NULL)
         return false;
@@ -346,8 +347,8 @@ static SharedRegion *take_over(SharedMemory *all, Slice name, Problem *problem)
     bool done = entry.cuda ? map_handle(region, entry.device, problem) : map_key(region, problem);
     if (done && !entry.cuda && (region->file_device != entry.file_device || region->file_inode != entry.file_inode))
         done = problem_set(problem, PROBLEM_INVALID,
-            "the key '%s' of shared memory region '%.*s' refers to other memory than at its registration: register it "
-            "again",
+            "the key '%s' of shared memory region '%.*s' now refers to different memory than when it was registered: "
+            "register it again",
             region->key, SLICE_ARGS(name));
     if (done && store_mapped(all, region, problem))
         return region;
@@ -391,7 +392,7 @@ bool shared_memory_unregister(SharedMemory *all, bool cuda, Slice name, Problem 
     pthread_mutex_unlock(&all->lock);
     if (other)
         return problem_set(problem, PROBLEM_INVALID, "shared memory region '%.*s' is %s", SLICE_ARGS(name),
-            cuda ? "the system's and not CUDA's" : "CUDA's and not the system's");
+            cuda ? "a system region, not a CUDA region" : "a CUDA region, not a system region");
     return true;
 }
 

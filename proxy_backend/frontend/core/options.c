@@ -65,7 +65,7 @@ static bool parse_one(OptionsBuilder *builder, const Option *option, Problem *pr
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (strcmp(table[i].name, option->name) == 0)
             return table[i].parse(builder, &table[i], option->value, problem);
-    return problem_set(problem, PROBLEM_INVALID, "there is no option \"%s\" of Triton's core", option->name);
+    return problem_set(problem, PROBLEM_INVALID, "Triton's core has no option \"%s\"", option->name);
 }
 
 /* Set the options that NVIDIA's executable always passes to the core, to the same values. Some have another default in

@@ -108,7 +108,7 @@ static void check(Timer *timer)
     if (changed)
         send_status(stream, status);
     if (grpc_is_draining(stream))
-        fail(stream, "the server ends");
+        fail(stream, "the server is shutting down");
     else if (grpc_is_over(stream))
         health_cancelled(stream);
     grpc_unref(stream);

@@ -231,7 +231,7 @@ bool http_handle_drain(HttpRequest *request, Problem *problem)
 {
     const ServerControl *control = request->service->settings.control;
     if (control == NULL)
-        return problem_set(problem, PROBLEM_UNSUPPORTED, "this server does not accept a request to end");
+        return problem_set(problem, PROBLEM_UNSUPPORTED, "this server does not accept shutdown requests");
     response_send_text(request->call, 200, TYPE_JSON, SLICE(""));
     control->end(control->user);
     return true;

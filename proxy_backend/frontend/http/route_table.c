@@ -267,7 +267,7 @@ static bool read_routes(Json *json, Routes *routes, Problem *problem)
     if (json_failed(json))
         return json_problem(json, "the routes", problem);
     return problem->kind == PROBLEM_NONE
-        ? problem_set(problem, PROBLEM_INVALID, "the routes are no JSON object of arrays")
+        ? problem_set(problem, PROBLEM_INVALID, "the routes are not a JSON object of arrays")
         : false;
 }
 

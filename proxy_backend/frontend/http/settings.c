@@ -105,7 +105,7 @@ bool http_handle_log_change(HttpRequest *request, Problem *problem)
         if (!is_known(key, log_names, sizeof log_names / sizeof *log_names, &changes[count].name))
             json_skip(&json);
         else if (count == MAX_CHANGES - 1)
-            problem_set(problem, PROBLEM_TOO_LARGE, "there are more settings than exist");
+            problem_set(problem, PROBLEM_TOO_LARGE, "the request has more settings than exist");
         else if (read_log_change(request, &json, &changes[count], problem))
             count++;
     }
@@ -171,7 +171,7 @@ bool http_handle_trace_change(HttpRequest *request, Problem *problem)
         if (!is_known(key, trace_names, sizeof trace_names / sizeof *trace_names, &changes[count].name))
             json_skip(&json);
         else if (count == MAX_CHANGES - 1)
-            problem_set(problem, PROBLEM_TOO_LARGE, "there are more settings than exist");
+            problem_set(problem, PROBLEM_TOO_LARGE, "the request has more settings than exist");
         else if (read_trace_change(request, &json, &changes[count], problem))
             count++;
     }

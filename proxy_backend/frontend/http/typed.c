@@ -75,10 +75,11 @@ static bool body_of(const CallResponse *response, Slice *body, Problem *problem)
     uint32_t size;
     if (response->output_count != 1 || output->datatype != TYPE_BYTES || output->elements != 1 ||
         output->size < sizeof size)
-        return problem_set(problem, PROBLEM_INTERNAL, "the model gave no body");
+        return problem_set(problem, PROBLEM_INTERNAL, "the model returned no body");
     memcpy(&size, output->bytes, sizeof size);
     *body = slice_after((Slice){output->bytes, output->size}, sizeof size);
-    return size == body->size || problem_set(problem, PROBLEM_INTERNAL, "the model gave a body of another size");
+    return size == body->size ||
+        problem_set(problem, PROBLEM_INTERNAL, "the size of the body that the model returned is wrong");
 }
 
 /* The only response, possibly followed by an empty final one. Any thread. */
@@ -204,7 +205,7 @@ static bool run(HttpRequest *request, const Route *route, Problem *problem)
         return false;
     state->typed_type = kept.start;
     if (http_header_repeats(request->head, "content-type"))
-        return problem_set(problem, PROBLEM_INVALID, "Content-Type is there more than once");
+        return problem_set(problem, PROBLEM_INVALID, "Content-Type occurs more than once");
     return http_forward_headers(request, problem) && add_parameter(call, "route", slice_of(route->path), problem) &&
         (slice_is(type, TYPE_JSON) || add_parameter(call, "content_type", type.start ? type : SLICE(""), problem)) &&
         add_body(request, problem) && call_start(call, call->decoupled ? streamed : on_response, problem);

@@ -49,7 +49,7 @@ static void read_special(GrpcStream *stream, Slice name, Slice value)
             : slice_is(value, "deflate")               ? GRPC_DEFLATE
                                                        : GRPC_UNKNOWN;
     else if (slice_is(name, "grpc-timeout") && !read_timeout(value, &stream->timeout_ms))
-        problem_set(&stream->problem, PROBLEM_INVALID, "the header grpc-timeout is not a number and a unit");
+        problem_set(&stream->problem, PROBLEM_INVALID, "the header grpc-timeout is not a number followed by a unit");
 }
 
 bool grpc_stream_header(GrpcStream *stream, Slice name, Slice value, const Limits *limits)

@@ -124,7 +124,7 @@ bool json_array(Json *json)
 static bool next_part(Json *json, char close, const char *missing)
 {
     if (json->fault || json->waiting || json->depth == 0 || in_array(json) != (close == ']'))
-        return json->fault ? false : set_invalid(json, "The value has another kind than was read");
+        return json->fault ? false : set_invalid(json, "The value does not have the expected type");
     pass_space(json);
     if (json->at == json->end)
         return set_invalid(json,
@@ -352,7 +352,7 @@ bool json_end(Json *json)
     if (json->fault)
         return false;
     if (json->waiting || json->depth)
-        return set_invalid(json, "It has not been read to its end");
+        return set_invalid(json, "The document was not read to its end");
     pass_space(json);
     if (json->at < json->end)
         return set_invalid(json, "The document root must not be followed by other values");

@@ -224,7 +224,7 @@ bool limits_set(Limits *limits, Slice name, double value, Problem *problem)
         if (!slice_is(name, table[i].name))
             continue;
         if (!(value >= table[i].min_bytes && value <= table[i].most))
-            return problem_set(problem, PROBLEM_INVALID, "the limit %s is %g, and must be between %g and %g",
+            return problem_set(problem, PROBLEM_INVALID, "the limit %s is %g, but must be between %g and %g",
                 table[i].name, value, table[i].min_bytes, table[i].most);
         put(limits, i, value);
         return true;

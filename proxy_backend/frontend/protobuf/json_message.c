@@ -178,5 +178,5 @@ static bool put_object(Json *json, const ProtoMessage *message, Buffer *to, Prob
 bool message_from_json(Json *json, const ProtoMessage *message, Buffer *to, Problem *problem)
 {
     return put_object(json, message, to, problem, 0) &&
-        (!json_failed(json) || json_problem(json, "what tritonserver answered", problem));
+        (!json_failed(json) || json_problem(json, "tritonserver's answer", problem));
 }

@@ -114,7 +114,7 @@ unsigned thread_pool_count(ThreadPool *jobs)
 
 bool thread_pool_refuse(Problem *problem)
 {
-    return problem_set(problem, PROBLEM_UNAVAILABLE, "the server ends");
+    return problem_set(problem, PROBLEM_UNAVAILABLE, "the server is shutting down");
 }
 
 static void wait_for_threads(ThreadPool *jobs)

@@ -54,7 +54,7 @@ def refuse_more_than_available(nbytes: int) -> None:
     available = linux.available_memory()
     if nbytes > available:
         raise NoMemoryLeft(
-            f"{nbytes} bytes of memory are needed, and only {available} are available on this machine"
+            f"{nbytes} bytes of memory are needed, but only {available} are available on this machine"
         )
 
 

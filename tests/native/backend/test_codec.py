@@ -204,13 +204,13 @@ def test_both_take_values_of_every_size(codec_program: Path) -> None:
         ("lane_messages", ["Room", True], "Room.batches is not an integer"),
         ("lane_messages", ["Metrics", [["f", "", "counter", {"a": 1}]]], "Metrics.updates[0].labels[…] is not a string"),
         ("lane_messages", ["Metrics", [["f", "", "counter", {}, "x"]]], "Metrics.updates[0].buckets is not an array"),
-        ("lane_messages", ["Nonsense", 1], "something else than a message"),
-        ("lane_messages", {"type": "Room", "batches": 1}, "something else than a message"),
+        ("lane_messages", ["Nonsense", 1], "something other than a message"),
+        ("lane_messages", {"type": "Room", "batches": 1}, "something other than a message"),
         ("call_messages", ["Call", 1], "Call.model is missing"),
-        ("control_messages", {"type": "Verdict", "action": "stop"}, "Verdict.action is not one of the allowed texts"),
+        ("control_messages", {"type": "Verdict", "action": "stop"}, "Verdict.action is not one of the allowed values"),
         ("control_messages", {"type": "Verdict"}, "Verdict.action is missing"),
         ("control_messages", {"type": "Verdict", "action": "fail", "x": 1}, "Verdict has an undeclared field"),
-        ("control_messages", {"action": "fail"}, "something else than a message"),
+        ("control_messages", {"action": "fail"}, "something other than a message"),
     ],
 )  # fmt: skip
 def test_the_c_parser_reports_errors_with_their_position(

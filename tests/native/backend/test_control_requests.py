@@ -127,7 +127,7 @@ def test_one_that_closes_every_connection_is_given_up(
         (messages.StuckCalls([], ""), "answered"),
         (messages.Failure("unavailable", "no worker is left"), "no worker is left"),
         ({"type": "StuckCalls", "models": []}, "malformed message: StuckCalls.text is missing"),
-        ({"type": "Hello"}, "sent an invalid answer: something else than a message"),
+        ({"type": "Hello"}, "sent an invalid answer: something other than a message"),
     ],
 )
 def test_one_that_answers(ask_program: Path, tmp_path: Path, answer: Any, expected: str) -> None:

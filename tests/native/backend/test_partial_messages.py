@@ -67,8 +67,8 @@ def answers(lines: list[str]) -> list[str]:
     [
         ([Announce(1)], "the worker announced memory, but did not send its descriptor"),
         ([Announce(-(2**63))], "the worker announced memory, but did not send its descriptor"),
-        ([Announce(1), BatchDone(1, [])], "announced memory, but sent something else"),
-        ([Spilled(0, 2**62)], "malformed message about a message"),
+        ([Announce(1), BatchDone(1, [])], "announced memory, but did not send a descriptor"),
+        ([Spilled(0, 2**62)], "malformed reference to a message"),
         ([Spilled(-1, 1)], "memory segment 0, which it never announced"),
         ([Room(1)], "the worker answered batch 1 with Room"),
         ([BatchDone(-1, [])], "the worker answered batch 1 with BatchDone -1"),
@@ -81,7 +81,7 @@ def answers(lines: list[str]) -> list[str]:
             [["Announce", 1, "later"]],
             "the worker announced memory, but did not send its descriptor",
         ),
-        ([[]], "something else than a message"),
+        ([[]], "something other than a message"),
     ],
 )
 def test_a_partial_response_fails_its_batch(
@@ -110,7 +110,7 @@ def test_room_for_no_batch_is_an_error_of_the_batch_that_waits_for_it(
 ) -> None:
     """It waits for no third worker; the first lane may have ended before the batch came."""
     lines, _ = run(program, tmp_path, [roomy(batches)] * 2, decoupled=True)
-    complaint = "the worker limits its batches to less than one: Room"
+    complaint = "the worker set a batch limit below one: Room"
     assert answers(lines) == [f"error 4 model model: {complaint}"]
 
 
@@ -135,7 +135,7 @@ def test_room_for_no_batch_is_an_error_of_the_batch_that_waits_for_it(
         ([BatchBegun(1), ["BatchParts", [[1]]]], "BatchParts.parts[0].responses is missing"),
         ([BatchBegun(1), BatchReturned(1, [])], "not for a proxy: BatchReturned"),
         ([BatchBegun(2)], "a batch that is not in flight: BatchBegun"),
-        ([BatchBegun(1), Room(-1)], "limits its batches to less than one"),
+        ([BatchBegun(1), Room(-1)], "set a batch limit below one"),
         ([["BatchBegun"]], "malformed message: BatchBegun.id is missing"),
         ([BatchBegun(1), ["BatchPart", 1]], "BatchPart.responses is missing"),
         ([BatchBegun(1), ["BatchFailed", 1]], "malformed message: BatchFailed"),

@@ -129,7 +129,7 @@ def test_another_shape_cannot_take_the_place_of_one_that_was_begun(
         return _again(lane, batch, output(lane, "y", np.ones((1, 5), np.float32)))
 
     lines, _ = run(program, tmp_path, [second(leaves), serving(rest)], batches=2, requests=2)
-    assert "the next worker answered with other shapes" in answers(lines)[3]
+    assert "the next worker answered with different shapes" in answers(lines)[3]
 
 
 def test_without_another_worker_what_was_begun_ends_with_the_error(

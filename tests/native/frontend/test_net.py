@@ -284,5 +284,5 @@ def test_a_drain_says_goodbye_answers_and_accepts_no_more(start: Start) -> None:
 
 
 def test_limits_have_bounds(start: Start) -> None:
-    assert "header_bytes is 1, and must be between 1024" in start("header_bytes=1").first_line
+    assert "header_bytes is 1, but must be between 1024" in start("header_bytes=1").first_line
     assert start("legs=4").first_line == "there is no limit 'legs'"

@@ -348,7 +348,7 @@ def test_a_request_whose_region_is_truncated_while_it_is_served_fails(
     [
         (("register=r:/{key}:0:8193",), "problem 400 failed to register shared memory region 'r'"),
         (("register=r:/{key}:18446744073709551615:8",), "problem 400 failed to register shared memory region 'r'"),
-        (("register=r:/{key}:0:0",), "problem 400 shared memory region 'r' has no bytes"),
+        (("register=r:/{key}:0:0",), "problem 400 shared memory region 'r' must have at least one byte"),
         (("register=r:/{key}.gone:0:8",), "Unable to open shared memory region"),
         (("register=r:../../etc/passwd:0:8",), "Unable to open shared memory region"),
         (("register=r:/..:0:8",), "Unable to open shared memory region"),
@@ -383,7 +383,7 @@ def test_regions_that_are_wrong(
 @pytest.mark.parametrize(
     ("option", "problem"),
     [
-        ("--nope=1", 'there is no option "nope" of Triton\'s core'),
+        ("--nope=1", 'Triton\'s core has no option "nope"'),
         ("--log-info=maybe", 'option log-info is "maybe", but must be true or false'),
         ("--exit-timeout-secs=-1", 'option exit-timeout-secs is "-1", but must be a whole number in '
          "the allowed range"),

@@ -119,6 +119,9 @@ def test_one_that_is_started_later_has_them_too(made: Built, table: int) -> None
             assert data_of(_infer(frontend, "r")) == [1, 2]
             status, _, body = _infer(frontend, "o")
             assert status == 400
-            assert b"refers to other memory than at its registration: register it again" in body
+            assert (
+                b"now refers to different memory than when it was registered: register it again"
+                in body
+            )
             assert [_unregister(frontend, "o"), _register(frontend, "o", other)] == [200, 200]
             assert data_of(_infer(frontend, "o")) == [0, 0]
