@@ -48,7 +48,7 @@ _DECORATORS = os.path.join(os.sep, "pytriton", "decorators", "wrapping.py")
 _MAX_LINE = 10_000
 #: Appended to the text of a `CancelledError`, which is usually empty.
 _CANCELLED = (
-    " (what the callable awaited was cancelled: a task, or a call of a channel that was closed)"
+    " (something that the callable awaited was cancelled: a task, or a call on a closed channel)"
 )
 #: Maximum number of characters of a traceback that is sent.
 _MAX_TRACEBACK = 1 << 18

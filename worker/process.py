@@ -226,5 +226,5 @@ class _Missing(str):
         return (
             f"{super().__repr__()} (this environment variable is set where the model was registered, but was not forwarded: "
             "it looks like a secret, or belongs to that session or interpreter. "
-            f"register(..., env=[{super().__repr__()}]) sends it, for a repository model, the setting model_env does)"
+            f"register(..., env=[{super().__repr__()}]) forwards it; for a repository model, use the setting model_env)"
         )

@@ -34,10 +34,10 @@ _KINDS = (
     "(dtype.kind: biufOSU)"
 )
 #: A factory whose parameters all have defaults can be called with requests, so only its result gives it away.
-_FACTORY = " If it makes the callable, register it with factory=True."
+_FACTORY = " If it creates the callable, register it with factory=True."
 #: Advice for a callable that is written for @batch, but lacks the decorator.
 _UNDECORATED = (
-    " A callable that takes arrays by name and returns one dict is decorated with @batch."
+    " If the callable takes arrays by name and returns one dict, decorate it with @batch."
 )
 
 
@@ -322,7 +322,7 @@ class ResultWriter:
             raise self._error(
                 output,
                 f"has {array.shape[0]} rows along the batch axis (shape {array.shape}) "
-                f"for a request of {request.inputs[0].shape[0]}",
+                f"for a request with {request.inputs[0].shape[0]}",
             )
 
     def _refuse_rank(self, output: Output, array: Array) -> None:

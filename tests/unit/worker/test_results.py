@@ -83,7 +83,7 @@ def test_result_that_is_no_list(lanes: Lanes, results: Any) -> None:
     assert "must be list of response dicts with numpy arrays" in text
     assert f"Got {type(results).__name__}" in text
     assert "factory" not in text
-    assert ("decorated with @batch" in text) == isinstance(results, (dict, Request))
+    assert ("decorate it with @batch" in text) == isinstance(results, (dict, Request))
 
 
 def test_a_callable_instead_of_a_list_comes_from_a_forgotten_factory(lanes: Lanes) -> None:
@@ -91,7 +91,7 @@ def test_a_callable_instead_of_a_list_comes_from_a_forgotten_factory(lanes: Lane
         return lambda requests: [{"y": request["x"] * scale} for request in requests]
 
     text = refusal(lanes, make([request()]), writer())  # type: ignore[arg-type]
-    assert text.endswith("If it makes the callable, register it with factory=True.")
+    assert text.endswith("If it creates the callable, register it with factory=True.")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_key_that_is_no_string_is_named(lanes: Lanes) -> None:
 def test_wrong_number_of_rows(lanes: Lanes) -> None:
     text = refusal(lanes, [{"y": np.ones((3, 2))}], writer(), request(2))
     assert text == (
-        "Output `y` of model `digits` has 3 rows along the batch axis (shape (3, 2)) for a request of 2."
+        "Output `y` of model `digits` has 3 rows along the batch axis (shape (3, 2)) for a request with 2."
     )
 
 
