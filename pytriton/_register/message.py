@@ -125,7 +125,7 @@ def plan(
     else:
         if options["route"] is not None:
             raise PyTritonValidationError(
-                f"Model {name!r}: route= is for typed functions: annotate each parameter, and leave out inputs and outputs."
+                f"Model {name!r}: route= works only for typed functions. Annotate each parameter, and leave out inputs and outputs."
             )
         inputs = _tensors("inputs", inputs, declaration.inputs if declaration else None, name)
         outputs = _tensors("outputs", outputs, declaration.outputs if declaration else None, name)

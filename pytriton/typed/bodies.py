@@ -189,7 +189,7 @@ class RequestDecoder:
             item = dataclasses.replace(parameter, type=(get_args(bare) or (str,))[0])
             return [self._from_form(item, [field]) for field in fields]
         if len(fields) > 1:
-            raise ValueError("Expected one field of this name")
+            raise ValueError("Expected exactly one field with this name")
         field = fields[0]
         if is_binary(bare):
             return self._binary(parameter, field)

@@ -42,10 +42,10 @@ PROBLEM_SCHEMA: dict[str, Any] = {
 _ERRORS = {
     "400": "The body is malformed",
     "413": "The body is too large",
-    "415": "The body has another media type",
+    "415": "The body has an unsupported media type",
     "422": "The body is invalid",
     "500": "The function failed",
-    "503": "The model is not available now",
+    "503": "The model is temporarily unavailable",
 }
 
 
@@ -163,7 +163,7 @@ def _schema(
         Exception
     ) as error:  # each library raises its own exceptions for types that it does not support
         raise PyTritonValidationError(
-            f"{signature.name}: {what} has the type {annotation!r}, which has no form in JSON: {error}. Use plain types, "
+            f"{signature.name}: {what} has the type {annotation!r}, which cannot be represented in JSON: {error}. Use plain types, "
             "dataclasses, TypedDict, msgspec.Struct, pydantic models, numpy arrays, PIL.Image.Image or UploadFile; or "
             "pass inputs= and outputs= to serve tensors."
         ) from error

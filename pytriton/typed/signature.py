@@ -132,7 +132,7 @@ def signature_of(target: Any) -> Signature:
     if kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR):
         if batching is not None:
             raise PyTritonValidationError(
-                f"{name} is a generator: each request has a stream of its own. Leave @batchable out."
+                f"{name} is a generator, so each request has its own stream and cannot be batched. Leave out @batchable."
             )
         result = _item(result, _GENERATORS)
     if batching is not None:

@@ -138,13 +138,13 @@ def decode_custom(kind: Any, value: Any) -> Any:
         return decode_array(value, *spec)
     if kind is UploadFile or is_image(kind):
         if not isinstance(value, str):
-            raise ValueError("Expected the content of a file in base64, as a string")
+            raise ValueError("Expected a base64-encoded file, as a string")
         try:
             data = base64.b64decode(value, validate=True)
         except binascii.Error as error:
             raise ValueError(f"Expected base64: {error}") from None
         return UploadFile(data) if kind is UploadFile else decode_image(data)
-    raise ValueError(f"{kind!r} cannot be made from JSON")
+    raise ValueError(f"{kind!r} cannot be created from JSON")
 
 
 def encode_custom(value: Any) -> Any:
@@ -166,14 +166,14 @@ def encode_custom(value: Any) -> Any:
         return encode_image(value)
     if isinstance(value, UploadFile):
         return value.data
-    raise TypeError(f"{type(value).__name__!r} has no form in JSON")
+    raise TypeError(f"{type(value).__name__!r} cannot be represented in JSON")
 
 
 def pydantic_adapter(annotation: Any) -> Any:
     """Return a pydantic `TypeAdapter` for an annotation that uses pydantic's types or constraints; else None.
 
     Raises:
-        PyTritonValidationError: pydantic refuses the annotation
+        PyTritonValidationError: pydantic rejects the annotation
     """
     if not _uses_pydantic(annotation, set()):
         return None
@@ -183,7 +183,7 @@ def pydantic_adapter(annotation: Any) -> Any:
         return pydantic.TypeAdapter(annotation)
     except pydantic.errors.PydanticUserError as error:
         raise PyTritonValidationError(
-            f"pydantic refuses the annotation {annotation!r}: {error}"
+            f"pydantic rejects the annotation {annotation!r}: {error}"
         ) from error
 
 
