@@ -101,6 +101,6 @@ def _read(table: Mapping[str, Limit], raw: object) -> str:
         raise ValueError(f"{name} is {text!r}, which is not a number") from None
     if not known.minimum <= value <= known.maximum:
         raise ValueError(
-            f"{name} is {text}, and must be between {known.minimum:.15g} and {known.maximum:.15g}"
+            f"{name} is {text}, but must be between {known.minimum:.15g} and {known.maximum:.15g}"
         )
     return f"{name}={text}"

@@ -47,8 +47,8 @@ def test_values_that_are_allowed() -> None:
         ("streams", "'streams' is not NAME=VALUE"),
         ("stream=5", r"unknown limit 'stream' \(did you mean streams\?\)"),
         ("streams=many", "streams is 'many', which is not a number"),
-        ("streams=0", "streams is 0, and must be between 1 and 1048576"),
-        ("streams=nan", "streams is nan, and must be between"),
+        ("streams=0", "streams is 0, but must be between 1 and 1048576"),
+        ("streams=nan", "streams is nan, but must be between"),
         ("header_bytes=1e9", "must be between 1024 and 16777216"),
     ],
 )
