@@ -67,7 +67,7 @@ def _take_over(descriptor: int) -> int:
         left = takeover.read_state(document)
         config = DaemonConfig.from_json(left.state.config)
         code = run(config, owner=owner_of(None, os.environ), origin=Origin(left))
-        why = f"it ended with code {code}"
+        why = f"it exited with code {code}"
     except Exception as error:
         if left is not None and left.done:
             raise

@@ -394,7 +394,7 @@ def choose_frontend(
         )
     if "cache-config" in config.tritonserver_options:
         _log.warning(
-            "Triton's own cache may return the response to a different request",
+            "Triton's own cache may answer a request with the response to a different one",
             reason="its key lacks parameters, headers, shapes and requested outputs",
             fix="remove cache-config from tritonserver_options and set response_cache_size",
         )

@@ -171,7 +171,7 @@ class ControlServer:
             PortError: the socket cannot be bound.
         """
         if self._bound.is_set():
-            raise RuntimeError(f"{self._endpoint} is bound already")
+            raise RuntimeError(f"{self._endpoint} is already bound")
         path = Path(self._endpoint[len("ipc://") :])
         if listener is not None:
             self._listener = socket.socket(fileno=listener)

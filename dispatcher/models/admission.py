@@ -143,7 +143,7 @@ def check_free(
         )
     elif not request.replace and current is not None:
         why = (
-            f"a model named {name!r} is registered already. Unregister it first, choose another name, or "
+            f"a model named {name!r} is already registered. Unregister it first, choose another name, or "
             "pass replace=True (--replace) to replace it."
         )
     elif not request.replace and is_restoring:

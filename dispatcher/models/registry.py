@@ -389,7 +389,7 @@ class Registry:
         self.restoring.stop()
         await self._deployer.cancel_all()
         ends = [
-            self._deployer.undeploy(name, "the daemon stops", last=True)
+            self._deployer.undeploy(name, "the daemon is stopping", last=True)
             for name in self.served.names
         ]
         results = await asyncio.gather(*ends, return_exceptions=True)

@@ -204,8 +204,8 @@ class ModelLoader:
             if not record.crashes_server:
                 raise
             text = (
-                f"tritonserver exited {record.server_exits} times in a row while loading model {name}, which is not loaded "
-                f"again automatically ({lost.text}). Fix it, then run: pytriton-daemon repository load {name}"
+                f"tritonserver exited {record.server_exits} times in a row while loading model {name}, which will not be "
+                f"loaded again automatically ({lost.text}). Fix it, then run: pytriton-daemon repository load {name}"
             )
             raise RemoteFailure(ErrorKind.LOAD_FAILED, text) from lost
         record.server_exits = 0
@@ -217,7 +217,7 @@ class ModelLoader:
         if is_lazy or (present is not None and present is not record.registration):
             raise RemoteFailure(
                 ErrorKind.EXISTS,
-                f"a model named {name!r} is registered already: unregister it, then load the repository's model",
+                f"a model named {name!r} is already registered: unregister it, then load the repository's model",
             )
 
 
@@ -235,9 +235,9 @@ def cloud_failure(failure: RemoteFailure, backends: Path) -> RemoteFailure:
     formats = ", ".join(one.title for one in table.FORMATS)
     return RemoteFailure(
         failure.kind,
-        f"{failure.text.rstrip()}\nModels in a cloud are served by tritonserver itself: those of the backends that it "
-        f"has ({', '.join(available) or 'none'}), with a config.pbtxt. Workers serve {formats} models too, but only of "
-        "folders on this machine: copy the repository to one (`aws s3 sync`, `gcloud storage rsync`, `azcopy sync`), "
+        f"{failure.text.rstrip()}\nModels in cloud storage are served by tritonserver itself, if they have a config.pbtxt "
+        f"and it has their backend (available: {', '.join(available) or 'none'}). Workers also serve {formats} models, but only "
+        "from folders on this machine: copy the repository to one (`aws s3 sync`, `gcloud storage rsync`, `azcopy sync`), "
         "and start the daemon with --model-repository FOLDER.",
         failure.traceback,
     )

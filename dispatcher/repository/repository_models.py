@@ -222,7 +222,7 @@ class RepositoryModels:
         return RepositoriesState(self.records.hand_over(), python, self.watch.hand_over())
 
     def adopt(self, state: RepositoriesState) -> None:
-        """Restore the models from before an upgrade. Those served by workers are registered already."""
+        """Restore the models from before an upgrade. Those served by workers are already registered."""
         self.records.adopt(state.models)
         self.watch.adopt(state.seen)
         self._needs_python = state.python

@@ -370,7 +370,7 @@ class MemoryBudget:
     ) -> None:
         names = [key.partition("#")[0] for key in victims if not key.startswith(_PRESTARTED)]
         why = (
-            f"{', '.join(names)} is suspended for it"
+            f"suspending {', '.join(names)} to free memory"
             if names
             else "other models are stopping, or no model that may be suspended is idle"
         )

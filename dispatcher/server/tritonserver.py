@@ -575,7 +575,7 @@ class TritonServer:
             await preload_layout.clear_failure(self, name, self._backend)
         except RemoteFailure as failure:
             _log.warning(
-                "could not clear a failed load; tritonserver still reports not ready",
+                "could not reset a failed load; tritonserver keeps reporting that it is not ready",
                 model=name,
                 why=failure.text,
             )

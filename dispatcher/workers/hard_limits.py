@@ -36,7 +36,9 @@ async def guard(worker: WorkerProcess, limits: messages.Limits, events: Events =
             if reported != str(error):
                 reported = str(error)
                 _log.warning(
-                    "could not measure a worker's resources", worker=worker.name, error=reported
+                    "could not measure a worker's resource usage",
+                    worker=worker.name,
+                    error=reported,
                 )
         if why is not None and worker.kill_reason is None and worker.alive:
             events.emit(

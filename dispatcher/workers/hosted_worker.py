@@ -161,7 +161,7 @@ class HostedWorker(Worker):
 
     def _registrant_ended(self, ended: asyncio.Future[None]) -> None:
         if not ended.cancelled():
-            self.mark_ended("ended with it")
+            self.mark_ended("ended with that process")
 
 
 # ── A process that runs its model's workers in its own threads: its identity, and detection of its exit ──

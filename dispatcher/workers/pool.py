@@ -418,7 +418,7 @@ class Pool:
         self._events.emit(kind, instance=worker.instance, worker=worker.name, reason=why)
         await self._notify(worker.name if ready else None)
         if not ready and self.ready_workers(worker.version):
-            await self.proxies.withdraw_all(worker, "its model says that it is not ready")
+            await self.proxies.withdraw_all(worker, "its model reports that it is not ready")
 
     async def changed(self, timeout_s: float) -> None:
         """Wait until the set of workers changes or `notify_waiters` is called, for at most `timeout_s` seconds."""

@@ -177,7 +177,7 @@ class ProxyRouter:
             "fail",
             f"the calls form a cycle, {' → '.join([*chain, name])}, and would deadlock: all "
             f"{workers_text(len(ready))} of model {name} are waiting for this one. Break the cycle, or register "
-            f"{name} with more instances than the cycle has rounds",
+            f"{name} with enough instances for all nested calls",
         )
 
     def detach(self, proxy: str) -> None:

@@ -13,7 +13,7 @@ class ErrorKind(str, enum.Enum):
 
     #: The request itself is wrong (bad name, bad configuration, wrong protocol version).
     INVALID = "invalid"
-    #: A model of that name is registered already.
+    #: A model of that name is already registered.
     EXISTS = "exists"
     #: No model of that name is registered.
     NOT_FOUND = "not_found"

@@ -305,7 +305,7 @@ def _load(path: Path) -> Entry:
     """Read the entry of a file. Raises OSError, DamagedEntry."""
     entry = decode(path.read_bytes())
     if entry.spec.name != path.name[: -len(path.suffix)]:
-        raise DamagedEntry(f"it contains the model {entry.spec.name!r}")
+        raise DamagedEntry(f"the file name does not match its model, {entry.spec.name!r}")
     return entry
 
 

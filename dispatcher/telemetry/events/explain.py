@@ -596,7 +596,7 @@ _HINTS = (
         "A package is missing in the workers' environment: install it there, or select another one with python=.",
     ),
     (
-        r"is registered already",
+        r"is already registered",
         "Use replace=True (--replace) to replace it, or choose another name.",
     ),
     (

@@ -221,7 +221,7 @@ class Webhook:
         self._count(sent=_total(pending))
         if self._failure_logged:
             self._failure_logged = False
-            _log.info("webhook accepts events again", webhook=self.name)
+            _log.info("delivering events to a webhook again", webhook=self.name)
         return True
 
     def _post(self, pending: Sequence[_Pending]) -> None:
@@ -271,7 +271,7 @@ class Webhook:
     def _log_failure(self, reason: str) -> None:
         if not self._failure_logged:
             self._failure_logged = True
-            _log.warning("webhook does not accept events", webhook=self.name, reason=reason)
+            _log.warning("could not deliver events to a webhook", webhook=self.name, reason=reason)
 
 
 def signed(secret: bytes, body: bytes, at: int) -> dict[str, str]:
@@ -370,7 +370,7 @@ def _hook(entry: _Entry, folder: Path, where: str) -> Hook:
     except ValueError:
         usable = False
     if not usable or any(one.isspace() or not one.isprintable() for one in entry.url):
-        raise WebhookError(f"{where}: url must be an address with http:// or https://")
+        raise WebhookError(f"{where}: url must begin with http:// or https://")
     unknown = sorted(set(entry.kinds) - set(KINDS))
     if unknown:
         raise WebhookError(

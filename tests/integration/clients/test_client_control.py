@@ -172,7 +172,9 @@ def test_only_allowed_configuration_fields_are_accepted(
     with tritonclient.http.InferenceServerClient(daemon.http) as http:
         assert http.get_model_config(model)["max_batch_size"] == 7
     bare = {name: config[name] for name in ("max_batch_size", "input", "output")}
-    with pytest.raises(InferenceServerException, match="lacks what pytriton-daemon adds"):
+    with pytest.raises(
+        InferenceServerException, match="lacks the settings that pytriton-daemon adds"
+    ):
         control.load(model, config=json.dumps({**bare, "backend": config["backend"]}))
     # At once: without a Python, the python backend would hang, and all later loads with it.
     for files in (None, {"file:1/model.py": b"pass"}):

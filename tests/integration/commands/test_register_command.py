@@ -69,7 +69,7 @@ def test_a_module_is_imported_by_the_interpreter_that_is_named(
     for wrong, expected, reported in (
         ("mine:nothing", ExitCode.USAGE, "the module 'mine' has no attribute 'nothing'"),
         ("mine:undeclared", ExitCode.USAGE, "does not say what it takes and returns"),
-        ("mine:there", ExitCode.REGISTRATION_FAILED, "a model named 'there' is registered already"),
+        ("mine:there", ExitCode.REGISTRATION_FAILED, "a model named 'there' is already registered"),
     ):
         code, said = _register(daemon, tmp_path, wrong, "--python", "other")
         assert code == expected

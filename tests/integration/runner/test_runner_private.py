@@ -175,7 +175,7 @@ def test_poll_follows_the_files_and_registered_names_are_left_alone(repository: 
         repositories.add_affine(repository, "mine", {1: 9.0})
 
         def reported() -> Any:
-            return [one for one in daemon.client.repository() if "registered already" in one.reason]
+            return [one for one in daemon.client.repository() if "already registered" in one.reason]
 
         eventually(reported, "the name is refused", 60)
         assert gives("mine", 2.0)

@@ -52,7 +52,7 @@ def test_an_unrecoverable_error_stops_the_daemon(
     assert fresh_daemon.process.wait(60) == ExitCode.UNRECOVERABLE
     connection.close()
     eventually(lambda: not pytriton_threads(), "the threads have ended")
-    assert "no longer served by this process: the daemon stops" in caplog.text
+    assert "no longer served by this process: the daemon is stopping" in caplog.text
 
 
 def test_a_thread_that_does_not_come_back_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:

@@ -383,7 +383,7 @@ def test_a_registrant_that_is_killed_takes_its_models_along(
             assert isinstance(error, InferenceServerException)
             assert f"process {script.pid}" in str(error)
             # Whichever is noticed first: the end of the process, or that of the thread that ran the batch.
-            assert re.search("has exited|ended with it", str(error))
+            assert re.search("has exited|ended with that process", str(error))
             eventually(lambda: gone(daemon.client), "the model is unregistered")
         finally:
             script.kill()

@@ -160,7 +160,7 @@ def test_of_two_clients_at_once_none_takes_back_what_the_other_has(
 ) -> None:
     """The other one was faster on the second node, with the same callable."""
     other = messages.Lease("other")
-    refused = [messages.Failure("exists", "a model named 'm' is registered already")]
+    refused = [messages.Failure("exists", "a model named 'm' is already registered")]
 
     def was_faster(message: Any) -> list[Any]:
         nodes[1].models["m"] = registration_digest(message.spec, nodes[1].payloads[-1])

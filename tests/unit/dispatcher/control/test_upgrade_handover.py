@@ -115,7 +115,7 @@ def test_changes_wait_during_an_upgrade_and_queries_do_not(endpoint: str) -> Non
 
 def test_bound_sockets_are_not_rebound(endpoint: str) -> None:
     async def test(scene: Scene) -> None:
-        with pytest.raises(RuntimeError, match="is bound already"):
+        with pytest.raises(RuntimeError, match="is already bound"):
             scene.server.bind()
         assert await scene.ask(LOOK) == messages.Done()
 

@@ -60,10 +60,10 @@ def test_reason_names_what_a_bucket_can_hold(tmp_path: Path) -> None:
         (one,) = await served.index()
         for said in (raised.value.text, one.reason):
             assert said.startswith(
-                "unable to find backend library 'onnxruntime'\nModels in a cloud"
+                "unable to find backend library 'onnxruntime'\nModels in cloud storage"
             )
-            assert "backends that it has (python), with a config.pbtxt" in said
-            assert "Workers serve ONNX, " in said
+            assert "it has their backend (available: python)" in said
+            assert "Workers also serve ONNX, " in said
             assert "--model-repository FOLDER" in said
 
     asyncio.run(load())
@@ -77,6 +77,6 @@ def test_available_backends_exclude_our_own(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     failure = cloud_failure(said, tmp_path)
     assert (failure.kind, failure.traceback) == (said.kind, said.traceback)
-    assert failure.text.startswith("it said no\nModels in a cloud are served by tritonserver")
-    assert "(openvino, python)" in failure.text
-    assert "(none)" in bare.text
+    assert failure.text.startswith("it said no\nModels in cloud storage are served by tritonserver")
+    assert "(available: openvino, python)" in failure.text
+    assert "(available: none)" in bare.text

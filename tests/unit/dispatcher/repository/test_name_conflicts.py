@@ -22,7 +22,7 @@ def test_a_registered_name_belongs_to_its_client(start: Start) -> None:
     sim = start(model_control_mode="explicit")
     for name in ("py", "own"):
         sim.served(sim.client.register(name))
-        assert "is registered already: unregister it" in load(sim, name)
+        assert "is already registered: unregister it" in load(sim, name)
         sim.answered(sim.client.ask(messages.Unregister(name)))
         assert load(sim, name) == ""
 
@@ -46,7 +46,7 @@ def test_a_client_s_model_that_replaced_a_repository_s_belongs_to_the_client(
     sim.served(sim.client.register("py", b"a client's", replace=True))
     (theirs,) = sim.alive("py")
     assert states(sim) == {**ALL, "py": "unloaded"}
-    assert "is registered already: unregister it" in load(sim, "py")
+    assert "is already registered: unregister it" in load(sim, "py")
     (repository / "py" / "1" / "model.py").write_text("# another one")
     sim.advance(6.0)
     assert "no model 'py' from a model repository is loaded" in unload(sim, "py")
@@ -80,7 +80,7 @@ def test_a_client_registers_a_model_while_the_repositorys_is_prepared(
     sim.loop.ask(go_on.set)
     answer = sim.answered(request)
     assert isinstance(answer, messages.Failure)
-    assert "is registered already: unregister it" in answer.text
+    assert "is already registered: unregister it" in answer.text
     assert sim.alive("py") == [theirs]
     assert unload(sim, "py") != ""
     assert list(sim.persisted()) == ["py"]

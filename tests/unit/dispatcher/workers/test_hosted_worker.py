@@ -106,7 +106,10 @@ def test_the_statistics_file_is_removed_once_both_sides_have_opened_it(scene: Sc
 @pytest.mark.parametrize(
     ("end", "how"),
     [
-        (lambda one: one.loop.ask(lambda: one.process.ended.set_result(None)), "ended with it"),
+        (
+            lambda one: one.loop.ask(lambda: one.process.ended.set_result(None)),
+            "ended with that process",
+        ),
         (lambda one: one.loop.ask(one.worker.connection_failed), "no longer listens"),
         (lambda one: one.mark_ended("raised"), "raised"),
     ],

@@ -498,7 +498,7 @@ def test_rare_failures_are_not_reported(outcomes: Any) -> None:
         ("did not start within 30 s", "check the interpreter"),
         ("it used 900 bytes of memory, more than the limit of 800 (limits)", "raise the limit"),
         ("ModuleNotFoundError: No module named 'torch'", "install it there"),
-        ("model m is registered already", "replace=True"),
+        ("model m is already registered", "replace=True"),
         ("FileNotFoundError: 'weights.bin'", "(cwd=)"),
         ("[Errno 13] Permission denied: 'weights.bin'", "lacks permission to read or execute"),
         ("worker w1 (pid 3) was ended by signal 11 (SIGSEGV)", "in the log"),
