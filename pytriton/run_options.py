@@ -300,7 +300,7 @@ class WorkerOptions(TypedDict, total=False):
     memory_request: Annotated[
         Optional[Size],
         RunOption(
-            'memory that a worker needs of `memory_budget`, in bytes or with a unit, such as "2GiB" (measured after '
+            'memory that a worker needs from `memory_budget`, in bytes or with a unit, such as "2GiB" (measured after '
             "loading)",
             check=_check_size,
             message=_in_bytes,
@@ -310,7 +310,7 @@ class WorkerOptions(TypedDict, total=False):
     gpu_memory_request: Annotated[
         Optional[Size],
         RunOption(
-            "memory that a worker needs of `gpu_memory_budget` on each of its devices (measured after loading)",
+            "memory that a worker needs from `gpu_memory_budget` on each of its devices (measured after loading)",
             check=_check_size,
             message=_in_bytes,
             of_process=True,
@@ -648,7 +648,7 @@ def count_instances(
         words = ", ".join(f"{what} is {count}" for what, count in counts.items())
         raise PyTritonValidationError(
             f"These contradict each other: {words}. Each device, and each callable of a list, gets "
-            "one instance; omit instances= if you pass them."
+            "one instance; omit instances= if you pass devices= or a list."
         )
     return next(iter(counts.values()), 1)
 

@@ -76,7 +76,7 @@ def _no_log(rundir: RuntimeDir, model: str | None) -> CliError:
     there = ", ".join(_models(rundir.logs)) or "none"
     return CliError(
         ExitCode.REGISTRATION_FAILED,
-        f"there is no log of a model {model!r} in {rundir.logs}; there are logs of: {there}. "
+        f"no model {model!r} has a log in {rundir.logs}; models with logs: {there}. "
         "A model's log is deleted when the model is unregistered; `pytriton-daemon logs` still shows the records.",
     )
 

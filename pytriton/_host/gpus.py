@@ -41,7 +41,7 @@ def missing(devices: str) -> str | None:
         return None
     if not count:
         return (
-            f"{names[0][:80]}: this machine has no GPU for CUDA (/dev/nvidia0 does not exist; a container must be started "
+            f"{names[0][:80]}: this machine has no GPU for CUDA (/dev/nvidia0 does not exist; in a container, start it "
             "with its GPUs)"
         )
     for name in names:

@@ -118,7 +118,7 @@ def carry_out(
     if failures:
         texts = [f"{node}: {error}" for node, error in failures.items()]
         raise FleetError(
-            f"The nodes still differ. Completed steps: {'; '.join(done) or 'nothing'}.\n"
+            f"The nodes still differ. Completed steps: {'; '.join(done) or 'none'}.\n"
             + "\n".join(texts),
             failures=failures,
         )

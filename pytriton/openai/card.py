@@ -110,7 +110,7 @@ def _check_kinds(kinds: list[Any]) -> None:
         )
     if "embeddings" in kinds and len(kinds) > 1:
         raise PyTritonValidationError(
-            "openai='embeddings' cannot be combined with others, because such a model receives batches of texts "
+            "openai='embeddings' cannot be combined with other values, because such a model receives batches of texts "
             "and returns arrays. Register two models."
         )
 

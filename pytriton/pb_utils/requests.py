@@ -75,7 +75,7 @@ def parameters_text(given: Optional[Parameters]) -> str:
         # A larger integer would arrive as a different number.
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise TritonModelException(
-                f"Expect parameters values to have 64 bits, found more in {name!r:.80}"
+                f"Expect parameters values to fit in 64 bits, found a larger integer for {name!r:.80}"
             )
     return json.dumps(dict(given))
 

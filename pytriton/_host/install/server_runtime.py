@@ -216,7 +216,7 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
         if not why_not:
             raise
         raise ServerRuntimeError(
-            f"{error}\nOr fix the compiled proxy, which needs no Python: {why_not}"
+            f"{error}\nAlternatively, fix the compiled proxy, which needs no Python: {why_not}"
         ) from error
 
 

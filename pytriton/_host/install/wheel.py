@@ -154,7 +154,7 @@ def verify(wheel: Path, pin: PinnedWheel = PINNED) -> None:
     elif wheel.name != pin.file_name:
         flaw = f"it is not the expected file, {pin.file_name}"
     else:
-        flaw = "it has the right name but other contents: do not use it"
+        flaw = "it has the right name but different contents: do not use it"
     raise ServerRuntimeError(
         f"the wheel {wheel} was refused: {flaw}. Its sha256 is {digest.hexdigest()}, "
         f"expected {pin.sha256}"

@@ -111,7 +111,7 @@ def _fault(family: UserFamily, before: Mapping[str, Family]) -> str:
     if not _NAME.fullmatch(name) or len(name) > _MAX_LEN_NAME:
         return "its name is not a valid Prometheus name"
     if name.startswith(_RESERVED):
-        return "names that begin with pytriton_ or nv_ are the daemon's and tritonserver's"
+        return "names that begin with pytriton_ or nv_ are reserved for the daemon and tritonserver"
     if family.kind not in _SUFFIXES:
         return f"a {family.kind[:40]} cannot be exported"
     return "its name occurs twice" if name in before else ""

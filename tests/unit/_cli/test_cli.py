@@ -270,7 +270,7 @@ def test_logs_work_without_a_daemon(cli: Cli, tmp_path: Path) -> None:
     assert cli("logs", "n", "-n", "1", "--json").stdout.splitlines() == [of_n]
     other = cli("logs", "../daemon")
     assert other.returncode == ExitCode.REGISTRATION_FAILED
-    assert "there are logs of: m." in other.stderr
+    assert "models with logs: m." in other.stderr
 
 
 @pytest.mark.programs
