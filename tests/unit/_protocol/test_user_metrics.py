@@ -137,8 +137,8 @@ def test_metrics_of_every_kind_are_taken() -> None:
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (counter(1, name="pytriton_calls"), "the daemon's"),
-        (counter(1, name="nv_x"), "the daemon's"),
+        (counter(1, name="pytriton_calls"), "reserved for the daemon"),
+        (counter(1, name="nv_x"), "reserved for the daemon"),
         (counter(1, name="a b"), "name"),
         (counter(1, name='x{a="b"} 1\ny'), "name"),
         (counter(1, name=""), "name"),

@@ -181,7 +181,9 @@ def test_numbers_of_response_parameters_have_64_bits() -> None:
     response = pb_utils.InferenceResponse([], parameters={"most": most, "least": least})
     assert json.loads(response.parameters()) == {"most": most, "least": least}
     for value in (most + 1, least - 1, 10**40):
-        with pytest.raises(pb_utils.TritonModelException, match="64 bits, found a larger integer for 'n'"):
+        with pytest.raises(
+            pb_utils.TritonModelException, match="64 bits, found a larger integer for 'n'"
+        ):
             pb_utils.InferenceResponse([], parameters={"n": value})
 
 
