@@ -39,7 +39,7 @@ class Series:
         return [None if math.isnan(value) else value for value in column]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all series by name, and as `at` the times of their points, in seconds since the epoch."""
+        """Return all series by name, and the times of their points as `at`, in seconds since the epoch."""
         return {"at": list(self._times), **{name: self.column(name) for name in SERIES}}
 
 

@@ -170,7 +170,7 @@ def _histogram(
     total: float,
     span: _Span,
 ) -> otel.HistogramDataPoint:
-    """Return a histogram's point. `below` has the cumulative count at each bound, followed by the total."""
+    """Return a histogram's point. `below` contains the cumulative count at each bound, followed by the total."""
     counts = [int(upper - lower) for lower, upper in zip([0, *below], below)]
     return otel.HistogramDataPoint(
         attributes=dict(labels),

@@ -172,7 +172,7 @@ def _native(observed: Histogram, kind: str, exemplars: Sequence[Exemplar]) -> by
 
 
 def _spans(counts: Sequence[int], first: int) -> bytes:
-    """Encode the buckets from the first to the last non-empty one, as a span and the differences of successive counts."""
+    """Encode the buckets from the first to the last non-empty one: their span, and the deltas between their counts."""
     filled = [at for at, count in enumerate(counts) if count]
     if not filled:
         # An empty span shows that the histogram is native.

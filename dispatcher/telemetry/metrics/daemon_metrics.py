@@ -718,7 +718,7 @@ _MAX_IN_BUCKET = _MAX_INT64 >> 7
 
 
 def work_of(counts: Counts, failed: Mapping[str, int] | None = None) -> Work:
-    """Return a worker's counters as a message. `failed` has the failures that only the daemon sees."""
+    """Return a worker's counters as a message. `failed` counts the failures that only the daemon sees."""
     failures = dict(zip(FAILURES, counts.failed))
     failures.update(failed or {})
     return Work(
