@@ -45,7 +45,7 @@ class Decompressor:
         self._streams = 0
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Decompress the next bytes of the body, piece by piece; raises zlib.error if they are invalid."""
+        """Decompress the next bytes of the body, piece by piece; raise zlib.error if they are invalid."""
         if self.is_plain:
             yield data
             return
@@ -58,7 +58,7 @@ class Decompressor:
                 yield piece
 
     def end(self) -> None:
-        """Check that the body is complete; raises zlib.error if it is truncated."""
+        """Check that the body is complete; raise zlib.error if it is truncated."""
         if self._stream is not None and not self._stream.eof:
             raise zlib.error("the body is truncated")
 

@@ -144,7 +144,7 @@ class Registration:
         """Check that the model is persisted. Otherwise, the registration that it replaced is not persisted, either.
 
         Raises:
-            RemoteFailure: it is not persisted; the text has the reason.
+            RemoteFailure: it is not persisted; the text gives the reason.
         """
         if self.kept:
             return

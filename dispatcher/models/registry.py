@@ -231,7 +231,7 @@ class Registry:
         )
 
     def _former(self, name: str) -> Registration | Entry:
-        """Return the served or unrestored model with this name; raises RemoteFailure if there is none."""
+        """Return the served or unrestored model with this name; raise RemoteFailure if there is none."""
         return (
             self.served.names.get(name)
             or self.restoring.failures().get(name)

@@ -356,7 +356,7 @@ class RepositoryModels:
     # ── internals ────────────────────────────────────────────────────────────────────────────────
 
     def _served(self, name: str) -> ModelRecord:
-        """Return the record of a loaded repository model; raises RemoteFailure if there is none."""
+        """Return the record of a loaded repository model; raise RemoteFailure if there is none."""
         record = self.records.get(name)
         if record is None or not record.served_by:
             raise RemoteFailure(

@@ -47,7 +47,7 @@ class FileWatch:
             self._seen = await self._places.snapshots({})
 
     async def run(self) -> None:
-        """Poll until cancelled, after `begin`."""
+        """Poll until cancelled. `begin` must be called first."""
         while True:
             await asyncio.sleep(self._interval_s)  # not all file systems report changes
             await self._may_poll.wait()

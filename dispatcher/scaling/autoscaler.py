@@ -215,7 +215,7 @@ class Autoscaler:
         return queued
 
     def tick(self, queued: Mapping[str, int]) -> None:
-        """Sample the load and scale models once. `queued` has the number of waiting requests in tritonserver, by model."""
+        """Sample the load and scale models once. `queued` is how many requests wait in tritonserver, by model."""
         self._update_models()
         if not self._models:
             return

@@ -151,7 +151,7 @@ class ReadinessGate(Protocol):
 
 
 class PendingModels(NamedTuple):
-    """Models that tritonserver has not loaded yet, but for which requests wait.
+    """Models that tritonserver has not loaded yet. Requests for them wait instead of failing.
 
     A waiting request resumes when its model is loaded, when `forget_pending` is called, or after `resume_timeout_s`.
 

@@ -534,7 +534,7 @@ def _pid_in(answer: ForkAnswer, order: Order) -> int:
 
 
 def _child(number: int | bytes) -> int:
-    """Convert `number` to a pid; raises Unfit if it is not the pid of a child of this process."""
+    """Convert `number` to a pid; raise Unfit if it is not the pid of a child of this process."""
     try:
         pid = int(number)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -349,7 +349,7 @@ class Account:
         waiting.done.set_exception(self._shortage_failure(waiting))
 
     def begin_stop(self, staying: int) -> Amounts:
-        """Mark all but `staying` workers as stopping. Return their memory, for `finish_stop` once they have exited."""
+        """Mark all but `staying` workers as stopping. Once they have exited, pass the result to `finish_stop`."""
         leaving = self._size_of_slots(staying, self.granted)
         self.granted = min(self.granted, staying)
         self._stopping.append(leaving)
