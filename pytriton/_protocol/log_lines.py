@@ -104,7 +104,7 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 
 
 def is_journal(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return True if a stream is connected to systemd's journal: $JOURNAL_STREAM has its device and inode."""
+    """Return True if a stream is connected to systemd's journal: $JOURNAL_STREAM gives its device and inode."""
     named = environ.get("JOURNAL_STREAM")
     if not named or stream is None:
         return False

@@ -290,7 +290,7 @@ class Slots:
         return self._kept > _MAX_KEPT
 
     def release_idle(self) -> None:
-        """While the free slots are too large to keep, release those that have been free for `KEPT_S` seconds."""
+        """Release slots that have been free for `KEPT_S` seconds, as long as too much memory is kept."""
         idle = []
         with self._lock:
             until = time.monotonic() - KEPT_S

@@ -29,7 +29,7 @@ MEMFD_NAME = "pytriton-shared"
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True):
-    """A process that holds the mapping. As pids are reused, `started` has its start time in clock ticks since boot."""
+    """A process that holds the mapping. `started`, its start time in clock ticks since boot, detects a reused pid."""
 
     pid: int
     started: int

@@ -112,7 +112,7 @@ class RequestRecords:
         return self._words[_BUDGET]
 
     def write(self, records: Sequence[RequestRecord]) -> None:
-        """Write records, or count them as dropped. Must be called after every call that reached the threshold."""
+        """Write records, and count any that are dropped. Must be called after every call that reached the threshold."""
         words = self._words
         budget = words[_BUDGET]
         if records:
