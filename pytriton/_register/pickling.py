@@ -583,7 +583,7 @@ def _collect(
 
 
 def imported_by(code: CodeType) -> Iterator[str]:
-    """Yield names that may be modules imported by a code object; relative imports are skipped."""
+    """Yield the names that a code object imports, relative ones without their package. Not all of them are modules."""
     base = ""
     for one in dis.get_instructions(code):
         if one.opname == "IMPORT_NAME":
@@ -638,7 +638,7 @@ def _imports_of(source: Source) -> list[str]:
 
 
 def _imported(source: Source) -> Iterator[str]:
-    """Yield names that may be modules imported anywhere in a source file."""
+    """Yield the names that a source file imports anywhere. Not all of them are modules."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # already shown when the module was imported
