@@ -156,7 +156,7 @@ class ApiClient:
         events.finish()
 
     def openapi(self) -> dict[str, Any]:
-        """Return the server's OpenAPI document; raises as `__call__`."""
+        """Return the server's OpenAPI document. Raises the same errors as `__call__`."""
         with self._request("GET", self._address.openapi, None, {}) as response:
             return dict(json.loads(response.data))
 
@@ -253,7 +253,7 @@ class AsyncApiClient:
         events.finish()
 
     async def openapi(self) -> dict[str, Any]:
-        """Return the server's OpenAPI document; raises as `__call__`."""
+        """Return the server's OpenAPI document. Raises the same errors as `__call__`."""
         async with self._request("GET", self._address.openapi, None, {}) as response:
             return dict(json.loads(await response.read()))
 
@@ -323,7 +323,7 @@ class _Events:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> Iterator[Any]:
-        """Yield the items of the events that a chunk completes; raises ApiError for an error event."""
+        """Yield the items of the events that a chunk completes; raise ApiError for an error event."""
         *events, self._rest = (self._rest + chunk).split(b"\n\n")
         for event in events:
             kind, data = b"", []
