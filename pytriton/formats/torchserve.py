@@ -140,7 +140,7 @@ class Context:
         self._statuses = dict.fromkeys(self.request_ids, (code, phrase))
 
     def get_response_status(self, idx: int) -> tuple[int, str]:
-        """Return the status of a response, and its phrase."""
+        """Return the status code of a response, and its reason phrase."""
         return self._statuses.get(idx, (200, ""))
 
 

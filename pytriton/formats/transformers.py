@@ -51,7 +51,7 @@ class Fill(TypedDict):
 
 
 class Question(TypedDict):
-    """A question, and the text that has the answer."""
+    """A question, and the text that contains the answer."""
 
     question: str
     context: str
