@@ -72,7 +72,7 @@ def raise_protocol(root: Path) -> None:
 def renewed(
     known: Wire | None, protocol: int, found: Mapping[str, str], note: str | None = None
 ) -> Wire:
-    """Return what is to be written for these shapes; raises as `text`."""
+    """Return what is to be written for these shapes. Raises the same errors as `text`."""
     ordered = dict(sorted(found.items()))
     if known is None or protocol > known.protocol:
         return Wire(protocol, [], ordered)
