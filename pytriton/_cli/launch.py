@@ -47,7 +47,7 @@ def run_detached(config: DaemonConfig, flags: StartFlags) -> messages.Status:
     """Start a daemon in its own session, and return its status once it is ready.
 
     Raises:
-        CliError: the daemon exited before it was ready. The error has its exit code and its last log records.
+        CliError: the daemon exited before it was ready. The error contains its exit code and its last log records.
     """
     rundir = private(config)
     _refuse_second(rundir)

@@ -1,4 +1,4 @@
-"""tritonclient's calls, as listed in BentoML's guide, as a runner's methods: blocking or coroutines."""
+"""A runner's methods: the calls of tritonclient that BentoML's guide lists, blocking or as coroutines."""
 
 from __future__ import annotations
 

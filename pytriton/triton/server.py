@@ -104,7 +104,7 @@ class DaemonProcess:
         """Wait until models can be registered.
 
         Raises:
-            DaemonStartError: the daemon exited first (the message has the reason), or `timeout_s` expired
+            DaemonStartError: the daemon exited first (the message gives the reason), or `timeout_s` expired
         """
         if not self._up.wait(timeout_s):
             raise DaemonStartError(f"Triton Inference Server was not ready within {timeout_s:g} s")

@@ -182,7 +182,7 @@ class Made:
 
 
 def served(target: Any, signature: Signature, decode: Decode | None = None) -> Any:
-    """Return the inference callable around a typed function.
+    """Return the inference callable that wraps a typed function.
 
     Args:
         target: the function

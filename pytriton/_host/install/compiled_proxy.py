@@ -32,7 +32,7 @@ _LOAD_S = 60.0
 
 
 def source_root() -> Path:
-    """Return the directory `proxy_backend` of this installation, which has the C sources."""
+    """Return the directory `proxy_backend` of this installation, which contains the C sources."""
     package = importlib.util.find_spec("pytriton.proxy_backend")
     if package is None or not package.submodule_search_locations:
         raise ServerRuntimeError(

@@ -56,7 +56,7 @@ class PythonOnDemand:
         """Set up the python backend's Python if it is not set up yet. This may download packages.
 
         Raises:
-            RemoteFailure: the Python cannot be found or set up; the text has the reason and the fix.
+            RemoteFailure: the Python cannot be found or set up; the text gives the reason and the fix.
         """
         async with self._lock:
             if self._there:
