@@ -162,7 +162,7 @@ class ControlServer:
         self.answered: Counter[tuple[str, str]] = Counter()
 
     def bind(self, listener: int | None = None) -> None:
-        """Listen. The mode of the socket's file and of its directory make the socket private.
+        """Listen. The modes of the socket's file and of its directory make the socket private.
 
         The socket is created here, not by ZeroMQ, so that it survives an upgrade: pass its descriptor as `listener`.
         Clients that connect during the upgrade wait.

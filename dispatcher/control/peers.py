@@ -55,7 +55,7 @@ def message_property(frame: zmq.Frame, name: str) -> str | None:
 
 
 def message_sender(frame: zmq.Frame) -> str:
-    """Return a description of a frame's sender, even if the sender may not control the daemon."""
+    """Return a description of a frame's sender, even of one that is not allowed to control the daemon."""
     key = message_property(frame, "User-Id")
     if key:
         return f"client {key}"
@@ -134,7 +134,7 @@ class LocalGuard:
         """Return the sender of a frame.
 
         Raises:
-            MessageRefused: the sender may not control the daemon.
+            MessageRefused: the sender is not allowed to control the daemon.
         """
         sender = local_sender(frame)
         if sender.uid is None:
@@ -168,7 +168,7 @@ class KeyAuthenticator:
 
 
 class KeyGuard:
-    """Admits connected clients until their key is removed."""
+    """Admits each connected client until its key is removed."""
 
     def __init__(self, keys: KeyStore) -> None:
         self._keys = keys

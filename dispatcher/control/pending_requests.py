@@ -62,7 +62,7 @@ class PendingRequests:
         task.add_done_callback(lambda _: self._forget(identity, request_id))
 
     def abandon(self, identity: bytes, request_id: bytes, why: str) -> None:
-        """Cancel a request because its client no longer waits for it. Ignore requests that may not be abandoned.
+        """Cancel a request because its client no longer waits for it. Ignore requests that must not be abandoned.
 
         A second call has no effect, because the request may be undoing its work.
         """

@@ -56,7 +56,7 @@ class CurrentDeclaration:
         return [own, *self._payloads[len(callables) :]]
 
     def scaled(self, instances: int, autoscale: messages.Autoscale | None) -> messages.ModelSpec:
-        """Return the declaration with another number of instances.
+        """Return a copy of the declaration with a different number of instances.
 
         It keeps all devices: they are assigned in turn, and the model may be scaled up again.
 

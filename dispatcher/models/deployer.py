@@ -64,15 +64,15 @@ class Reservations:
         self._rolled_back: set[str] = set()
 
     def is_free(self, name: str) -> bool:
-        """Return whether no change of this name is in progress."""
+        """Return whether no change is in progress for this name."""
         return name not in self._busy
 
     def holder(self, name: str) -> asyncio.Task[object] | None:
-        """Return the task that is changing this name, or None."""
+        """Return the task that is making a change for this name, or None."""
         return self._busy.get(name)
 
     def check(self, name: str) -> None:
-        """Check that no change of this name is in progress.
+        """Check that no change is in progress for this name.
 
         Raises:
             RemoteFailure: a change is in progress.
@@ -109,12 +109,12 @@ class Reservations:
             self._rolled_back.discard(name)
 
     async def until_rolled_back(self, name: str) -> None:
-        """Wait until the rollback of a change of this name is done, if there is one."""
+        """Wait until the rollback of a change for this name is done, if there is one."""
         while name in self._rolled_back:
             await asyncio.wait([self._busy[name]])
 
     async def until_free(self, name: str) -> None:
-        """Wait until no change of this name is in progress."""
+        """Wait until no change is in progress for this name."""
         while name in self._busy:
             await asyncio.wait([self._busy[name]])
 

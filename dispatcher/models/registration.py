@@ -141,7 +141,7 @@ class Registration:
         return None
 
     def check_persisted(self) -> None:
-        """Check that the model is persisted. Otherwise, the registration that it replaced is not persisted, either.
+        """Check that the model is persisted. If it is not, no previous version is stored to roll back to.
 
         Raises:
             RemoteFailure: it is not persisted; the text gives the reason.

@@ -340,7 +340,7 @@ def _count_prompts(prompt: str | Sequence[Any]) -> int:
 
 
 def _estimate_in_texts(content: Any) -> int:
-    """Estimate the number of tokens in nested texts. An integer is one token."""
+    """Estimate the number of tokens in texts, which may be nested. An integer counts as one token."""
     characters, left = 0, [content]
     while left:
         one = left.pop()

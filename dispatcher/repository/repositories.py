@@ -59,7 +59,7 @@ class Repositories:
         return [f"a model repository was skipped: {why}" for why in self._reported.values()]
 
     async def names(self) -> dict[str, str]:
-        """Return the repository of each model, by name. The first repository with a name takes precedence."""
+        """Return the repository of each model, by name. If several contain a model, the first takes precedence."""
         return (await self._find())[0]
 
     async def _find(self) -> tuple[dict[str, str], set[str]]:

@@ -275,7 +275,7 @@ def size_text(count: float) -> str:
 
 
 def resource_text(kind: str) -> str:
-    """Return the name of a resource in texts, such as "memory"."""
+    """Return the name of a resource as it appears in messages, such as "memory"."""
     return kind if kind == MEMORY else f"memory of GPU {kind}"
 
 

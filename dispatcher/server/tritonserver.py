@@ -424,7 +424,7 @@ class TritonServer:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether exactly one process exists, and it serves."""
+        """Whether there is exactly one process, and it is ready."""
         return self.has_single_process and not self._retired
 
     @property

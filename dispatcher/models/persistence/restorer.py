@@ -118,7 +118,10 @@ class Restorer:
                     task.cancel()
 
     def _is_queued(self, name: str, queued: _QueuedRestore) -> bool:
-        """Return whether a model is still queued: not unregistered, replaced, lazy, or being restored."""
+        """Return whether a model is still queued.
+
+        It is not if it was unregistered or replaced, is lazy, or is being restored.
+        """
         return self._queued.get(name) is queued and not queued.is_lazy and queued.task is None
 
     # ── lazy models, and models that requests wait for ──────────────────────────────────────────────
