@@ -128,7 +128,7 @@ class _Threads:
         """Run `work` in an idle thread, or in a new one up to the limit.
 
         Returns:
-            False if all threads are busy and `work` may not wait, otherwise True.
+            False if all threads are busy and `work` must not wait, otherwise True.
         """
         with self._guard:
             if self._unfinished >= _AT_ONCE and not may_wait:

@@ -155,7 +155,7 @@ def handles(requests: Sequence[RequestRef]) -> list[str]:
 
 
 def has_closed(handle: str) -> bool:
-    """Return True if the handle of this name is closed. Return False for the name ""."""
+    """Return True if the handle with this name is closed. Return False if the name is empty."""
     if not handle:
         return False
     fd = _open_handle(handle)
@@ -179,7 +179,7 @@ def write_failure(handle: str, text: str, code: str) -> bool:
 
 
 def _open_handle(handle: str) -> int | None:
-    """Open the handle of this name. Return None if it is closed, or a client invented the name."""
+    """Open the handle with this name. Return None if it is closed, or a client invented the name."""
     process, _, rest = handle.partition(":")
     number, _, token = rest.partition(":")
     if not (process.isdecimal() and number.isdecimal()):

@@ -176,7 +176,7 @@ class Translator:
         return None
 
     def release_inputs(self, lane: Lane) -> None:
-        """Release the arena memory of inputs that the worker has read, if there is much of it.
+        """Release the arena memory of inputs that the worker has read, if they take up a lot of it.
 
         That is rare, because only BYTES tensors are copied into the arena.
         """
