@@ -149,7 +149,7 @@ class AsyncLoop(OnEventLoop):
                 self._begin(lane, batch)
 
     def _next_batch(self, lane: Lane) -> Batch | None:
-        """Read the next batch of a lane. Return None if it must wait because it, or the one before, must start alone."""
+        """Read a lane's next batch. Return None if it must wait because it, or the previous one, must start alone."""
         if self._queue:
             return None
         if self._tasks and self._events.time() < self._begun_at + _APART_S:

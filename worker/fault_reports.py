@@ -74,8 +74,10 @@ def is_cancellation(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> BaseException:
-    """Return the cause of a failure. For an exception group, this is its unrecoverable member or else, if it has only
-    one member, this member.
+    """Return the cause of a failure.
+
+    This is the exception itself, unless it is an exception group with an unrecoverable member, or with only one member:
+    then it is that member.
     """
     found = members(error)
     for one in found:

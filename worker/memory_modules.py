@@ -356,7 +356,7 @@ def _import_module(name: str) -> Any:
 
 
 def _own_name(module: str) -> str:
-    """Translate the name of a numpy module to the installed version's."""
+    """Translate the name of a numpy module to its name in the installed version."""
     ours, theirs = _CORES if _is_numpy_2() else reversed(_CORES)
     is_theirs = module == theirs or module.startswith(f"{theirs}.")
     return ours + module[len(theirs) :] if is_theirs else module
