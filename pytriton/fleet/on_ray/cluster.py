@@ -59,7 +59,7 @@ class DaemonState(NamedTuple):
 
 
 class _ActorDied(str):
-    """The error of a call to an actor that has exited and that Ray does not restart."""
+    """The error of a call to an actor that has exited and will not be restarted by Ray."""
 
 
 class Cluster:

@@ -221,7 +221,7 @@ class Controller:
         return True
 
     def drain(self, node: str) -> str:
-        """Drain a node: its instances are placed elsewhere first. Return an error message, or ""."""
+        """Drain a node: move its instances to other nodes. Return an error message, or ""."""
         with self._lock:
             if node not in self._cluster.alive:
                 return f"the fleet has no node {node!r}"
