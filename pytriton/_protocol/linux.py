@@ -43,7 +43,7 @@ def _syscall(number: int, *arguments: object) -> int:
 
 
 def memfd_create(name: str) -> int:
-    """Return a descriptor of new, sealable anonymous memory, close-on-exec (memfd_create(2))."""
+    """Create sealable anonymous memory and return its descriptor, which is close-on-exec (memfd_create(2))."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
     number = _NR_MEMFD_CREATE[platform.machine()]
