@@ -142,7 +142,7 @@ class CompletionRequest(_Request):
 def single_choice(
     request: ChatRequest | CompletionRequest, index: int
 ) -> ChatRequest | CompletionRequest:
-    """Return a copy of a request that requests only the choice with this index."""
+    """Return a copy of a request that asks only for the choice with this index."""
     body = {**request.body, "n": 1}
     if isinstance(request, ChatRequest):
         return replace(request, n=1, body=body)
