@@ -244,7 +244,7 @@ class Turns:
         self._waiting.append(outbox)
 
     def _check_step(self, now: int) -> None:
-        """Mark the turn as long if the steps since the last check have blocked or used much CPU time."""
+        """Mark the turn as long if the steps since the last check blocked or used a lot of CPU time."""
         if now - self._last_ns > _SHORT_NS:
             use = self._use()
             used_ns = use.cpu_ns - self._before.cpu_ns

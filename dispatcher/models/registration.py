@@ -221,7 +221,7 @@ class Registration:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether an upgrade can hand the registration over: nothing but requests is in progress."""
+        """Whether an upgrade can hand over the registration, which requires that nothing except requests is in progress."""
         return not self._in_doubt and self.in_triton.is_quiescent and self.pool.is_quiescent
 
     def hand_over(self, owner: int | None) -> RegistrationState:

@@ -96,7 +96,7 @@ class Suspension:
         )
 
     def begin_resume(self, why: str) -> None:
-        """Record that the model resumes, for the reason `why`. The caller starts the workers."""
+        """Record that the model is being resumed, and why. The caller starts the workers."""
         self.suspended, self.resuming, self._why = False, True, why
         self.resumes += 1
         self._resuming_since = asyncio.get_running_loop().time()
@@ -106,7 +106,7 @@ class Suspension:
         self.suspended, self.resuming, self.lacks_room = True, False, False
 
     def refuse(self, failure: RemoteFailure) -> None:
-        """Cancel the resume because memory was refused, and fail the requests that wait for it."""
+        """Cancel the resumption because its memory request was denied, and fail the requests that wait for it."""
         self._refusal = (self.resumes, RemoteFailure(ErrorKind.UNAVAILABLE, failure.text))
         self.cancel_resume()
 

@@ -199,7 +199,7 @@ def users_options(config: DaemonConfig) -> Options:
 
 
 def merge(options: Options, users: Options) -> None:
-    """Add the user's options to `options`, which they override. Options that may be repeated are appended."""
+    """Add the user's options to `options`. They take precedence; repeatable ones are appended."""
     for name, value in users.items():
         former = options.get(name)
         added = value if isinstance(value, list) else [value]

@@ -224,7 +224,7 @@ class _Files:
         self.add(folders)
 
     def add(self, folders: Iterable[str]) -> None:
-        """Watch more folders, as they are now."""
+        """Start to watch more folders; only later changes count."""
         for folder in folders:
             if folder not in self._seen:
                 self._seen[folder] = _entries(folder)

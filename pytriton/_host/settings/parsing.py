@@ -182,7 +182,7 @@ def budget_of(text: str, whole: int) -> int:
 
 
 def choice(*names: str) -> Kind:
-    """Return a validator for one of several words, regardless of case."""
+    """Return a validator that accepts any of the given words, ignoring case."""
 
     def read(raw: object) -> str:
         word = str(raw).strip().lower()

@@ -106,7 +106,7 @@ class Placement:
     def release_new(
         self, model: Optional[RegisteredModel], before: Optional[RegisteredModel]
     ) -> None:
-        """Release the holders that a model has now but did not have `before`."""
+        """Release the holders that a model has acquired since `before` was recorded."""
         held = [] if before is None else _all_of(before)
         for holder in [] if model is None else _all_of(model):
             if holder not in held:
