@@ -78,7 +78,7 @@ def encoded(metrics: UserMetrics) -> bytes:
 
 
 def decoded(message: bytes) -> Optional[UserMetrics]:
-    """Decode the message of a page; return None if it is invalid, since the worker's memory cannot be trusted."""
+    """Decode a page's message. Return None if it is invalid, because the worker's memory cannot be trusted."""
     try:
         return _decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
