@@ -138,6 +138,7 @@ def test_all_commands_are_found() -> None:
     assert list(COMMANDS) == [
         "README.md: /predict",
         "README.md: /v2/models/linear/infer",
+        "docs/how-to/models-from-other-tools.md: /churn",
         "docs/how-to/pytriton.md: /v2/models/linear/infer",
         "docs/how-to/registering.md: /v2/models/count/generate_stream",
         "docs/how-to/web-api.md: /predict",

@@ -209,8 +209,8 @@ def test_a_callable_in_a_thread_of_the_registrant_has_spans(
     traced: RunningDaemon, collected: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a tracer that is made for it, since this process has none."""
-    for name in ("_made", "_provider", "_offered"):
-        monkeypatch.setattr(f"pytriton.worker.tracing.{name}", {} if name == "_offered" else None)
+    for name in ("_was_attempted", "_provider", "_variables"):
+        monkeypatch.setattr(f"pytriton.worker.tracing.{name}", {} if name == "_variables" else None)
     monkeypatch.setattr("pytriton.proxy.telemetry._set", None)
     monkeypatch.setattr("pytriton.proxy.telemetry._default", None)
     trace, headers = traceparent(0x70)

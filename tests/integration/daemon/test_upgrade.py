@@ -132,7 +132,9 @@ def test_a_version_that_does_not_run_changes_nothing(daemon: RunningDaemon, tmp_
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no such module >&2; exit 1\n")
     broken.chmod(0o755)
-    with pytest.raises(PyTritonDaemonError, match=r"does not run, or knows no.*\n.*no such module"):
+    with pytest.raises(
+        PyTritonDaemonError, match=r"does not run, or does not support upgrades.*\n.*no such module"
+    ):
         daemon.client.upgrade(str(broken))
     assert workers(daemon) == before
     register(daemon, "after")

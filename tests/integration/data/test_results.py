@@ -50,7 +50,7 @@ def test_text_arrives_as_text_in_warm_ups_and_requests(daemon: RunningDaemon) ->
             sent = np.array(["äb".encode(), b"c"], object)
             (answer,) = connection.infer("upper", {"x": sent}).values()
             assert [item.decode() for item in answer] == ["ÄB", "C"]
-            with pytest.raises(InferenceServerException, match="input `x` takes text"):
+            with pytest.raises(InferenceServerException, match="input `x` must be text"):
                 connection.infer("upper", {"x": np.array([b"\xff"], object)})
             connection.close()
     finally:

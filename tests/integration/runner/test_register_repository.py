@@ -97,7 +97,7 @@ def test_a_folder_that_is_no_python_model_repository_is_refused(
     text = str(refused.value)
     assert "second (onnxruntime), third (ensemble)" in text
     assert f"--model-repository {tmp_path}" in text
-    assert f"by itself: {tmp_path / 'first'}" in text
+    assert f"each of these folders: {tmp_path / 'first'}" in text
     with pytest.raises(
         PyTritonBadParameterError, match="model_name can be set for a single model only"
     ):

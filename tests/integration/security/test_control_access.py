@@ -57,7 +57,7 @@ def test_another_user_is_refused_where_the_file_modes_let_him_in(
     for _ in range(3):
         other = run_as(NOBODY, RAW, folder)
         assert other.stdout.startswith(f"refused: user {NOBODY} may not control"), other.stderr
-        assert "setting control_group" in other.stdout
+        assert "set control_group" in other.stdout
     assert fresh_daemon.client.status().state == "ready"  # it was told to shut down
     reported = [line for line in fresh_daemon.said().splitlines() if "message refused" in line]
     assert len(reported) == 3  # one for each process, written before it is told

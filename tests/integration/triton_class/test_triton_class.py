@@ -219,7 +219,7 @@ def test_a_model_is_bound_again_and_unbound(triton: Triton) -> None:
 
 
 def test_every_argument_of_register_works(triton: Triton) -> None:
-    """But `ephemeral`: docs/how-to/pytriton.md says so. `openai` has tests of its own: it says what the tensors are."""
+    """Except `ephemeral` (docs/how-to/pytriton.md). `openai` and `route` decide the tensors, and have their own tests."""
     seen: list[Any] = []
     given: dict[str, Any] = {
         "instances": 2, "devices": ["cpu", "cpu"], "factory": True, "python": sys.executable, "cwd": "/",
@@ -231,7 +231,7 @@ def test_every_argument_of_register_works(triton: Triton) -> None:
     }  # fmt: skip
     parameters = inspect.signature(DaemonClient.register).parameters.values()
     known = {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
-    assert known - {"strict", "model_version", "ephemeral", "openai"} == set(given)
+    assert known - {"strict", "model_version", "ephemeral", "openai", "route"} == set(given)
 
     def make() -> Any:
         import os

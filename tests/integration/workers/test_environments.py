@@ -282,7 +282,9 @@ def test_devices_are_one_instance_each(daemon: RunningDaemon) -> None:
 def test_a_gpu_that_is_not_there(daemon: RunningDaemon) -> None:
     """No worker is started for it, and the model that was to be replaced serves on."""
     model = daemon.client.register(json.dumps, "pinned", X, X, progress=False)
-    said = "model pinned: devices names GPU 999: this machine has .* leave devices out, or say"
+    said = (
+        "model pinned: devices names GPU 999: this machine has .* leave devices out, or set it to"
+    )
     wrong: list[list[Any]] = [[999], ["cpu", (999, 1000)]]
     for devices in wrong:
         with pytest.raises(RegistrationError, match=said):

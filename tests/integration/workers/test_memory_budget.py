@@ -79,7 +79,7 @@ def test_six_models_take_turns_in_the_memory_of_three(daemon: RunningDaemon) -> 
     assert reported.budget == 1000 << 20
     assert reported.used <= reported.budget
     assert daemon.client.events(kinds=["suspended"])[-1].reason.startswith("model m")
-    with pytest.raises(PyTritonError, match="needs 1,200 MiB of memory_budget, which is 1,000"):
+    with pytest.raises(PyTritonError, match="needs 1,200 MiB, but memory_budget is 1,000"):
         daemon.client.register(
             times(1), "large", X, Y, lazy=True, memory_request="1200MiB", progress=False
         )

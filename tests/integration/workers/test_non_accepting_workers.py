@@ -45,7 +45,7 @@ def _ignores_sigterm() -> None:
 @pytest.mark.parametrize(
     ("act", "said"),
     [
-        (_leaves_a_thread, "(left behind)"),
+        (_leaves_a_thread, "still running: left behind"),
         (_ignores_sigterm, "it has cleaned up"),
     ],
 )
