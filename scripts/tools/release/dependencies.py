@@ -87,7 +87,7 @@ DEPENDENCIES = (
         "ml_dtypes",
         "worker and client, for BF16",
         "numpy has no bfloat16",
-        "raw 16-bit words, which the Python proxy uses without it",
+        "raw 16-bit words, which the Python proxy uses if ml_dtypes is missing",
     ),
     Dependency(
         "msgspec",

@@ -86,7 +86,7 @@ def test_variables_travel_and_those_that_do_not_are_named(
     with pytest.raises(InferenceServerException) as caught:
         ask(daemon, "evaluates", "os.environ['HF_TOKEN']")
     assert "KeyError: 'HF_TOKEN' (this environment variable is set where" in str(caught.value)
-    assert "register(..., env=['HF_TOKEN']) sends it" in str(caught.value)
+    assert "register(..., env=['HF_TOKEN']) forwards it" in str(caught.value)
     with pytest.raises(InferenceServerException, match=r"KeyError: 'NOWHERE' \[request id: "):
         ask(daemon, "evaluates", "os.environ['NOWHERE']")
     what = "os.environ.get('HF_TOKEN', 1), 'HF_TOKEN' in os.environ, len(os.environ.copy()) > 3"
