@@ -14,6 +14,7 @@ import structlog
 
 from pytriton._protocol import messages, routes
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.files.private_files import open_private
 from pytriton.dispatcher.daemon_status import own_version
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.server.frontend import Frontend, ServerRefused, Unreached
@@ -127,7 +128,8 @@ class WebRoutes:
         if not path.exists():
             for former in self._folder.glob("openapi-*.json"):
                 former.unlink()
-            path.write_bytes(content)
+            with open(path, "wb", opener=open_private) as document:
+                document.write(content)
         pages = [{"path": _OPENAPI, "type": "application/json", "file": str(path)}]
         for file in sorted(_PAGES.iterdir()):
             if file.suffix in _MEDIA_TYPES:

@@ -148,3 +148,9 @@ def test_schemas_of_one_name_stay_apart() -> None:
         assert content["application/json"]["schema"]["$ref"] == f"#/components/schemas/{item}"
     assert schemas["b.Items"]["items"]["$ref"] == "#/components/schemas/b.Item"
     assert schemas["b.Items"]["discriminator"]["mapping"]["a"] == "#/components/schemas/b.Item"
+
+
+def test_the_document_is_for_the_daemons_user_alone(sim: SimulatedDaemon) -> None:
+    assert isinstance(register(sim, web()), messages.Registered)
+    (document,) = sim.rundir.path.glob("openapi-*.json")
+    assert document.stat().st_mode & 0o777 == 0o600
