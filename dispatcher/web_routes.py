@@ -58,7 +58,8 @@ class WebRoutes:
         self._frontend = frontend
         self._folder = folder
         self._origins = list(origins)
-        self._published: dict[str, Any] = {"routes": [], "origins": self._origins}
+        #: The routes that the frontend serves, by model.
+        self._published: list[tuple[str, messages.WebRoute | None]] = []
         self._lock = asyncio.Lock()
 
     def check(self, spec: messages.ModelSpec) -> None:
@@ -81,7 +82,8 @@ class WebRoutes:
                     f"model {spec.name}: the route {spec.web.path} belongs to the model {other.name}; choose another "
                     "with route=",
                 )
-        if sum(map(_size, others), _size(spec)) > _MAX_DOCUMENT:
+        webs = [spec.web, *(one.web for one in others if one.web is not None)]
+        if sum(map(_size, webs)) > _MAX_DOCUMENT:
             raise RemoteFailure(
                 ErrorKind.INVALID,
                 f"model {spec.name}: the descriptions of all routes together have more than {_MAX_DOCUMENT} bytes",
@@ -101,6 +103,9 @@ class WebRoutes:
         """
         async with self._lock:
             specs = _unambiguous(self._specs())
+            current = [(spec.name, spec.web) for spec in specs]
+            if current == self._published:
+                return
             document: dict[str, Any] = {
                 "routes": [_route(spec) for spec in specs],
                 "origins": self._origins,
@@ -108,13 +113,11 @@ class WebRoutes:
             try:
                 if specs:
                     document["pages"] = self._pages(specs)
-                if document == self._published:
-                    return
                 await self._frontend.set_routes(document)
             except (ServerRefused, Unreached, OSError) as error:
                 _log.warning("routes not published", error=str(error))
             else:
-                self._published = document
+                self._published = current
 
     def _specs(self) -> list[messages.ModelSpec]:
         """Return the typed models that are served, and those that are still to be restored or load on demand."""
@@ -169,9 +172,9 @@ def openapi(specs: list[messages.ModelSpec]) -> dict[str, Any]:
     }
 
 
-def _size(spec: messages.ModelSpec) -> int:
-    web = spec.web
-    return 0 if web is None else len(msgspec.json.encode([web.operation, web.schemas]))
+def _size(web: messages.WebRoute) -> int:
+    """Return the size of a route's description in bytes."""
+    return len(msgspec.json.encode([web.operation, web.schemas]))
 
 
 def check_route(web: messages.WebRoute) -> None:
@@ -184,7 +187,7 @@ def check_route(web: messages.WebRoute) -> None:
     routes.check(web.path)
     routes.check_media_type(web.media_type)
     try:
-        size = len(msgspec.json.encode([web.operation, web.schemas]))
+        size = _size(web)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"the description of the route is no JSON: {error}") from None
     if size > _MAX_DESCRIPTION:
