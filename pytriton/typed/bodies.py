@@ -47,6 +47,8 @@ class RequestDecoder:
             for one in signature.parameters
             if (spec := values.array_spec(one.type)) is not None
         }
+        #: Adapters of the types of form fields, by the id of the type; the signature holds the types.
+        self._form_adapters: dict[int, Any] = {}
         self._special = {*self._adapters, *self._specs}
         self._fields = [(f"p{index}", one) for index, one in enumerate(signature.parameters)]
         self._decode_json = self._json_decoder()
@@ -193,7 +195,9 @@ class RequestDecoder:
         field = fields[0]
         if is_binary(bare):
             return self._binary(parameter, field)
-        adapter = values.pydantic_adapter(parameter.type)
+        if id(parameter.type) not in self._form_adapters:
+            self._form_adapters[id(parameter.type)] = values.pydantic_adapter(parameter.type)
+        adapter = self._form_adapters[id(parameter.type)]
         if adapter is not None:
             return (
                 adapter.validate_json(field.data)

@@ -125,10 +125,8 @@ def _resolve_fields(annotation: Any, seen: set[type]) -> None:
         else:
             try:
                 hints = typing.get_type_hints(base, include_extras=True)
-            except (
-                Exception
-            ):  # a name that only type checkers import: the worker will say so if it needs it
-                continue
+            except Exception:
+                continue  # A name that only type checkers import. The worker reports it if it needs the type.
             base.__annotations__ = {name: hints[name] for name in fields}
         for name in fields:
             _resolve_fields(hints[name], seen)
@@ -189,15 +187,10 @@ def served(target: Any, signature: Signature, decode: Decode | None = None) -> A
         signature: what it takes and returns
         decode: returns the arguments that a body contains, given its Content-Type; None: as the signature says
     """
-    if signature.batching is not None:
-        return (
-            AsyncBatches(target, signature, decode)
-            if signature.kind is Kind.COROUTINE
-            else Batches(target, signature, decode)
-        )
-    kinds = {
-        Kind.FUNCTION: Calls,
-        Kind.COROUTINE: AsyncCalls,
+    is_batched = signature.batching is not None
+    kinds: dict[Kind, type[_Endpoint]] = {
+        Kind.FUNCTION: Batches if is_batched else Calls,
+        Kind.COROUTINE: AsyncBatches if is_batched else AsyncCalls,
         Kind.GENERATOR: Streams,
         Kind.ASYNC_GENERATOR: AsyncStreams,
     }

@@ -6,7 +6,16 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
@@ -18,12 +27,8 @@ from pytriton.typed.markers import Batching, UploadFile, batching_of
 
 __all__ = ["Parameter", "Signature", "is_typed", "signature_of"]
 
-_STREAMS = (Iterator, Iterable, AsyncIterator, AsyncIterable)
-_GENERATORS = (
-    *_STREAMS,
-    typing.get_origin(typing.Generator),
-    typing.get_origin(typing.AsyncGenerator),
-)
+#: What a generator may be annotated to return; the first argument is the type of its items.
+_GENERATORS = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +139,7 @@ def signature_of(target: Any) -> Signature:
             raise PyTritonValidationError(
                 f"{name} is a generator, so each request has its own stream and cannot be batched. Leave out @batchable."
             )
-        result = _item(result, _GENERATORS)
+        result = (get_args(result) or (Any,))[0] if get_origin(result) in _GENERATORS else Any
     if batching is not None:
         result = _item_of_batch(name, "what it returns", result)
     return Signature(
@@ -204,19 +209,11 @@ def _item_of_batch(name: str, what: str, annotation: Any) -> Any:
     bare = strip(annotation)
     if bare is Any:
         return Any
-    if get_origin(bare) in (list, typing.get_origin(typing.Sequence)) and get_args(bare):
+    if get_origin(bare) in (list, Sequence) and get_args(bare):
         return get_args(bare)[0]
     raise PyTritonValidationError(
         f"{name} is decorated with @batchable: {what} must be annotated as a list with one item for each request, such "
         f"as list[str], got {annotation!r}."
-    )
-
-
-def _item(annotation: Any, origins: tuple[Any, ...]) -> Any:
-    return (
-        get_args(annotation)[0]
-        if get_origin(annotation) in origins and get_args(annotation)
-        else Any
     )
 
 

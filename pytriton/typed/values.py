@@ -112,9 +112,8 @@ def decode_image(data: bytes) -> Any:
         image.load()
     except UnidentifiedImageError:  # its text has the address of an object
         raise ValueError("Expected an image file") from None
-    except (
-        Exception
-    ) as error:  # Pillow raises many kinds for broken files; "decompression bomb" is one
+    except Exception as error:
+        # Pillow raises many kinds for broken files; "decompression bomb" is one.
         raise ValueError(f"Expected an image file: {error}") from error
     return image
 
