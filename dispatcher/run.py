@@ -100,7 +100,7 @@ def run(
         origin: why it starts, and the state that it takes over
 
     Raises:
-        Exception: an internal error. `TakeOver.done` tells whether it happened after the takeover.
+        Exception: an internal error. `TakeOver.done` is True if it happened after the takeover.
     """
     locks = None if origin.takeover is None else origin.takeover.state.locks
     rundir = RuntimeDir(Path(config.runtime_dir))

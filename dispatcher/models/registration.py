@@ -379,7 +379,7 @@ class Registration:
                 await server.unload(self.spec.name)
 
     def begin_stop(self) -> None:
-        """Mark the registration as STOPPING. From now on, its model is no longer kept loaded in Triton."""
+        """Mark the registration as STOPPING, and stop reloading its model into Triton."""
         self.in_triton.cancel_tasks()
         self._machine.change(ModelState.STOPPING)
 

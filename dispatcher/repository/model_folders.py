@@ -218,7 +218,7 @@ def snapshot(folder: Path) -> Snapshot:
     """Take a snapshot of all files of a model.
 
     Raises:
-        OSError: a folder disappeared meanwhile, for example because the model is being replaced.
+        OSError: a folder has disappeared, for example because the model is being replaced.
     """
     unreadable: dict[str, str] = {}
 

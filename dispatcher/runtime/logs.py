@@ -347,7 +347,7 @@ def _is_about_missing_gpu(text: str) -> bool:
 
 
 def close_model_log(model: str) -> None:
-    """Delete the log of a model that is no longer served. Further records about the model go only to daemon.log."""
+    """Delete the log of a model that is no longer served. Later records about the model go only to daemon.log."""
     file = _sinks.models.pop(model, None) if _sinks is not None else None
     if file is None:
         return
@@ -394,7 +394,7 @@ def _to_sinks(logger: object, method: str, event: _Event) -> _Event:
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    """Write to a standard stream; ignore errors, because whoever reads the stream may have exited."""
+    """Write to a standard stream. Ignore errors, because the reader of the stream may have exited."""
     if stream is None:
         return
     try:

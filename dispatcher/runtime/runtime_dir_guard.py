@@ -31,7 +31,7 @@ class RuntimeDirGuard:
 
     @property
     def exists(self) -> bool:
-        """Whether the directory still exists; True if the daemon cannot tell."""
+        """Whether the directory still exists; True if the daemon cannot check."""
         try:
             return os.path.samestat(os.stat(self._rundir.lock_file), os.fstat(self._lock))
         except (FileNotFoundError, NotADirectoryError):

@@ -168,7 +168,7 @@ def _discard(writing: asyncio.Future[Unfinished]) -> None:
 
 
 def finish(prepared: PendingChange) -> None:
-    """Commit a change in the event loop, so that nothing else runs meanwhile.
+    """Commit a change in the event loop, so that nothing else runs at the same time.
 
     Raises:
         RemoteFailure: the commit failed.

@@ -705,7 +705,7 @@ class NativeAdmin:
     async def _exchange(self, request: bytes) -> tuple[int, str]:
         """Send a request on a new connection; return the status and body of the response.
 
-        There is no timeout, because loading a model may take any time. Connections are not reused, because the frontend
+        There is no timeout, because loading a model can take arbitrarily long. Connections are not reused, because the frontend
         might close one at that very moment.
         """
         folder = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

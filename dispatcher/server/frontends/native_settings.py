@@ -93,7 +93,7 @@ def document(
         listening: sockets to accept connections from
         preload: names of models to load before it accepts connections
         gated: whether it reports not ready until the daemon opens the gate
-        waiting: whether it accepts clients' connections only once the daemon tells it to
+        waiting: whether it accepts clients' connections only when the daemon requests it
         ready_fd: descriptor to write to once it accepts connections
         regions_fd: descriptor of the table of clients' shared memory regions
         pending: result of `pending_models`; None if no request can wait
