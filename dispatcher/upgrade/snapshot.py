@@ -18,6 +18,7 @@ import msgspec
 from pytriton._protocol import linux, messages
 from pytriton._protocol.lanes import stats_page
 from pytriton._protocol.lanes.user_series import Families
+from pytriton._protocol.messages.metrics import ModelCounts
 from pytriton.dispatcher.runtime.logs import TritonLogSettings
 from pytriton.dispatcher.scaling.memory_policy import KnownSize
 
@@ -124,12 +125,8 @@ class ModelCountersState(msgspec.Struct, frozen=True):
 
     name: str
     instances: list[InstanceCountersState]
-    retries: int = 0
-    poison: int = 0
+    counts: ModelCounts = msgspec.field(default_factory=ModelCounts)
     failed: dict[str, int] = {}
-    records_logged: int = 0
-    records_left_out: int = 0
-    resumes: int = 0
     former: list[Any] = []
 
 

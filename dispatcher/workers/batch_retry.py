@@ -83,11 +83,11 @@ class BatchRetry:
         is_poison = self._is_poison(lost)
         if self._may_retry and not lost.final and not is_poison:
             self._emit(kinds.RETRIED, lost.worker, numbers={"requests": lost.requests})
-            self._counters.retries += lost.requests
+            self._counters.counts.retries += lost.requests
             return Verdict("retry")
         text = f"model {name}: {await self._explain_loss(lost.worker)} while it ran this batch"
         if is_poison:
-            self._counters.poison += 1
+            self._counters.counts.poison += 1
             earlier = lost.lost_workers - 1
             workers = "1 worker" if earlier == 1 else f"{earlier} workers"
             text += f"; {workers} crashed on the same request before, so it is not retried"
@@ -168,14 +168,14 @@ class BatchRetry:
             and overdue.lost_workers == 0
             and self._may_be_another_request(overdue, worker)
         ):
-            self._counters.retries += overdue.requests
+            self._counters.counts.retries += overdue.requests
             return Verdict("retry")
         text = (
             f"model {self.spec.name}: {what} in worker {name} (pid {worker.pid}), which is being "
             f"replaced; the stacks of its threads are in its log: pytriton-daemon logs {self.spec.name}"
         )
         verdict = self._fail(overdue, text, _MAX_HANGS)
-        self._counters.poison += overdue.lost_workers > 0
+        self._counters.counts.poison += overdue.lost_workers > 0
         self._count_failed("hung", overdue, verdict)
         return verdict
 

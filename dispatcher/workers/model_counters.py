@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Union
 from pytriton._protocol.lanes.request_records import CollectedRecords
 from pytriton._protocol.lanes.stats_page import FAILURES, NOTHING, Counts
 from pytriton._protocol.lanes.user_series import Families, with_ended
+from pytriton._protocol.messages.metrics import ModelCounts
 from pytriton.dispatcher.upgrade.snapshot import InstanceCountersState, ModelCountersState
 from pytriton.dispatcher.workers.worker import Worker
 
@@ -69,24 +70,17 @@ class ModelCounters:
     Attributes:
         instances: Counters by version and instance number. Numbers from the declared number on are standby workers.
         former: Work done by the instances of old versions that are no longer counted separately.
-        retries: Requests retried after their worker was lost.
-        poison: Poison requests: those blamed for crashing workers.
-        resumes: Number of times that the model was resumed.
+        counts: The counters that do not depend on the instance.
         failed: Requests that failed because their worker was "lost" or "hung".
         started_at: Start of counting, by the monotonic clock; None if the counts predate an upgrade.
-        records_logged, records_left_out: Requests written to the access log, and those dropped from it.
     """
 
     def __init__(self) -> None:
         self.instances: dict[tuple[int, int], InstanceCounters] = {}
         self.former = NOTHING
         self.started_at: float | None = time.monotonic()
-        self.retries = 0
-        self.poison = 0
-        self.resumes = 0
+        self.counts = ModelCounts()
         self.failed: Counter[str] = Counter()
-        self.records_logged = 0
-        self.records_left_out = 0
         #: Uncollected records of workers that have exited.
         self._uncollected: deque[_Records] = deque(maxlen=_MAX_UNCOLLECTED)
         #: The limits of the last call of `records`. New workers get them at once.
@@ -120,15 +114,7 @@ class ModelCounters:
             for (version, number), one in self.instances.items()
         ]
         return ModelCountersState(
-            name,
-            instances,
-            self.retries,
-            self.poison,
-            dict(self.failed),
-            self.records_logged,
-            self.records_left_out,
-            self.resumes,
-            _bounded(self.former),
+            name, instances, self.counts, dict(self.failed), _bounded(self.former)
         )
 
     def adopt(self, state: ModelCountersState) -> None:
@@ -140,9 +126,8 @@ class ModelCounters:
             instance.exits, instance.starts = Counter(one.exits), one.starts
             instance.user_series = one.user_series
         self.former = _counts(state.former) if state.former else NOTHING
-        self.retries, self.poison, self.resumes = state.retries, state.poison, state.resumes
+        self.counts = state.counts
         self.failed = Counter(state.failed)
-        self.records_logged, self.records_left_out = state.records_logged, state.records_left_out
 
     def done(self) -> WorkDone:
         """Return the work done by all workers of the model so far."""

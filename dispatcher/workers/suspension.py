@@ -127,7 +127,7 @@ class Suspension:
         suspended_s, took_s = self._resuming_since - self._since, now - self._resuming_since
         self.suspended = self.resuming = False
         self.queued = 0
-        self._counters.resumes += 1
+        self._counters.counts.resumes += 1
         self._events.emit(
             kinds.RESUMED,
             reason=f"{self._why}, after {suspended_s:.0f} s suspended",

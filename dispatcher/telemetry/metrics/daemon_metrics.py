@@ -2,7 +2,8 @@
 
 To add one, count it where it happens, add a field to `Scrape` and set it in `MetricsCollector.scrape`, and add a row to
 `FAMILIES`: /metrics, OTLP and docs/reference/metrics.md are generated from that table. A value that `top`, the
-dashboard and clients show as well is a field of `MetricsSnapshot` instead.
+dashboard and clients show as well is a field of `MetricsSnapshot` instead. The counters of models and workers are
+declared beside their messages, in pytriton/_protocol/messages/metrics.py.
 
 Labels have few values: existing models, versions and instances, and states and reasons listed in the code. The label of
 an instance is `model_instance`, because Prometheus labels its targets `instance` and renames an existing label.
@@ -19,15 +20,21 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Optional, Union
 
+import msgspec
+
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.histograms import BOUNDS_S, DURATION_BUCKETS, Exemplar
 from pytriton._protocol.lanes.stats_page import FAILURES, NOTHING, Counts
 from pytriton._protocol.messages.metrics import (
+    MODEL_COUNTERS,
+    WORK_COUNTERS,
+    CounterMetric,
     DaemonMetrics,
     Histogram,
     InstanceMetrics,
     MemoryInfo,
     MetricsSnapshot,
+    ModelCounts,
     ModelMetrics,
     QueueMetrics,
     WebhookMetrics,
@@ -153,6 +160,10 @@ def _model(
     return DaemonMetric(name, kind, text, _MODEL, samples)
 
 
+def _model_counter(counter: CounterMetric[ModelCounts]) -> DaemonMetric:
+    return _model(counter.name, "counter", counter.help, lambda model: counter.read(model.counts))
+
+
 def _instances(scrape: Scrape) -> Iterator[tuple[tuple[str, ...], InstanceMetrics]]:
     for model in scrape.snapshot.models:
         for one in model.instances:
@@ -173,6 +184,10 @@ def _instance(
 
 def _work(name: str, kind: str, text: str, read: Callable[[Work], Value]) -> DaemonMetric:
     return _instance(name, kind, text, lambda one: read(one.work))
+
+
+def _work_counter(counter: CounterMetric[Work]) -> DaemonMetric:
+    return _work(counter.name, "counter", counter.help, counter.read)
 
 
 def _stream(name: str, text: str, read: Callable[[Work], Histogram]) -> DaemonMetric:
@@ -336,17 +351,7 @@ FAMILIES: tuple[DaemonMetric, ...] = (
            lambda model: model.standby_workers),
     _model("ready_standby_workers", "gauge", "Standby workers that are loaded and ready to take over.",
            lambda model: sum(one.state == "ready" and one.standby for one in model.instances)),
-    _model("resumes", "counter", "Number of times that the model was resumed after a suspension.",
-           lambda model: model.resumes),
-    _model("retried_requests", "counter", "Requests retried after their worker was lost.",
-           lambda model: model.retries),
-    _model("poison_requests", "counter", "Requests that crashed several workers, and are not retried.",
-           lambda model: model.poison),
-    _model("access_log_requests", "counter", "Requests written to the access log, if it is enabled.",
-           lambda model: model.logged),
-    _model("access_log_dropped_requests", "counter",
-           "Requests missing in the access log because there were too many at once or the disk was not writable.",
-           lambda model: model.not_logged),
+    *map(_model_counter, MODEL_COUNTERS),
     DaemonMetric("omitted_user_values", "gauge",
            "Values of metrics that callables define, but that are not exposed; the daemon's log has the reasons.",
            ("model",), _omitted_user_values),
@@ -361,17 +366,7 @@ FAMILIES: tuple[DaemonMetric, ...] = (
            "(lost) or hung (hung).",
            (*_INSTANCE, "kind"), _failures),
     # ── instances ────────────────────────────────────────────────────────────────────────────────
-    _work("calls", "counter", "Calls of the callable, one per batch.",
-          lambda work: work.calls),
-    _work("requests", "counter", "Requests passed to the callable.", lambda work: work.requests),
-    _work("rows", "counter", "Rows passed to the callable; a request without a batch axis counts as one.",
-          lambda work: work.rows),
-    _work("merged_batches", "counter", "Batches merged into a call with a batch of another proxy.",
-          lambda work: work.merged),
-    _work("stream_responses", "counter", "Responses of decoupled models.",
-          lambda work: work.responses),
-    _work("busy_seconds", "counter", "Time spent in calls, including the current one.",
-          lambda work: work.busy_s),
+    *map(_work_counter, WORK_COUNTERS),
     _work(WITH_EXEMPLARS, "seconds", "Duration of calls, including reading inputs and writing outputs.",
           lambda work: work.call_s),
     _work("batch_wait_seconds", "seconds",
@@ -602,16 +597,12 @@ class MetricsCollector:
             isolation=info.isolation,
             desired=registration.instances if registration is not None else 0,
             standby_workers=spec.standby_workers if spec is not None else 0,
-            retries=counters.retries,
-            poison=counters.poison,
-            resumes=counters.resumes,
-            logged=counters.records_logged,
-            not_logged=counters.records_left_out,
+            counts=msgspec.structs.replace(counters.counts),
             error=info.error,
             instances=list(
                 self._all_instance_metrics(info, counters, registration, done.instances)
             ),
-            work=work_of(done.total, counters.failed),
+            work=done.total.as_work(counters.failed),
             queue=list(queue),
             memory=registration.pool.account.worker_bytes if registration is not None else None,
         )
@@ -679,7 +670,7 @@ class MetricsCollector:
             consecutive_exits=info.consecutive_exits if info is not None else 0,
             next_try_at=info.next_try_at if info is not None else None,
             last_exit=info.last_exit if info is not None else None,
-            work=work_of(counts),
+            work=counts.as_work(),
         )
 
     def _resident(self, pid: int | None) -> int | None:
@@ -707,49 +698,6 @@ def _disk(folder: str) -> _Disk:
     except OSError:
         seen = None
     return _Disk(seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize) if seen else _Disk()
-
-
-# ── counters of the workers' stats pages ─────────────────────────────────────────────────────────
-
-#: Upper limit of counters: a worker's page may contain any value, and messages cannot have larger integers.
-_MAX_INT64 = (1 << 63) - 1
-#: Upper limit of a bucket, so that the total of a histogram stays within the limit as well.
-_MAX_IN_BUCKET = _MAX_INT64 >> 7
-
-
-def work_of(counts: Counts, failed: Mapping[str, int] | None = None) -> Work:
-    """Return a worker's counters as a message. `failed` counts the failures that only the daemon sees."""
-    failures = dict(zip(FAILURES, counts.failed))
-    failures.update(failed or {})
-    return Work(
-        calls=_bounded(counts.calls),
-        requests=_bounded(counts.requests),
-        rows=_bounded(counts.rows),
-        merged=_bounded(counts.merged),
-        responses=_bounded(counts.parts),
-        busy_s=counts.busy_ns / 1e9,
-        failed={kind: _bounded(count) for kind, count in failures.items() if count},
-        call_s=histogram(counts.call_ns / 1e9, counts.call_buckets),
-        wait_s=histogram(counts.wait_ns / 1e9, counts.wait_buckets),
-        rows_per_call=histogram(counts.rows, counts.size_buckets),
-        first_s=histogram(counts.first_ns / 1e9, counts.first_buckets),
-        between_s=histogram(counts.between_ns / 1e9, counts.between_buckets),
-    )
-
-
-def histogram(total: float, buckets: Sequence[int]) -> Histogram:
-    """Return a histogram without empty buckets at its end."""
-    size = len(buckets)
-    while size and not buckets[size - 1]:
-        size -= 1
-    filled = list(buckets[:size])
-    if filled and max(filled) > _MAX_IN_BUCKET:
-        filled = [min(count, _MAX_IN_BUCKET) for count in filled]
-    return Histogram(float(total), filled)
-
-
-def _bounded(count: int) -> int:
-    return min(count, _MAX_INT64)
 
 
 # ── delay of the dispatcher's event loop, which delays every registration and retry ──────────────

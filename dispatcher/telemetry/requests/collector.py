@@ -177,7 +177,7 @@ class RequestCollector:
             thresholds = (0, UNBOUNDED) if model.logs_all else (slow_ns, MAX_SAMPLES)
             for version, instance, records in counters.records(*thresholds):
                 with self._lock:
-                    counters.records_left_out += records.left_out
+                    counters.counts.not_logged += records.left_out
                 if records.messages:
                     unread = list(records.messages)
                     self._enqueue(_Job(name, version, instance, unread, model.log, model.logged))
@@ -196,8 +196,8 @@ class RequestCollector:
                 name,
                 registration.spec.access_log,
                 str(self._path(name)),
-                logged=counters.records_logged if counters else 0,
-                left_out=counters.records_left_out if counters else 0,
+                logged=counters.counts.logged if counters else 0,
+                left_out=counters.counts.not_logged if counters else 0,
                 slowest=model.samples.slowest(now) if model else [],
                 failed=model.samples.failed() if model else [],
             )
@@ -230,7 +230,7 @@ class RequestCollector:
             if self._pending_bytes + size > _MAX_PENDING_BYTES:
                 counters = self._registry.served.counter_registry.get(job.model)
                 if counters is not None:
-                    counters.records_left_out += len(job.messages)
+                    counters.counts.not_logged += len(job.messages)
                 return
             self._pending_bytes += size
         self._put(job)
@@ -285,9 +285,9 @@ class RequestCollector:
         if counters is None or job.log is None:
             return
         if written:
-            counters.records_logged += count
+            counters.counts.logged += count
         else:
-            counters.records_left_out += count
+            counters.counts.not_logged += count
 
 
 def _lines(entries: Sequence[RequestEntry]) -> str:

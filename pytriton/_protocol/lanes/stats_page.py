@@ -24,7 +24,7 @@ import mmap
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from pytriton._protocol import linux
 from pytriton._protocol.lanes import histograms, request_records, user_metrics
 from pytriton._protocol.lanes.histograms import BOUNDS_NS, DURATION_BUCKETS, SIZE_BUCKETS
+from pytriton._protocol.messages.metrics import Histogram, Work
 
 _BEGUN, _ANSWERED, _REQUESTS, _BEGUN_AT, _ENDING = range(5)
 _BUSY_NS, _BUSY_SINCE, _ROWS, _MERGED, _PARTS, _LOAD_NS, _WARMUP_NS, _ARENA, _OVERLAPPED = range(
@@ -64,6 +65,10 @@ _MAX_ROWS = 1 << 32
 #: Precomputed bucket for each usual number of rows.
 _BUCKET_OF_ROWS = tuple((max(rows, 1) - 1).bit_length() for rows in range(1025))
 _USUAL_ROWS = len(_BUCKET_OF_ROWS) - 1
+#: Maximum value of a counter in a message. A worker may write any value into its page.
+_MAX_INT64 = (1 << 63) - 1
+#: Maximum value of a bucket in a message, so that the total of a histogram stays within the limit as well.
+_MAX_IN_BUCKET = _MAX_INT64 >> 7
 
 _now = time.monotonic_ns
 
@@ -118,9 +123,42 @@ class Counts(NamedTuple):
             return other if self is NOTHING else self
         return Counts._make(map(_sum, self, other))
 
+    def as_work(self, failed: Mapping[str, int] | None = None) -> Work:
+        """Return the counts as a message, within its limits. `failed` counts the failures that only the daemon sees."""
+        failures = {**dict(zip(FAILURES, self.failed)), **(failed or {})}
+        return Work(
+            calls=_bounded(self.calls),
+            requests=_bounded(self.requests),
+            rows=_bounded(self.rows),
+            merged=_bounded(self.merged),
+            responses=_bounded(self.parts),
+            busy_s=self.busy_ns / 1e9,
+            failed={kind: _bounded(count) for kind, count in failures.items() if count},
+            call_s=_histogram(self.call_ns / 1e9, self.call_buckets),
+            wait_s=_histogram(self.wait_ns / 1e9, self.wait_buckets),
+            rows_per_call=_histogram(self.rows, self.size_buckets),
+            first_s=_histogram(self.first_ns / 1e9, self.first_buckets),
+            between_s=_histogram(self.between_ns / 1e9, self.between_buckets),
+        )
+
 
 def _sum(one: Any, other: Any) -> Any:
     return tuple(map(int.__add__, one, other)) if isinstance(one, tuple) else one + other
+
+
+def _bounded(count: int) -> int:
+    return min(count, _MAX_INT64)
+
+
+def _histogram(total: float, buckets: Sequence[int]) -> Histogram:
+    """Return a histogram without the empty buckets at its end."""
+    size = len(buckets)
+    while size and not buckets[size - 1]:
+        size -= 1
+    filled = list(buckets[:size])
+    if filled and max(filled) > _MAX_IN_BUCKET:
+        filled = [min(count, _MAX_IN_BUCKET) for count in filled]
+    return Histogram(float(total), filled)
 
 
 #: Counts before any work.

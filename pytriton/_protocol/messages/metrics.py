@@ -8,11 +8,30 @@ buckets are omitted. `histograms.quantile` computes quantiles of buckets, or of 
 
 from __future__ import annotations
 
-from typing import Optional
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Optional, TypeVar
 
 import msgspec
 
 from pytriton._protocol.messages.base import Message
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class CounterMetric(Generic[_T]):
+    """A counter as a metric. The daemon exposes it as `pytriton_<name>_total`.
+
+    Args:
+        name: name without the prefix `pytriton_` and without `_total`
+        help: help text
+        read: returns the counter's value
+    """
+
+    name: str
+    help: str
+    read: Callable[[_T], float]
 
 
 class GetMetrics(Message, frozen=True):
@@ -32,15 +51,9 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The work done by an instance or a model.
+    """The work done by an instance or a model. `WORK_COUNTERS` describes the counters.
 
     Attributes:
-        calls: number of calls of the callable that have begun.
-        requests: number of requests in these calls.
-        rows: number of rows in these calls; a request without a batch axis counts as one row.
-        merged: number of batches that were merged into another batch's call.
-        responses: number of responses of streams.
-        busy_s: time with a call in progress.
         failed: failed requests, by reason: see `stats_page.FAILURES`; for models also "lost" and "hung", when their
             worker was lost or hung.
         call_s: duration of calls.
@@ -62,6 +75,30 @@ class Work(msgspec.Struct, frozen=True):
     rows_per_call: Histogram = Histogram()
     first_s: Histogram = Histogram()
     between_s: Histogram = Histogram()
+
+
+WORK_COUNTERS: tuple[CounterMetric[Work], ...] = (
+    CounterMetric("calls", "Calls of the callable, one per batch.", lambda work: work.calls),
+    CounterMetric("requests", "Requests passed to the callable.", lambda work: work.requests),
+    CounterMetric(
+        "rows",
+        "Rows passed to the callable; a request without a batch axis counts as one.",
+        lambda work: work.rows,
+    ),
+    CounterMetric(
+        "merged_batches",
+        "Batches merged into a call with a batch of another proxy.",
+        lambda work: work.merged,
+    ),
+    CounterMetric(
+        "stream_responses", "Responses of decoupled models.", lambda work: work.responses
+    ),
+    CounterMetric(
+        "busy_seconds",
+        "Time spent in calls, including the current one.",
+        lambda work: work.busy_s,
+    ),
+)
 
 
 class InstanceMetrics(msgspec.Struct, frozen=True):
@@ -118,16 +155,55 @@ class QueueMetrics(msgspec.Struct, frozen=True):
     request_s: float = 0.0
 
 
+class ModelCounts(msgspec.Struct):
+    """What the daemon counts for a model, apart from its workers' work. `MODEL_COUNTERS` describes each counter.
+
+    The daemon increments the fields, reports them in `ModelMetrics`, and keeps them during an upgrade.
+    """
+
+    resumes: int = 0
+    retries: int = 0
+    poison: int = 0
+    logged: int = 0
+    not_logged: int = 0
+
+
+MODEL_COUNTERS: tuple[CounterMetric[ModelCounts], ...] = (
+    CounterMetric(
+        "resumes",
+        "Number of times that the model was resumed after a suspension.",
+        lambda counts: counts.resumes,
+    ),
+    CounterMetric(
+        "retried_requests",
+        "Requests retried after their worker was lost.",
+        lambda counts: counts.retries,
+    ),
+    CounterMetric(
+        "poison_requests",
+        "Requests that crashed several workers, and are not retried.",
+        lambda counts: counts.poison,
+    ),
+    CounterMetric(
+        "access_log_requests",
+        "Requests written to the access log, if it is enabled.",
+        lambda counts: counts.logged,
+    ),
+    CounterMetric(
+        "access_log_dropped_requests",
+        "Requests missing in the access log because there were too many at once or the disk was not writable.",
+        lambda counts: counts.not_logged,
+    ),
+)
+
+
 class ModelMetrics(msgspec.Struct, frozen=True):
     """Metrics of one model.
 
     Attributes:
         desired: the number of instances that the model should have.
         standby_workers: number of standby workers beyond the instances.
-        retries: number of requests that were retried after their worker was lost.
-        poison: number of requests that were identified as the cause of worker exits.
-        resumes: number of times that the model was resumed after a suspension.
-        logged, not_logged: numbers of requests written to the access log, and dropped for lack of space or time.
+        counts: what the daemon has counted.
         work: the total of all instances, plus failures that only the daemon sees.
         queue: the queue of each version; empty if tritonserver was not queried or did not answer in time.
         memory: the estimated memory of one worker, if there is a memory budget.
@@ -140,11 +216,7 @@ class ModelMetrics(msgspec.Struct, frozen=True):
     isolation: str = "process"
     desired: int = 0
     standby_workers: int = 0
-    retries: int = 0
-    poison: int = 0
-    resumes: int = 0
-    logged: int = 0
-    not_logged: int = 0
+    counts: ModelCounts = msgspec.field(default_factory=ModelCounts)
     error: Optional[str] = None
     instances: list[InstanceMetrics] = []
     work: Work = Work()

@@ -58,7 +58,7 @@ def test_an_idle_model_sleeps_and_a_request_wakes_it(sleeper: Sleeper) -> None:
     assert sleeper.state() == "ready"
     assert sleeper.event("resumed").numbers["suspended_s"] > 1000.0
     assert (
-        dict(sim.services.registry.served.counter_registry.items())["m"].resumes == 1
+        dict(sim.services.registry.served.counter_registry.items())["m"].counts.resumes == 1
     )  # the three woke it together
     sim.advance(50.0)
     assert sleeper.state() == "ready"  # what was before it slept does not count

@@ -13,6 +13,7 @@ from fakes.fake_worker import SPEC, FakeWorker
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.stats_page import NOTHING, Counts
+from pytriton._protocol.messages.metrics import ModelCounts
 from pytriton.dispatcher.scaling.memory_policy import MEMORY
 from pytriton.dispatcher.upgrade.snapshot import (
     ChildState,
@@ -174,14 +175,14 @@ def test_counters_survive_an_upgrade() -> None:
     instance.ended = NOTHING._replace(calls=5, failed=(1, 0, 0, 0, 0))
     instance.starts = 3
     instance.exits["hang"] += 1
-    counters.retries, counters.resumes, counters.failed["lost"] = 7, 3, 2
+    counters.counts, counters.failed["lost"] = ModelCounts(1, 2, 3, 4, 5), 2
     document = msgspec.msgpack.encode(counters.hand_over("m"))
     other = ModelCounters()
     other.adopt(msgspec.msgpack.decode(document, type=ModelCountersState))
     assert other.of(2, 1).ended.plus(NOTHING) == instance.ended
     assert other.of(2, 1).counts().plus(instance.ended).calls == 10
     assert (other.of(2, 1).exits, other.of(2, 1).starts) == ({"hang": 1}, 3)
-    assert (other.retries, other.resumes, other.failed) == (7, 3, {"lost": 2})
+    assert (other.counts, other.failed) == (ModelCounts(1, 2, 3, 4, 5), {"lost": 2})
 
 
 def test_counters_too_large_for_a_snapshot_are_clipped() -> None:

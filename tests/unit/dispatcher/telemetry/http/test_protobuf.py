@@ -14,7 +14,7 @@ from pytriton._protocol.lanes import user_metrics
 from pytriton._protocol.lanes.histograms import Exemplar
 from pytriton._protocol.lanes.stats_page import Counts
 from pytriton.dispatcher.telemetry.http.protobuf import encode, is_preferred
-from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scrape, work_of
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scrape
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Merger, RawUserMetrics
 from pytriton.worker.user_metrics import collected
@@ -154,7 +154,7 @@ def test_histograms_have_native_buckets_and_classic_ones() -> None:
 def test_a_hostile_page_s_histograms_stay_cumulative() -> None:
     largest = (1 << 64) - 1
     page = [(largest,) * len(one) if isinstance(one, tuple) else largest for one in Counts()]
-    figures = snapshot(1010, model("m", work_of(Counts._make(page))))
+    figures = snapshot(1010, model("m", Counts._make(page).as_work()))
     reported = families(scraped()._replace(snapshot=figures))
     found = metric(reported["pytriton_call_duration_seconds"], **INSTANCE).histogram
     below = [one.cumulative_count for one in found.bucket]

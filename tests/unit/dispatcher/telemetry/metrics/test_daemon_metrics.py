@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,18 @@ from pytriton._protocol.lanes.user_metrics import (
     encoded,
     encoded_sample,
 )
-from pytriton._protocol.messages.metrics import InstanceMetrics, MetricsSnapshot, ModelMetrics
+from pytriton._protocol.messages.metrics import (
+    MODEL_COUNTERS,
+    WORK_COUNTERS,
+    CounterMetric,
+    InstanceMetrics,
+    MetricsSnapshot,
+    ModelCounts,
+    ModelMetrics,
+    Work,
+)
 from pytriton.dispatcher.telemetry.metrics import daemon_metrics
-from pytriton.dispatcher.telemetry.metrics.daemon_metrics import LoopLag, work_of
+from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES, LoopLag
 from pytriton.dispatcher.telemetry.metrics.process_memory import ProcessMemory
 
 
@@ -159,7 +169,7 @@ def test_retries_and_poison_are_counted(sim: SimulatedDaemon) -> None:
     lost(lost_workers=1, requests=3)
     lost(lost_workers=2, requests=3, consecutive_losses=1)
     reported = model(sim)
-    assert (reported.retries, reported.poison) == (3, 1)
+    assert (reported.counts.retries, reported.counts.poison) == (3, 1)
     assert reported.work.failed == {"lost": 1}
     lost(lost_workers=1, requests=2, final=True)
     assert model(sim).work.failed == {"lost": 3}
@@ -279,8 +289,30 @@ def test_a_hostile_page_has_no_metrics(sim: SimulatedDaemon) -> None:
 
 
 def test_unused_counters_are_empty() -> None:
-    assert work_of(NOTHING).call_s.buckets == []
-    assert work_of(NOTHING).failed == {}
+    assert NOTHING.as_work().call_s.buckets == []
+    assert NOTHING.as_work().failed == {}
+
+
+@pytest.mark.parametrize(
+    ("struct", "metrics", "others"),
+    [
+        (ModelCounts, MODEL_COUNTERS, set()),
+        (
+            Work,
+            WORK_COUNTERS,
+            {"failed", "call_s", "wait_s", "rows_per_call", "first_s", "between_s"},
+        ),
+    ],
+)
+def test_each_counter_of_a_model_is_a_metric(
+    struct: type[Any], metrics: Sequence[CounterMetric[Any]], others: set[str]
+) -> None:
+    names = [name for name in struct.__struct_fields__ if name not in others]
+    counted = struct(**{name: number for number, name in enumerate(names)})
+    assert sorted(one.read(counted) for one in metrics) == list(range(len(names)))
+    assert {f"pytriton_{one.name}_total" for one in metrics} <= {
+        one.exposed_name for one in FAMILIES
+    }
 
 
 def test_each_delay_counts_in_its_bucket() -> None:
