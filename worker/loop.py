@@ -150,12 +150,11 @@ class Loop:
             self._cannot_take_lanes(f"it cannot take another lane: {error}")
             return False
         connection.setblocking(True)
-        lane = Lane(connection, peer_trusted=True)
+        lane = Lane(connection, peer_trusted=True, on_arena_change=self._report_arena_memory)
         if self._is_finished():  # the proxy was assigned to this worker too late: it asks again
             lane.close()
             return True
         self._lanes[lane.fileno()] = lane
-        lane.arena.on_change = self._report_arena_memory
         self._poll.register(lane.fileno(), select.EPOLLIN)
         self._prepare_lane(lane)
         return True

@@ -19,7 +19,6 @@ import msgspec
 from pytriton._protocol import linux, messages
 from pytriton._protocol.control import ControlClient, identity_of
 from pytriton._protocol.exit_codes import WORKER_UNRECOVERABLE
-from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker import tracing, worker_limits
 from pytriton.worker.callables import create_callable, load_object, run_check
 from pytriton.worker.calls import WorkerCaller
@@ -50,7 +49,7 @@ def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
     SIGQUIT prints the stacks of all threads, even while native code hangs.
     """
     linux.die_with_parent(parent_pid)
-    stats = WorkerStatsPage(stats_fd)
+    log = RequestLog(stats_fd)
     faulthandler.enable()
     faulthandler.register(signal.SIGQUIT, all_threads=True)
     for stream in (sys.stdout, sys.stderr):  # pipes to the daemon's log, which Python would buffer
@@ -66,14 +65,14 @@ def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
         if not isinstance(load, messages.LoadModel):
             return EXIT_OK  # the dispatcher no longer needs this worker
         try:
-            model, completion = _load(load, payloads, endpoint, worker, begun, stats)
+            model, completion = _load(load, payloads, endpoint, worker, begun, log)
         except BaseException as error:  # a callable may well raise SystemExit while it loads
             report_error(error, "the model could not be loaded")
             control.send(messages.WorkerFailed(worker, _load_error(error), traceback_of(error)))
             control.flush()
             return EXIT_LOAD_FAILED
-        user_metrics = export_user_metrics(stats.user_metrics)
-        loop = create_loop(model, load.spec, stats, control, worker, load.lane_path)
+        user_metrics = export_user_metrics(log.stats.user_metrics)
+        loop = create_loop(model, load.spec, log.stats, control, worker, load.lane_path)
         with contextlib.closing(WorkerCaller(worker, model, load.lane_path)):
             control.send(messages.WorkerReady(worker, completion))
             model.watch_readiness(worker, endpoint)
@@ -99,7 +98,7 @@ def _load(
     endpoint: str,
     worker: str,
     begun: float,
-    stats: WorkerStatsPage,
+    log: RequestLog,
 ) -> tuple[WorkerModel, messages.Completion | None]:
     """Load and warm up the model. Return the model and, if the model's file completes the configuration, the
     completion.
@@ -108,7 +107,6 @@ def _load(
     worker_limits.apply(spec.limits)
     began_ns = time.monotonic_ns()
     _adopt_environment(spec.world)
-    log = RequestLog(stats)
     python_model, completion = spec.python_model, None
     folder = python_model.folder if python_model is not None else ""
     establish(payloads[0], os.path.join(folder, str(spec.version)) if folder else "")
@@ -132,7 +130,7 @@ def _load(
         tracing.create_tracer()
     loaded_ns = time.monotonic_ns()
     warm_up(model, spec)
-    stats.loaded(loaded_ns - began_ns, time.monotonic_ns() - loaded_ns)
+    log.stats.loaded(loaded_ns - began_ns, time.monotonic_ns() - loaded_ns)
     # All objects loaded so far stay. Unless frozen, every full collection would traverse them (modules, layers,
     # vocabularies: tens of ms) in the middle of a request.
     gc.collect()

@@ -93,28 +93,32 @@ class CallLog:
 
 
 class RequestLog(CallLog):
-    """Writer of one worker's request records. The statistics page selects the calls to record."""
+    """Writer of one worker's request records. The statistics page selects the calls to record.
 
-    def __init__(self, stats: WorkerStatsPage) -> None:
-        self._stats = stats
+    Attributes:
+        stats: the worker's end of its statistics page
+    """
+
+    def __init__(self, stats_fd: int) -> None:
+        """Take ownership of a descriptor of the statistics page."""
         self._failure = self._error = ""
-        stats.on_record = self._note
+        self.stats = WorkerStatsPage(stats_fd, self._note)
 
     def failed(self, kind: str, requests: int, error: BaseException | None = None) -> None:
         """Count failed requests of the current call, and remember the reason for its records."""
         self._failure, self._error = kind, "" if error is None else type_of(error)
-        self._stats.failed(kind, requests)
+        self.stats.failed(kind, requests)
 
     def retried(self) -> None:
         """Restart the clock of the current call on the statistics page."""
-        self._stats.restarted()
+        self.stats.restarted()
 
     def traced(self, trace: str) -> None:
         """Record the trace id of the current call on the statistics page."""
-        self._stats.traced(trace)
+        self.stats.traced(trace)
 
     def _note(self, begun_ns: int, ended_ns: int, parts: Sequence[Part], answers: Answers) -> None:
-        ring = self._stats.records
+        ring = self.stats.records
         kind, self._failure = self._failure or "callable", ""
         error, self._error = self._error, ""
         budget = ring.budget

@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 from pytriton._protocol import messages
 from pytriton._protocol.control import ControlClient
-from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker import tracing
 from pytriton.worker.callables import Infer
 from pytriton.worker.calls import WorkerCaller
@@ -98,15 +97,16 @@ class WorkerThread:
     def _serve(self, control: ControlClient) -> None:
         worker, lane_path = self._start.worker, self._start.lane_path
         stats_fd = os.open(self._start.gauge_path, os.O_RDWR | os.O_CLOEXEC)
-        with contextlib.closing(WorkerStatsPage(stats_fd)) as stats:
+        log = RequestLog(stats_fd)
+        with contextlib.closing(log.stats):
             control.send(messages.WorkerHello(worker, os.getpid(), platform.python_version()))
             try:
-                model = self._load_model(stats)
+                model = self._load_model(log)
             except BaseException as error:
                 control.send(messages.WorkerFailed(worker, client_text(error), traceback_of(error)))
                 return
             with contextlib.closing(model):
-                loop = create_loop(model, self._spec, stats, control, worker, lane_path)
+                loop = create_loop(model, self._spec, log.stats, control, worker, lane_path)
                 with contextlib.closing(loop):
                     with contextlib.closing(WorkerCaller(worker, model, lane_path)):
                         control.send(messages.WorkerReady(worker))
@@ -114,14 +114,14 @@ class WorkerThread:
                     if loop.unable is not None:
                         raise RuntimeError(loop.unable)
 
-    def _load_model(self, stats: WorkerStatsPage) -> WorkerModel:
+    def _load_model(self, log: RequestLog) -> WorkerModel:
         began_ns = time.monotonic_ns()
-        model = WorkerModel(self._spec, self._load(), RequestLog(stats), own_process=False)
+        model = WorkerModel(self._spec, self._load(), log, own_process=False)
         loaded_ns = time.monotonic_ns()
         try:
             tracing.add_variables(self._spec.world.env)
             warm_up(model, self._spec)
-            stats.loaded(loaded_ns - began_ns, time.monotonic_ns() - loaded_ns)
+            log.stats.loaded(loaded_ns - began_ns, time.monotonic_ns() - loaded_ns)
         except BaseException:
             model.close()
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, Union
 
@@ -16,6 +16,7 @@ from pytriton._protocol.lanes.request_records import CollectedRecords
 from pytriton._protocol.lanes.stats_page import FAILURES, NOTHING, Counts
 from pytriton._protocol.lanes.user_series import Families, with_ended
 from pytriton._protocol.messages.metrics import ModelCounts
+from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.upgrade.snapshot import InstanceCountersState, ModelCountersState
 from pytriton.dispatcher.workers.worker import Worker
 
@@ -193,18 +194,22 @@ def _counts(state: Sequence[Any]) -> Counts:
 
 
 class CounterRegistry:
-    """The counters of all models, by name. Calls `on_begun` whenever it creates counters for a new name."""
+    """The counters of all models, by name.
+
+    Attributes:
+        additions: signals that counters were created for a new name
+    """
 
     def __init__(self) -> None:
         self._by_name: dict[str, ModelCounters] = {}
-        self.on_begun: Callable[[], None] = lambda: None
+        self.additions = ChangeSignal()
 
     def of(self, name: str) -> ModelCounters:
         """Return a model's counters, creating them if needed."""
         found = self._by_name.get(name)
         if found is None:
             found = self._by_name[name] = ModelCounters()
-            self.on_begun()
+            self.additions.notify()
         return found
 
     def get(self, name: str) -> ModelCounters | None:

@@ -141,13 +141,10 @@ class RequestCollector:
 
     async def run(self) -> None:
         """Until cancelled, poll the workers' records periodically while there are models."""
-        begun = asyncio.Event()
         counter_registry = self._registry.served.counter_registry
-        counter_registry.on_begun = begun.set
         while True:
-            begun.clear()
             if not self._models and not counter_registry.items():
-                await begun.wait()
+                await counter_registry.additions.next.wait()
             await asyncio.sleep(_POLL_INTERVAL_S)
             try:
                 self.poll()

@@ -59,9 +59,15 @@ def refuse_more_than_available(nbytes: int) -> None:
 
 
 class Arena:
-    """The writing end of an arena. Not thread-safe."""
+    """The writing end of an arena. Not thread-safe.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: name of the memory, shown in /proc/PID/maps
+        on_change: called when `backed` has changed
+    """
+
+    def __init__(self, name: str, on_change: Callable[[], None] | None = None) -> None:
+        self._on_change = on_change
         self._fd = linux.memfd_create(name)
         linux.seal_against_shrinking(self._fd)
         self._size = 0
@@ -70,8 +76,6 @@ class Arena:
         self._needed_at = 0.0  #: when more than `KEPT` bytes were last allocated
         #: Whether `backed` is more than `KEPT`.
         self.large = False
-        #: Called when `backed` has changed.
-        self.on_change: Callable[[], None] | None = None
         self._kept: Sequence[tuple[int, int]] = ()
         self._map: mmap.mmap | None = None
 
@@ -189,8 +193,8 @@ class Arena:
         self._changed()
 
     def _changed(self) -> None:
-        if self.on_change is not None:
-            self.on_change()
+        if self._on_change is not None:
+            self._on_change()
 
     def _note_need(self) -> None:
         if self._used > KEPT:

@@ -62,7 +62,7 @@ import select
 import socket
 import struct
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -119,10 +119,17 @@ class LaneError(Exception):
 class Lane:
     """One end of a lane: its socket, the memory that it writes (`arena`), and the memory that its peer announced.
 
-    With `peer_trusted=False`, only memory that the peer cannot shrink is accepted.
+    With `peer_trusted=False`, only memory that the peer cannot shrink is accepted. `on_arena_change` is called when the
+    arena has grown or released memory.
     """
 
-    def __init__(self, connection: socket.socket, *, peer_trusted: bool) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        peer_trusted: bool,
+        on_arena_change: Callable[[], None] | None = None,
+    ) -> None:
         self._socket = connection
         self._peer_trusted = peer_trusted
         self._memories: dict[int, MappedMemory] = {}
@@ -134,7 +141,7 @@ class Lane:
         #: On a worker's end: whether the proxy can read this process's memory, and the arrays that it is reading now.
         self.reads = False
         self.lent: list[object] = []
-        self.arena = Arena("pytriton-lane")
+        self.arena = Arena("pytriton-lane", on_arena_change)
 
     @classmethod
     def connect(cls, path: str, *, peer_trusted: bool) -> Lane:

@@ -171,13 +171,22 @@ class WorkerStatsPage:
     #: Slots: around each batch, attributes are accessed some thirty times, which is slow with a dictionary.
     __slots__ = (
         "_answered", "_begun", "_between_ns", "_between_page", "_betweens", "_buckets", "_busy_ns", "_call_ns",
-        "_call_page", "_calls", "_first_ns", "_first_page", "_firsts", "_map", "_overlapped", "_parts", "_requests",
-        "_rows", "_since", "_size_page", "_sizes", "_wait_ns", "_wait_page", "_waits", "_words", "exemplars", "kept",
-        "on_record", "records", "user_metrics",
+        "_call_page", "_calls", "_first_ns", "_first_page", "_firsts", "_map", "_on_record", "_overlapped", "_parts",
+        "_requests", "_rows", "_since", "_size_page", "_sizes", "_wait_ns", "_wait_page", "_waits", "_words",
+        "exemplars", "kept", "records", "user_metrics",
     )  # fmt: skip
 
-    def __init__(self, fd: int) -> None:
-        """Take ownership of a descriptor of the page."""
+    def __init__(
+        self, fd: int, on_record: Callable[[int, int, Any, Any], None] | None = None
+    ) -> None:
+        """Take ownership of a descriptor of the page.
+
+        Args:
+            fd: the descriptor
+            on_record: in the worker, called with the begin and end times of a call that needs records, and with the
+                `parts` and `answers` passed to `end`
+        """
+        self._on_record = on_record
         try:
             with_metrics = os.fstat(fd).st_size >= _BYTES_WITH_METRICS
             self._map = mmap.mmap(fd, _BYTES_WITH_METRICS if with_metrics else _BYTES)
@@ -191,8 +200,6 @@ class WorkerStatsPage:
         self.user_metrics = (
             user_metrics.UserMetricsPages(memoryview(self._map)[_BYTES:]) if with_metrics else None
         )
-        #: In the worker: called with the begin and end times of a call that needs records, and the arguments of `end`.
-        self.on_record: Callable[[int, int, Any, Any], None] | None = None
         self._busy_ns = 0  #: the highest value read so far
         #: In the dispatcher: a descriptor of the page, passed to the next version on upgrade.
         self.kept: int | None = None
@@ -340,8 +347,8 @@ class WorkerStatsPage:
             words[_BEGUN_AT] = 0  # it is unknown which of the remaining batches began last
             if answered == self._begun:
                 words[_BUSY_NS] += now - self._since
-        if took >= words[_THRESHOLD] and self.on_record is not None:
-            self.on_record(begun_ns, now, parts, answers)
+        if took >= words[_THRESHOLD] and self._on_record is not None:
+            self._on_record(begun_ns, now, parts, answers)
         return answered
 
     def responded(self, since_ns: int, *, first: bool) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -26,16 +25,15 @@ from pytriton.worker.request_log import Part, RequestLog
 
 class Stage:
     def __init__(self) -> None:
-        self.stats, descriptor = WorkerStatsPage.create()
-        os.close(descriptor)
-        self.log = RequestLog(self.stats)
-        self.stats.records.want(0, UNBOUNDED)
+        self.dispatcher, descriptor = WorkerStatsPage.create()
+        self.log = RequestLog(descriptor)
+        self.dispatcher.records.want(0, UNBOUNDED)
 
     def call(self, parts: list[Part], answers: Any, failed: str = "") -> list[RequestRecord]:
         if failed:
             self.log.failed(failed, 1)
-        self.stats.end(self.stats.begin(1), parts, answers)
-        found = self.stats.records.take().messages
+        self.log.stats.end(self.log.stats.begin(1), parts, answers)
+        found = self.dispatcher.records.take().messages
         return [one for message in found for one in decoded(message) or ()]
 
 
@@ -43,7 +41,8 @@ class Stage:
 def stage() -> Iterator[Stage]:
     made = Stage()
     yield made
-    made.stats.close()
+    for one in (made.dispatcher, made.log.stats):
+        one.close()
 
 
 def request(name: str, nbytes: int = 4, parameters: str = "") -> RequestRef:
@@ -99,7 +98,7 @@ def test_failures_have_the_type_of_the_exception_and_nothing_of_its_text(stage: 
 
 
 def test_a_sample_is_one_request_of_a_call_or_those_that_failed(stage: Stage) -> None:
-    stage.stats.records.want(0, 5)
+    stage.dispatcher.records.want(0, 5)
     three = part(1, request("a"), request("b"), request("c"))
     assert [one.id for one in stage.call([three], [BatchDone(1, [answer(1)] * 3)])] == ["a"]
     failed = BatchDone(1, [answer(1), ResponseRef([], "no"), ResponseRef([], "no")])

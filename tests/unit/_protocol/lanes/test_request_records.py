@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -147,21 +146,12 @@ def test_bytes_that_are_no_records_are_none() -> None:
     assert decoded(msgspec.msgpack.encode([["id", "ok", "no number", 1, 1, 1, 1, 1, 1]])) is None
 
 
-@pytest.fixture
-def gauges() -> Iterator[tuple[WorkerStatsPage, WorkerStatsPage]]:
-    near, descriptor = WorkerStatsPage.create()
-    far = WorkerStatsPage(descriptor)
-    yield far, near
-    near.close()
-    far.close()
-
-
-def test_a_gauge_calls_for_records_of_calls_that_are_wanted(
-    gauges: tuple[WorkerStatsPage, WorkerStatsPage],
-) -> None:
-    worker, dispatcher = gauges
+def test_a_gauge_calls_for_records_of_calls_that_are_wanted() -> None:
     seen: list[object] = []
-    worker.on_record = lambda begun_ns, ended_ns, parts, answers: seen.append(answers)
+    dispatcher, descriptor = WorkerStatsPage.create()
+    worker = WorkerStatsPage(
+        descriptor, lambda begun_ns, ended_ns, parts, answers: seen.append(answers)
+    )
     worker.end(worker.begin(1), [], "nobody asked")
     worker.failed("callable", 1)
     worker.end(worker.begin(1), [], "nobody asked, though it failed")
@@ -171,6 +161,8 @@ def test_a_gauge_calls_for_records_of_calls_that_are_wanted(
     worker.failed("callable", 1)
     worker.end(worker.begin(1), [], "failed")
     assert seen == ["long", "failed"]
+    for one in (dispatcher, worker):
+        one.close()
 
 
 def test_dropped_records_are_reported_once_across_a_takeover() -> None:
