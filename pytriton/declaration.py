@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pytriton._callables import called_function, name_of
 from pytriton.exceptions import PyTritonValidationError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pytriton.model_config.tensor import Tensor
     from pytriton.run_options import DeclareOptions
 
-__all__ = ["Declaration", "declaration_of", "declare", "validate_model_name"]
+__all__ = ["Declaration", "declaration_of", "declare", "default_model_name", "validate_model_name"]
 
 _ATTRIBUTE = "__pytriton_declaration__"
 #: Names that Triton and the file system can use.
@@ -100,7 +101,7 @@ def declare(
         if not callable(target):
             raise PyTritonValidationError(f"Only a callable can be declared, got {target!r}.")
         declaration = Declaration(
-            name=_default_name(target) if name is None else name,
+            name=default_model_name(target, "@declare(name=...)") if name is None else name,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             config=config,
@@ -154,26 +155,29 @@ def validate_model_name(model_name: str) -> None:
         raise PyTritonValidationError(f"Model name cannot consist of dots only. Got {model_name!r}")
 
 
+def default_model_name(target: Any, remedy: str = "model_name=") -> str:
+    """Return the callable's own name, with characters not allowed in model names replaced by `_`.
+
+    Args:
+        target: the callable
+        remedy: how the user passes a name, for error messages
+
+    Raises:
+        PyTritonValidationError: the callable has no usable name, such as a lambda
+    """
+    own = name_of(target)
+    if own == "<lambda>":
+        raise PyTritonValidationError(f"A lambda has no name to give to its model: pass {remedy}.")
+    name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
+    if not name.strip("._"):
+        raise PyTritonValidationError(f"Cannot derive a model name from {own!r}: pass {remedy}.")
+    return name
+
+
 def _underlying(target: Any) -> Any:
     if isinstance(target, functools.partial):
         return target.func
     if inspect.isroutine(target):
         return getattr(target, "__wrapped__", None)
-    if inspect.isclass(target):
-        # A registered class is instantiated, and its instance is called.
-        return target.__dict__.get("__call__")
-    return type(target).__dict__.get("__call__")
-
-
-def _default_name(target: Any) -> str:
-    while isinstance(target, functools.partial):
-        target = target.func
-    own = getattr(target, "__name__", None) or type(target).__name__
-    if own == "__call__":
-        own = getattr(target, "__qualname__", own).split(".")[-2:][0]
-    name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
-    if not name.strip("_."):
-        raise PyTritonValidationError(
-            f"Cannot derive a model name from {own!r}; pass one: @declare(name=...)."
-        )
-    return name
+    call = called_function(target)
+    return None if call is target else call

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytriton._callables import called_function, unwrap_partials
 from pytriton._protocol import messages
 from pytriton._protocol.arguments import with_article
 from pytriton._protocol.errors import shown
@@ -49,11 +49,10 @@ def _call_factory(factory: Callable[[], Any]) -> Any:
 
     There, it can start tasks and open sessions. A plain function is called without a loop, because it may run its own.
     """
-    target: Any = factory
-    while hasattr(target, "__wrapped__") or isinstance(target, functools.partial):
-        target = target.func if isinstance(target, functools.partial) else target.__wrapped__
-    call = inspect.getattr_static(target, "__call__", None) if inspect.isclass(target) else target
-    if callable(call) and kind_of(call) in ASYNCHRONOUS:
+    target: Any = unwrap_partials(factory)
+    while hasattr(target, "__wrapped__"):
+        target = unwrap_partials(target.__wrapped__)
+    if kind_of(called_function(target)) in ASYNCHRONOUS:
         return _run_on_event_loop(_create(factory))
     created = factory()
     return _run_on_event_loop(created) if inspect.iscoroutine(created) else created

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -22,7 +20,12 @@ from pytriton._register.environment import (
 )
 from pytriton._register.pickling import pack_callable
 from pytriton.autoscale import autoscale_of
-from pytriton.declaration import Declaration, declaration_of, validate_model_name
+from pytriton.declaration import (
+    Declaration,
+    declaration_of,
+    default_model_name,
+    validate_model_name,
+)
 from pytriton.decorators.checking import factory_problem, signature_problem
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput, to_triton_config
@@ -43,7 +46,7 @@ from pytriton.run_options import (
 if TYPE_CHECKING:
     from pytriton.openai.model import OpenAIModel
 
-__all__ = ["RegistrationPlan", "Target", "default_model_name", "plan"]
+__all__ = ["RegistrationPlan", "Target", "plan"]
 
 Target = Callable[..., Any]
 
@@ -250,25 +253,6 @@ def _behind_route(
         model.config,
         model.route(options["route"] or f"/{name}"),
     )
-
-
-def default_model_name(target: Target) -> str:
-    """Return the callable's own name, with characters not allowed in model names replaced by `_`.
-
-    Raises:
-        PyTritonValidationError: the callable has no usable name, such as a lambda
-    """
-    while isinstance(target, functools.partial):
-        target = target.func
-    own = getattr(target, "__name__", None) or type(target).__name__
-    if own == "<lambda>":
-        raise PyTritonValidationError(
-            "A lambda has no name to give to its model: pass model_name=."
-        )
-    name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
-    if not name.strip("._"):
-        raise PyTritonValidationError(f"Cannot derive a model name from {own!r}: pass model_name=.")
-    return name
 
 
 def _tensors(

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pytriton._callables import name_of
 from pytriton.decorators import wrapping
 
 __all__ = ["factory_problem", "signature_problem"]
@@ -29,7 +30,7 @@ def signature_problem(infer: Callable[..., Any], inputs: Iterable[str]) -> str |
         function = function.__wrapped__
         if not inspect.isroutine(function):
             return None
-    name = getattr(infer, "__name__", type(infer).__name__)
+    name = name_of(infer)
     try:
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):  # e.g. of a builtin
@@ -58,7 +59,7 @@ def factory_problem(factory: Callable[..., Any]) -> str | None:
         the problem and its remedy, as text for an error message; None if there is no problem
     """
     function, owner = _function_of(factory)
-    name = getattr(factory, "__name__", type(factory).__name__)
+    name = name_of(factory)
     if _is_ours(function):
         return (
             f"{name} is decorated as a callable that takes requests, but factory=True calls it without arguments; "

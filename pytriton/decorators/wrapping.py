@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, cast
 
+from pytriton._callables import called_function, unwrap_partials
 from pytriton.decorators.context import CONTEXT_ATTRIBUTE
 from pytriton.exceptions import PyTritonRuntimeError, PyTritonValidationError
 
@@ -62,11 +63,9 @@ ASYNCHRONOUS = (Kind.COROUTINE, Kind.ASYNC_GENERATOR)
 
 def kind_of(callable_: Callable[..., Any]) -> Kind:
     """Return the kind of a function, method, `functools.partial`, or object with ``__call__``."""
-    while isinstance(callable_, functools.partial):
-        callable_ = callable_.func
-    if not (inspect.isroutine(callable_) or inspect.isclass(callable_)):
-        # Python looks up __call__ on the type, never on the instance.
-        callable_ = getattr(type(callable_), "__call__", callable_)  # noqa: B004
+    callable_ = unwrap_partials(callable_)
+    if not inspect.isclass(callable_):
+        callable_ = called_function(callable_)
     if inspect.isasyncgenfunction(callable_):
         return Kind.ASYNC_GENERATOR
     if inspect.iscoroutinefunction(callable_):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pytriton._callables import called_function
 from pytriton._protocol.routes import check_media_type
 from pytriton.exceptions import PyTritonValidationError
 
@@ -125,11 +124,5 @@ def batchable(max_batch_size: int = 32, max_delay_s: float = 0.0) -> Callable[[_
 
 def batching_of(target: Any) -> Batching | None:
     """Return the options that `@batchable` attached to a function, a method, or a class's ``__call__``; None without it."""
-    while isinstance(target, functools.partial):
-        target = target.func
-    if not inspect.isroutine(target):
-        target = inspect.getattr_static(
-            target if inspect.isclass(target) else type(target), "__call__", None
-        )
-    found = getattr(target, _ATTRIBUTE, None)
+    found = getattr(called_function(target), _ATTRIBUTE, None)
     return found if isinstance(found, Batching) else None

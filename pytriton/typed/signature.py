@@ -20,6 +20,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+from pytriton._callables import called_function, name_of
 from pytriton.decorators import wrapping
 from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonValidationError
@@ -118,9 +119,9 @@ def signature_of(target: Any) -> Signature:
         PyTritonValidationError: a parameter is *args or **kwargs, or has no annotation or one that cannot be resolved
     """
     function = _called(target)
-    name = _name(target)
+    name, plain = name_of(target), inspect.unwrap(called_function(function))
     try:
-        hints = typing.get_type_hints(inspect.unwrap(_plain(function)), include_extras=True)
+        hints = typing.get_type_hints(plain, include_extras=True)
     except Exception as error:
         raise PyTritonValidationError(
             f"The annotations of {name} cannot be resolved: {error}. Define or import the types that they name in the "
@@ -148,7 +149,7 @@ def signature_of(target: Any) -> Signature:
         result=Any if result is None and "return" not in hints else result,
         kind=kind,
         batching=batching,
-        doc=inspect.getdoc(inspect.unwrap(_plain(target))) or "",
+        doc=inspect.getdoc(target if inspect.isclass(target) else plain) or "",
     )
 
 
@@ -234,21 +235,7 @@ def _is_object(annotation: Any) -> bool:
 def _called(target: Any) -> Callable[..., Any]:
     """Return the function, method or partial that a call runs; for a class, the `__call__` of its objects."""
     if inspect.isclass(target):
-        return typing.cast("Callable[..., Any]", inspect.getattr_static(target, "__call__", target))
+        return typing.cast("Callable[..., Any]", called_function(target))
     if inspect.isroutine(target) or isinstance(target, functools.partial):
         return typing.cast("Callable[..., Any]", target)
     return typing.cast("Callable[..., Any]", target.__call__)
-
-
-def _plain(function: Any) -> Any:
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not (inspect.isroutine(function) or inspect.isclass(function)):
-        function = type(function).__call__
-    return function
-
-
-def _name(target: Any) -> str:
-    while isinstance(target, functools.partial):
-        target = target.func
-    return getattr(target, "__name__", None) or type(target).__name__

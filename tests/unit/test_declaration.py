@@ -65,6 +65,10 @@ class WithDeclaredCall:
         return requests
 
 
+class Inherits(WithDeclaredCall):
+    pass
+
+
 class Plain:
     def __call__(self, requests: Any) -> Any:
         return requests
@@ -81,7 +85,8 @@ class Plain:
         (functools.partial(WithDeclaredCall().other), "other-model"),
         (declare(inputs=[X], outputs=[Y])(Plain()), "Plain"),
         (batch(declare(inputs=[X], outputs=[Y])(Plain())), "Plain"),
-        (declare(inputs=[X], outputs=[Y])(lambda requests: requests), "_lambda_"),
+        (Inherits, "WithDeclaredCall"),
+        (Inherits(), "WithDeclaredCall"),
     ],
 )
 def test_objects_and_their_default_names(target: Any, name: str) -> None:
@@ -107,6 +112,11 @@ def test_others_carry_none(target: Any) -> None:
             lambda: declare("m", [X], [Y])(len),
             PyTritonValidationError,
             "does not accept attributes",
+        ),
+        (
+            lambda: declare(inputs=[X], outputs=[Y])(lambda requests: requests),
+            PyTritonValidationError,
+            r"A lambda has no name to give to its model: pass @declare\(name=...\)",
         ),
         (lambda: declare(Plain), PyTritonValidationError, "with parentheses"),  # type: ignore[arg-type]
         (

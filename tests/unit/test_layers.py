@@ -42,6 +42,7 @@ MAY_IMPORT = {
         "pytriton.openai",
     },
     "pytriton.worker": {
+        "pytriton._callables",
         "pytriton.buffers",
         "pytriton.calls",
         "pytriton.decorators",

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pytriton._register import environments
-from pytriton._register.message import default_model_name, plan
-from pytriton.declaration import declare
+from pytriton._register.message import plan
+from pytriton.declaration import declare, default_model_name
 from pytriton.decorators import batch, sample, triton_context
 from pytriton.exceptions import PicklingError, PyTritonBadParameterError, PyTritonValidationError
 from pytriton.limits import Limits
@@ -168,7 +168,7 @@ MISTAKES.update(
         ),
         "a factory that is none": (
             {"infer_fn": _Named().__call__, "factory": True},
-            r"__call__ is decorated.*without arguments; leave out factory=True",
+            r"_Named is decorated.*without arguments; leave out factory=True",
         ),
         "a factory with arguments": (
             {"infer_fn": _plain, "factory": True},
