@@ -213,17 +213,10 @@ static void on_response(Call *call, CallResponse *response)
 {
     HttpCall *state = http_call(call);
     Problem problem = {0};
-    bool final = response->final;
-    if (!response->empty || response->problem.kind != PROBLEM_NONE)
-        state->responses++;
-    if (state->response == NULL && (!response->empty || response->problem.kind != PROBLEM_NONE))
-        state->response = response;
-    else
-        call_response_release(response);
-    if (!final)
+    response = response_keep_first(state, response);
+    if (response == NULL)
         return;
-    response = state->response;
-    if (response == NULL || state->responses != 1)
+    if (state->responses != 1)
         problem_set(&problem, PROBLEM_INVALID,
             "generate expects model to produce exactly 1 response, use generate stream for model that generates "
             "various number "

@@ -88,19 +88,14 @@ static bool put_response(Buffer *text, const CallResponse *response, bool binary
     return true;
 }
 
-/* Handle the answer. A final one without outputs may follow. Any thread. */
+/* Handle the answer. Any thread. */
 static void on_response(Call *call, CallResponse *response)
 {
     HttpCall *state = http_call(call);
     Problem problem = {0};
-    bool final = response->final;
-    if (state->response == NULL && (final || !response->empty))
-        state->response = response;
-    else
-        call_response_release(response);
-    if (!final)
+    response = response_keep_first(state, response);
+    if (response == NULL)
         return;
-    response = state->response;
     size_t bytes = 0;
     struct iovec *parts = call_memory(call, (response->output_count + 1) * sizeof *parts);
     if (response->problem.kind != PROBLEM_NONE) {

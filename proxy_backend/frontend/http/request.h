@@ -78,7 +78,7 @@ typedef struct {
     bool binary_output; /* the client's default for outputs */
     bool begun; /* the head of a stream has been written */
     bool is_broken; /* the client of a stream is gone */
-    unsigned responses; /* generate: number of answers */
+    unsigned responses; /* number of answers with outputs or an error */
     bool is_typed; /* the request is for a typed function or a page, so errors are sent as problem details */
     const char *typed_type; /* Content-Type of a typed function's response */
     bool is_refused; /* the stream failed before its first event; `refusal` is the error */
@@ -117,6 +117,9 @@ static inline HttpCall *http_call(Call *call)
 
 /* ── answers (response.c). Each is a handler's last operation on its call, and includes call_unref. Any thread. ─────────────────── */
 
+/* Keep the first answer to a request that gets one, in state->response, and release the others. Returns the kept one with the
+ * final answer, and NULL before. Unlike the functions below, it does not write anything. */
+CallResponse *response_keep_first(HttpCall *state, CallResponse *response);
 /* Empty call->reply, and reserve room for the head in it. Returns false without memory. */
 bool response_begin(Call *call, Problem *problem);
 /* Returns what has been written to call->reply since response_begin. */

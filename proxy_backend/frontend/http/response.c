@@ -16,6 +16,17 @@ enum {
     MIN_COMPRESSED = 256,   /* smaller bodies would hardly shrink */
 };
 
+CallResponse *response_keep_first(HttpCall *state, CallResponse *response)
+{
+    bool final = response->final, says_something = !response->empty || response->problem.kind != PROBLEM_NONE;
+    state->responses += says_something;
+    if (state->response == NULL && (final || says_something))
+        state->response = response;
+    else
+        call_response_release(response);
+    return final ? state->response : NULL;
+}
+
 bool response_begin(Call *call, Problem *problem)
 {
     buffer_clear(&call->reply);

@@ -82,20 +82,15 @@ static bool body_of(const CallResponse *response, Slice *body, Problem *problem)
         problem_set(problem, PROBLEM_INTERNAL, "the size of the body that the model returned is wrong");
 }
 
-/* The only response, possibly followed by an empty final one. Any thread. */
+/* Handle the answer. Any thread. */
 static void on_response(Call *call, CallResponse *response)
 {
     HttpCall *state = http_call(call);
     Problem problem = {0};
     Slice body;
-    bool final = response->final;
-    if (state->response == NULL && (final || !response->empty))
-        state->response = response;
-    else
-        call_response_release(response);
-    if (!final)
+    response = response_keep_first(state, response);
+    if (response == NULL)
         return;
-    response = state->response;
     if (response->problem.kind != PROBLEM_NONE) {
         problem_set(&problem, response->problem.kind, "%s", problem_text(&response->problem));
     } else if (body_of(response, &body, &problem) && response_begin(call, &problem)) {
