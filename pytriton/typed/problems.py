@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
+from pytriton._protocol.http_statuses import reason_of
 from pytriton.exceptions import HTTPError
 
 __all__ = ["FieldError", "Problem", "field_errors", "pointer_of", "problem_document"]
@@ -55,7 +55,7 @@ class Problem(HTTPError):
 
 def problem_document(error: HTTPError) -> str:
     """Return an error as problem details in JSON. The first member must be the status, which the frontend reads."""
-    content: dict[str, Any] = {"status": error.status, "title": _title(error.status)}
+    content: dict[str, Any] = {"status": error.status, "title": reason_of(error.status)}
     if error.message:
         content["detail"] = error.message[: _MAX_DOCUMENT // 4]
     errors = list(getattr(error, "errors", ()))
@@ -65,13 +65,6 @@ def problem_document(error: HTTPError) -> str:
             return text.decode()
         del errors[len(errors) // 2 :]
     return msgspec.json.encode(content).decode()
-
-
-def _title(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Error"
 
 
 def pointer_of(*steps: Any) -> str:

@@ -1,5 +1,6 @@
 #include "base/problem.h"
 
+#include "base/http_statuses.h"
 #include "common/utf8.h"
 
 #include <stdarg.h>
@@ -87,37 +88,9 @@ const char *http_status_reason(int status)
         int status;
         const char *reason;
     } reasons[] = {
-        {100, "Continue"},
-        {200, "OK"},
-        {204, "No Content"},
-        {400, "Bad Request"},
-        {401, "Unauthorized"},
-        {402, "Payment Required"},
-        {403, "Forbidden"},
-        {404, "Not Found"},
-        {405, "Method Not Allowed"},
-        {406, "Not Acceptable"},
-        {408, "Request Timeout"},
-        {409, "Conflict"},
-        {410, "Gone"},
-        {411, "Length Required"},
-        {412, "Precondition Failed"},
-        {413, "Content Too Large"},
-        {414, "URI Too Long"},
-        {415, "Unsupported Media Type"},
-        {417, "Expectation Failed"},
-        {422, "Unprocessable Content"},
-        {423, "Locked"},
-        {429, "Too Many Requests"},
-        {431, "Request Header Fields Too Large"},
-        {499, "Client Closed Request"},
-        {500, "Internal Server Error"},
-        {501, "Not Implemented"},
-        {502, "Bad Gateway"},
-        {503, "Service Unavailable"},
-        {504, "Gateway Timeout"},
-        {505, "HTTP Version Not Supported"},
-        {507, "Insufficient Storage"},
+#define STATUS(status, reason) {status, reason},
+        HTTP_STATUSES(STATUS)
+#undef STATUS
     };
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (reasons[i].status == status)

@@ -13,6 +13,7 @@ from generators import (
     declarations,
     diagrams,
     grpc_messages,
+    http_statuses,
     pages,
     protocol,
     wire,
@@ -47,6 +48,7 @@ def main() -> int:
     texts: dict[Path, str] = {
         protocol.PATH: protocol.header(),
         datatype_table.PATH: datatype_table.header(),
+        http_statuses.PATH: http_statuses.header(),
         declarations.PATH: declarations.source(),
         wire.PATH: shapes,
         chart_schema.PATH: chart_schema.schema(),

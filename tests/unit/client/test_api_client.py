@@ -27,7 +27,7 @@ from pytriton.typed.multipart import parse_multipart
 
 PROBLEM = {
     "status": 422,
-    "title": "Unprocessable Entity",
+    "title": "Unprocessable Content",
     "detail": "The request body is invalid",
     "errors": [{"pointer": "#/top_k", "detail": "Expected `int`, got `str`"}],
 }

@@ -58,7 +58,7 @@ def test_by_the_route_errors_are_problem_details() -> None:
     )
     assert json.loads(str(invalid)) == {
         "status": 422,
-        "title": "Unprocessable Entity",
+        "title": "Unprocessable Content",
         "detail": "The request body is invalid",
         "errors": [{"detail": "Expected `int`, got `str`", "pointer": "#/x"}],
     }
