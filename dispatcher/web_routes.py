@@ -60,6 +60,8 @@ class WebRoutes:
         self._origins = list(origins)
         #: The routes that the frontend serves, by model.
         self._published: list[tuple[str, messages.WebRoute | None]] = []
+        #: The routes whose size is known, by model, with their size.
+        self._sizes: dict[str, tuple[messages.WebRoute, int]] = {}
         self._lock = asyncio.Lock()
 
     def check(self, spec: messages.ModelSpec) -> None:
@@ -71,7 +73,7 @@ class WebRoutes:
         if spec.web is None:
             return
         try:
-            check_route(spec.web)
+            size = check_route(spec.web)
         except ValueError as error:
             raise RemoteFailure(ErrorKind.INVALID, f"model {spec.name}: {error}") from None
         others = [one for one in self._specs() if one.name != spec.name]
@@ -82,12 +84,23 @@ class WebRoutes:
                     f"model {spec.name}: the route {spec.web.path} belongs to the model {other.name}; choose another "
                     "with route=",
                 )
-        webs = [spec.web, *(one.web for one in others if one.web is not None)]
-        if sum(map(_size, webs)) > _MAX_DOCUMENT:
+        if size + self._size_of_all(others) > _MAX_DOCUMENT:
             raise RemoteFailure(
                 ErrorKind.INVALID,
                 f"model {spec.name}: the descriptions of all routes together have more than {_MAX_DOCUMENT} bytes",
             )
+        self._sizes[spec.name] = spec.web, size
+
+    def _size_of_all(self, specs: list[messages.ModelSpec]) -> int:
+        """Return the size in bytes of the descriptions of these models. Encode only those that have changed."""
+        former, self._sizes = self._sizes, {}
+        for spec in specs:
+            assert spec.web is not None  # see _specs
+            known = former.get(spec.name)
+            if known is None or known[0] is not spec.web:
+                known = spec.web, _size(spec.web)
+            self._sizes[spec.name] = known
+        return sum(size for _, size in self._sizes.values())
 
     async def run(self) -> None:
         """Publish the routes after each change of the served models, for example when one is restored."""
@@ -177,8 +190,11 @@ def _size(web: messages.WebRoute) -> int:
     return len(msgspec.json.encode([web.operation, web.schemas]))
 
 
-def check_route(web: messages.WebRoute) -> None:
+def check_route(web: messages.WebRoute) -> int:
     """Check that the frontend can serve a route, and that its description can be part of an OpenAPI document.
+
+    Returns:
+        the size of the description in bytes
 
     Raises:
         ValueError: the path or the media type is impossible; or the description is too large or too deep, refers to schemas
@@ -205,6 +221,7 @@ def check_route(web: messages.WebRoute) -> None:
         if not isinstance(schema, dict):
             raise ValueError(f"the schema {name} is no JSON object")
     _check_tree([web.operation, *web.schemas.values()], web.schemas)
+    return size
 
 
 def _check_tree(roots: list[Any], schemas: dict[str, Any]) -> None:

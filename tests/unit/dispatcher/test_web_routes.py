@@ -13,6 +13,7 @@ from fakes.simulated_daemon import SimulatedDaemon
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind
+from pytriton.dispatcher import web_routes
 from pytriton.dispatcher.web_routes import openapi
 
 RESPONSES = {"responses": {"200": {"description": "A result"}}}
@@ -99,6 +100,22 @@ def test_the_descriptions_of_all_models_are_bounded(sim: SimulatedDaemon) -> Non
     assert "all routes together" in refused.text
     assert isinstance(register(sim, web("/0"), "0", replace=True), messages.Registered)
     assert isinstance(register(sim, web("/33", schemas=large), "33"), messages.Registered)
+
+
+def test_each_description_is_measured_once(
+    sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+    size = web_routes._size
+
+    def measure(route: messages.WebRoute) -> int:
+        measured.append(route.path)
+        return size(route)
+
+    monkeypatch.setattr(web_routes, "_size", measure)
+    for name in ("a", "b", "c"):
+        assert isinstance(register(sim, web(f"/{name}"), name), messages.Registered)
+    assert measured == ["/a", "/b", "/c"]
 
 
 def test_models_that_got_one_route_at_the_same_time_do_not_stop_the_others(
