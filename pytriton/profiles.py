@@ -20,11 +20,8 @@ __all__ = ["IDLE", "KINDS", "Profile"]
 CALLABLE, LIBRARIES, OURS, IDLE = "callable", "libraries", "pytriton", "waiting for requests"
 KINDS = (CALLABLE, LIBRARIES, OURS, IDLE)
 _FRAME = re.compile(r"(?P<name>.*) \((?P<file>.*?)(?::(?P<line>\d+))?\)")
-#: Functions, with their files, in which an idle worker waits.
-_WAITS = {
-    ("run", "loop.py"), ("run", "decoupled_loop.py"), ("Loop.run", "loop.py"),
-    ("PythonStreamLoop.run", "decoupled_loop.py"),
-}  # fmt: skip
+#: Files whose method `run` waits while the worker is idle.
+_WAITS_IN_RUN = ("loop.py", "decoupled_loop.py")
 #: The file in which the event loop of an asynchronous streaming callable waits when it is idle.
 _EVENT_LOOP = "selectors.py"
 #: The file of this package that is on the stack during each call of the callable.
@@ -170,8 +167,9 @@ def kind_of(frames: Sequence[Frame]) -> str:
     """Return the activity that a stack belongs to, judging by its innermost function and that function's callers."""
     last = frames[-1]
     if _is_ours(last):
-        where = (last.name, PurePosixPath(last.file).name)
-        return IDLE if where in _WAITS else OURS
+        # Python 3.11 and newer report the method with its class, `Loop.run`.
+        is_run = last.name.rpartition(".")[2] == "run"
+        return IDLE if is_run and PurePosixPath(last.file).name in _WAITS_IN_RUN else OURS
     users = [one for one in frames if one.file and not _is_ours(one) and not _is_library(one)]
     if last in users:
         return CALLABLE

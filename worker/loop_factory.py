@@ -25,9 +25,9 @@ def create_loop(
 
 def _loop_class(model: WorkerModel) -> type[Loop]:
     if model.streams:
-        from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
+        from pytriton.worker.python_model.decoupled_loop import DecoupledModelLoop
 
-        return PythonStreamLoop
+        return DecoupledModelLoop
     if model.asynchronous and model.decoupled:
         from pytriton.worker.async_stream_loop import AsyncStreamLoop
 

@@ -20,7 +20,7 @@ from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.loop import Loop
 from pytriton.worker.loop_factory import create_loop
 from pytriton.worker.model import WorkerModel
-from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
+from pytriton.worker.python_model.decoupled_loop import DecoupledModelLoop
 from pytriton.worker.thread import WorkerThread
 
 
@@ -113,14 +113,14 @@ def loop_with(
             assert not thread.is_alive()
             if raised:  # its process would end
                 _end_lanes(loop)
-            if isinstance(loop, PythonStreamLoop) and loop._events is not None:
+            if isinstance(loop, DecoupledModelLoop) and loop._events is not None:
                 assert loop._events_thread is not None
                 loop._events.call_soon_threadsafe(loop._events.stop)
                 loop._events_thread.join(20)
 
 
 def _end_lanes(loop: Loop) -> None:
-    if not isinstance(loop, PythonStreamLoop):
+    if not isinstance(loop, DecoupledModelLoop):
         loop.close()
         return
     loop._closing = True

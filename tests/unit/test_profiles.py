@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from types import FunctionType
 
 import pytest
 
-from pytriton.profiles import Frame, Profile, kind_of
+from pytriton.profiles import IDLE, OURS, Frame, Profile, kind_of
+from pytriton.worker.loop import Loop
+from pytriton.worker.python_model.decoupled_loop import DecoupledModelLoop
 
 LIB = "/run/pt/library/pytriton"
 BOOT = f"thread (9): MainThread;<module> ({LIB}/worker/boot.py:60);run ({LIB}/worker/process.py:70)"
@@ -44,6 +47,14 @@ def test_the_hottest_lines_are_named_without_the_waiting(profile: Profile) -> No
         ("infer (me/<b>/my model.py:7)", 0.4),
         ("einsum (numpy/core/einsumfunc.py:10)", 0.25),
     ]
+
+
+@pytest.mark.parametrize("run", [Loop.run, DecoupledModelLoop.run])
+def test_a_worker_in_its_own_loop_waits_for_requests(run: FunctionType) -> None:
+    file = run.__code__.co_filename.rpartition("/pytriton/")[2]
+    for name in (run.__name__, run.__qualname__):
+        assert kind_of([Frame(name, f"{LIB}/{file}", run.__code__.co_firstlineno)]) == IDLE
+    assert kind_of([Frame("Loop._serve", f"{LIB}/{file}", 1)]) == OURS
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
     lanes' thread   reads lanes, control messages and signals; queues batches for the main thread; wakes senders that wait
     any thread      sends responses; one thread runs an event loop for `async def execute`
 
-One lock, `PythonStreamLoop.changed`, guards everything that these threads share (outboxes, lanes, arenas). If a coroutine
+One lock, `DecoupledModelLoop.changed`, guards everything that these threads share (outboxes, lanes, arenas). If a coroutine
 raises an exception that ends the worker, such as `SystemExit`, the main thread raises it again.
 """
 
@@ -70,7 +70,7 @@ class ReleasedRequest(NamedTuple):
     request: int
 
 
-class PythonStreamLoop(Loop):
+class DecoupledModelLoop(Loop):
     """Main loop for a `LoadedPythonModel` that may answer at any time."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -404,7 +404,7 @@ class PythonStream:
 
     def __init__(
         self,
-        loop: PythonStreamLoop,
+        loop: DecoupledModelLoop,
         outbox: Outbox,
         batch: Batch,
         requests: list[pb_utils.InferenceRequest],

@@ -14,7 +14,7 @@ import pytest
 
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.python_model.batches import LoadedPythonModel
-from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
+from pytriton.worker.python_model.decoupled_loop import DecoupledModelLoop
 
 pytestmark = pytest.mark.programs
 
@@ -115,7 +115,7 @@ def test_lanes_thread_of_a_python_model_ends_before_what_it_waits_on(
     os.close(descriptor)
     model = LoadedPythonModel.__new__(LoadedPythonModel)
     control: Any = _Control()
-    loop = PythonStreamLoop(model, None, stats, control, "w1", str(tmp_path / "lane"))
+    loop = DecoupledModelLoop(model, None, stats, control, "w1", str(tmp_path / "lane"))
     poll = _Poll(loop._poll)
     loop._poll = poll  # type: ignore[assignment]
     reader, writer = os.pipe()

@@ -27,7 +27,7 @@ from pytriton._protocol.messages import PythonModel as PythonModelSpec
 from pytriton.pb_utils import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE as AGAIN
 from pytriton.pb_utils import TRITONSERVER_RESPONSE_COMPLETE_FINAL as FINAL
 from pytriton.worker.python_model.batches import LoadedPythonModel, WrongReturn
-from pytriton.worker.python_model.decoupled_loop import PythonStream, PythonStreamLoop
+from pytriton.worker.python_model.decoupled_loop import DecoupledModelLoop, PythonStream
 from pytriton.worker.request_log import CallLog
 from pytriton.worker.streams import Outbox
 
@@ -79,7 +79,7 @@ def begin(
     outbox = Outbox(worker, 4)
     assert isinstance(proxy.receive(), Room)
     requests = model.incoming(batch.requests, worker)
-    stream = PythonStream(cast(PythonStreamLoop, loop), outbox, batch, requests, model)
+    stream = PythonStream(cast(DecoupledModelLoop, loop), outbox, batch, requests, model)
     outbox.streams[batch.id] = stream  # type: ignore[assignment]
     return stream, requests, loop
 

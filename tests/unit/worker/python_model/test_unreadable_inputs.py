@@ -25,7 +25,7 @@ from pytriton._protocol.lanes.lane_messages import (
     TensorRef,
 )
 from pytriton.worker.python_model.batches import LoadedPythonModel
-from pytriton.worker.python_model.decoupled_loop import PythonStreamLoop
+from pytriton.worker.python_model.decoupled_loop import DecoupledModelLoop
 from pytriton.worker.request_log import CallLog, Part
 
 NOWHERE = TensorRef("x", "FP32", [1], 77, 0, 4)
@@ -94,10 +94,10 @@ def test_a_fault_in_the_lanes_thread_ends_the_worker(
 ) -> None:
     """Without that thread it would only seem to serve: nobody would replace it."""
 
-    def begin(self: PythonStreamLoop, outbox: object, batch: Batch) -> None:
+    def begin(self: DecoupledModelLoop, outbox: object, batch: Batch) -> None:
         raise KeyError("a fault")
 
-    monkeypatch.setattr(PythonStreamLoop, "_begin", begin)
+    monkeypatch.setattr(DecoupledModelLoop, "_begin", begin)
     one, spec = model(streams=True)
     with (
         loop_with(one, spec, dispatcher) as worker,
