@@ -29,40 +29,41 @@ static bool check_model_answer(Server *server, Slice model, size_t left, TRITONS
     return false;
 }
 
-bool model_information(Server *server, Slice model, Slice version, Buffer *json, Problem *problem)
+/* Asks the core about a version of a model. */
+typedef TRITONSERVER_Error *Question(
+    TRITONSERVER_Server *core, const char *model, int64_t version, TRITONSERVER_Message **answer);
+
+static bool ask_about_model(
+    Server *server, Slice model, Slice version, Question *question, Buffer *json, Problem *problem)
 {
     ServerName name;
     int64_t number;
     TRITONSERVER_Message *message = NULL;
     size_t left = pending_models_left(server->pending_models);
     return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        check_model_answer(
-            server, model, left, triton.ServerModelMetadata(server->server, name.text, number, &message), problem) &&
+        check_model_answer(server, model, left, question(server->server, name.text, number, &message), problem) &&
         message_put_json(message, json, problem);
+}
+
+bool model_information(Server *server, Slice model, Slice version, Buffer *json, Problem *problem)
+{
+    return ask_about_model(server, model, version, triton.ServerModelMetadata, json, problem);
+}
+
+static TRITONSERVER_Error *ask_configuration(
+    TRITONSERVER_Server *core, const char *model, int64_t version, TRITONSERVER_Message **answer)
+{
+    return triton.ServerModelConfig(core, model, version, 1, answer);
 }
 
 bool model_configuration(Server *server, Slice model, Slice version, Buffer *json, Problem *problem)
 {
-    ServerName name;
-    int64_t number;
-    TRITONSERVER_Message *message = NULL;
-    size_t left = pending_models_left(server->pending_models);
-    return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        check_model_answer(
-            server, model, left, triton.ServerModelConfig(server->server, name.text, number, 1, &message), problem) &&
-        message_put_json(message, json, problem);
+    return ask_about_model(server, model, version, ask_configuration, json, problem);
 }
 
 bool model_statistics(Server *server, Slice model, Slice version, Buffer *json, Problem *problem)
 {
-    ServerName name;
-    int64_t number;
-    TRITONSERVER_Message *message = NULL;
-    size_t left = pending_models_left(server->pending_models);
-    return server_name(model, "model name", &name, problem) && server_version(version, &number, problem) &&
-        check_model_answer(
-            server, model, left, triton.ServerModelStatistics(server->server, name.text, number, &message), problem) &&
-        message_put_json(message, json, problem);
+    return ask_about_model(server, model, version, triton.ServerModelStatistics, json, problem);
 }
 
 bool metrics_text(Server *server, Buffer *text, Problem *problem)

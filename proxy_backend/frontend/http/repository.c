@@ -237,16 +237,16 @@ bool http_handle_drain(HttpRequest *request, Problem *problem)
     return true;
 }
 
-static bool read_accept(Call *call, bool *accept, Problem *problem)
+/* Read a body {"KEY": true} or {"KEY": false}. */
+static bool read_flag(Slice body, const Limits *limits, const char *name, bool *flag, Problem *problem)
 {
     Json json;
     Buffer scratch = {0};
     Slice key;
     bool said = false;
-    if (read_object(
-            http_call(call)->job.body, connection_endpoint(http_call(call)->connection)->limits, &json, problem)) {
+    if (read_object(body, limits, &json, problem)) {
         while (json_member(&json, &scratch, &key))
-            if (slice_is(key, "accept") && json_bool(&json, accept))
+            if (slice_is(key, name) && json_bool(&json, flag))
                 said = true;
             else if (!json_skip(&json))
                 break;
@@ -256,16 +256,18 @@ static bool read_accept(Call *call, bool *accept, Problem *problem)
     buffer_free(&scratch);
     if (problem->kind != PROBLEM_NONE)
         return false;
-    return said
-        ? true
-        : problem_set(problem, PROBLEM_INVALID, "the request's body is not {\"accept\": true} or {\"accept\": false}");
+    return said ||
+        problem_set(
+            problem, PROBLEM_INVALID, "the request's body is not {\"%s\": true} or {\"%s\": false}", name, name);
 }
 
 static bool run_accept(Call *call, Problem *problem)
 {
     const ServerControl *control = control_of(call);
     bool accept = true;
-    return read_accept(call, &accept, problem) && control->accept(control->user, accept, problem);
+    const Limits *limits = connection_endpoint(http_call(call)->connection)->limits;
+    return read_flag(http_call(call)->job.body, limits, "accept", &accept, problem) &&
+        control->accept(control->user, accept, problem);
 }
 
 /* POST /admin/accept {"accept": false}: start or stop accepting clients' connections. Answered when that has been
@@ -363,25 +365,9 @@ bool http_handle_settle(HttpRequest *request, Problem *problem)
 /* POST /admin/ready {"ready": false}: set whether the server may report that it is ready. */
 bool http_handle_set_ready(HttpRequest *request, Problem *problem)
 {
-    Json json;
-    Buffer scratch = {0};
-    Slice key;
-    bool ready = true, said = false;
-    if (read_object(request->body, request->limits, &json, problem)) {
-        while (json_member(&json, &scratch, &key))
-            if (slice_is(key, "ready") && json_bool(&json, &ready))
-                said = true;
-            else if (!json_skip(&json))
-                break;
-        if (!json_end(&json))
-            json_problem(&json, parsing, problem);
-    }
-    buffer_free(&scratch);
-    if (problem->kind != PROBLEM_NONE)
+    bool ready = true;
+    if (!read_flag(request->body, request->limits, "ready", &ready, problem))
         return false;
-    if (!said)
-        return problem_set(
-            problem, PROBLEM_INVALID, "the request's body is not {\"ready\": true} or {\"ready\": false}");
     server_force_unready(request->service->settings.server, !ready);
     response_send_text(request->call, 200, TYPE_JSON, SLICE(""));
     return true;
