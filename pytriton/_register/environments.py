@@ -21,11 +21,11 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytriton.exceptions import PyTritonBadParameterError
+from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 
 if TYPE_CHECKING:
     from pytriton._protocol.messages import WorkerEnvironment
@@ -194,6 +194,54 @@ def code_with_our_library(code: str, packages: str | None = None) -> str:
         f"sys.path.pop(0); sys.path += {more!r}\n"
         f"{code}"
     )
+
+
+def ask_interpreter(
+    world: WorkerEnvironment,
+    module: str,
+    question: Mapping[str, Any],
+    what: str,
+    limit_s: float | None,
+) -> dict[str, Any]:
+    """Make the workers' interpreter load a model file, without GPUs, and return what it reports.
+
+    Args:
+        world: the workers' environment
+        module: module of ours whose `main` reads the question from standard input and prints the answer, both in JSON
+        question: what to load
+        what: the file or model, for error messages
+        limit_s: maximum time in seconds; None: no limit
+
+    Raises:
+        PyTritonValidationError: it cannot be loaded, or takes too long
+    """
+    code = code_with_our_library(
+        f"from {module} import main; main()", world.env.get(PACKAGES_VARIABLE)
+    )
+    try:
+        done = subprocess.run(
+            [world.python, "-c", code],
+            input=json.dumps(question).encode(),
+            cwd=world.cwd,
+            env={**world.env, "CUDA_VISIBLE_DEVICES": ""},
+            capture_output=True,
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise PyTritonValidationError(
+            f"{what} was not loaded within {limit_s:g} s (load_timeout_s)."
+        ) from None
+    try:
+        answer = dict(json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1]))
+    except (IndexError, TypeError, ValueError):
+        said = done.stderr.decode("utf-8", "replace").strip()[-2000:]
+        raise PyTritonValidationError(
+            f"{what} cannot be loaded: the process that loads it exited with status {done.returncode}: {said}"
+        ) from None
+    if "error" in answer:
+        raise PyTritonValidationError(str(answer["error"]))
+    return answer
 
 
 def missing_modules(python: str, modules: Sequence[str]) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -176,31 +175,6 @@ def _description(
         "name": model_name,
         "route": options["route"],
     }
-    code = environments.code_with_our_library(
-        f"from {_DESCRIBER} import main; main()", world.env.get(environments.PACKAGES_VARIABLE)
+    return environments.ask_interpreter(
+        world, _DESCRIBER, question, recipe.location, options["load_timeout_s"]
     )
-    limit_s = options["load_timeout_s"]
-    try:
-        done = subprocess.run(
-            [world.python, "-c", code],
-            input=json.dumps(question).encode(),
-            cwd=world.cwd,
-            env={**world.env, "CUDA_VISIBLE_DEVICES": ""},
-            capture_output=True,
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise PyTritonValidationError(
-            f"{recipe.location} was not opened within {limit_s:g} s (load_timeout_s)."
-        ) from None
-    said = done.stderr.decode("utf-8", "replace").strip()[-2000:]
-    try:
-        answer = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
-    except (IndexError, ValueError):
-        raise PyTritonValidationError(
-            f"{recipe.location} cannot be opened; the process that tried exited with status {done.returncode}: {said}"
-        ) from None
-    if "error" in answer:
-        raise PyTritonValidationError(str(answer["error"]))
-    return dict(answer)

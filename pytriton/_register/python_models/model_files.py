@@ -6,10 +6,8 @@ them. Workers load the file from its original path, as they do for models of a r
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from pytriton._register.environment import select_interpreter, worker_environmen
 from pytriton._register.python_models.model_programs import ConfigSource, configuration_of
 from pytriton.autoscale import autoscale_in, autoscale_of
 from pytriton.declaration import validate_model_name
-from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
+from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.formats import complete, table
 from pytriton.formats.recipe import Recipe
 from pytriton.run_options import (
@@ -146,30 +144,5 @@ def _completed(
         "path": str(path),
         "config": dict(config),
     }
-    code = environments.code_with_our_library(
-        f"from {_PROBE} import main; main()", world.env.get(environments.PACKAGES_VARIABLE)
-    )
-    try:
-        done = subprocess.run(
-            [world.python, "-c", code],
-            input=json.dumps(question).encode(),
-            cwd=world.cwd,
-            env={**world.env, "CUDA_VISIBLE_DEVICES": ""},
-            capture_output=True,
-            timeout=limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise PyTritonValidationError(
-            f"{path} was not loaded within {limit_s:g} s (load_timeout_s)."
-        ) from None
-    try:
-        answer = json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
-    except (IndexError, ValueError):
-        said = done.stderr.decode("utf-8", "replace").strip()[-2000:]
-        raise PyTritonValidationError(
-            f"{path} cannot be loaded: the process that loads it exited with status {done.returncode}: {said}"
-        ) from None
-    if "error" in answer:
-        raise PyTritonValidationError(str(answer["error"]))
+    answer = environments.ask_interpreter(world, _PROBE, question, str(path), limit_s)
     return dict(answer["config"])
