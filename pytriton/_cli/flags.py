@@ -9,8 +9,10 @@ import typer
 
 __all__ = [
     "ConfigFlag",
+    "InstancesFlag",
     "JsonFlag",
     "ModelArgument",
+    "PythonFlag",
     "RuntimeDirFlag",
     "print_version_and_exit",
     "served_models",
@@ -37,6 +39,13 @@ ConfigFlag = Annotated[
     Optional[str], typer.Option("--config", metavar="FILE", help="Settings file to read.")
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+InstancesFlag = Annotated[
+    Optional[str], typer.Option(help="Number of workers. 1:8 scales from 1 to 8 with the load.")
+]
+PythonFlag = Annotated[
+    Optional[str],
+    typer.Option(help="Interpreter of the workers, or an environment's directory or archive."),
+]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", autocompletion=served_models)]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from pytriton._cli.errors import command
-from pytriton._cli.flags import JsonFlag, ModelArgument, RuntimeDirFlag
+from pytriton._cli.flags import InstancesFlag, JsonFlag, ModelArgument, PythonFlag, RuntimeDirFlag
 from pytriton._cli.output import print_json
 
 
@@ -48,20 +48,14 @@ def register(
     name: Annotated[
         Optional[str], typer.Option(help="Model name, instead of the declared one.")
     ] = None,
-    instances: Annotated[
-        Optional[str],
-        typer.Option(help="Number of workers. 1:8 scales from 1 to 8 with the load."),
-    ] = None,
+    instances: InstancesFlag = None,
     device: Annotated[
         Optional[list[str]],
         typer.Option(
             help="GPU of a worker (CUDA_VISIBLE_DEVICES). Repeat the flag for more workers."
         ),
     ] = None,
-    python: Annotated[
-        Optional[str],
-        typer.Option(help="Interpreter of the workers, or an environment's directory or archive."),
-    ] = None,
+    python: PythonFlag = None,
     requirement: Annotated[
         Optional[list[str]],
         typer.Option(

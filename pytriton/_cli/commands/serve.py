@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from pytriton._cli.errors import CliError, command, errors_of_clients
-from pytriton._cli.flags import RuntimeDirFlag
+from pytriton._cli.flags import InstancesFlag, PythonFlag, RuntimeDirFlag
 from pytriton._cli.output import say, visible
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
@@ -45,14 +45,8 @@ def serve(
     route: Annotated[
         Optional[str], typer.Option(help="Path of its URL. Default: / and the model's name.")
     ] = None,
-    instances: Annotated[
-        Optional[str],
-        typer.Option(help="Number of workers. 1:8 scales from 1 to 8 with the load."),
-    ] = None,
-    python: Annotated[
-        Optional[str],
-        typer.Option(help="Interpreter of the workers, or an environment's directory or archive."),
-    ] = None,
+    instances: InstancesFlag = None,
+    python: PythonFlag = None,
     requirement: Annotated[
         Optional[list[str]],
         typer.Option(
