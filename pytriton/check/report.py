@@ -8,7 +8,6 @@ import tempfile
 import time
 import zipfile
 from pathlib import Path
-from types import TracebackType
 
 ARCHIVE = "pytriton_check.zip"
 
@@ -53,12 +52,7 @@ class Report:
     def __enter__(self) -> Report:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._stays:
             shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Mapping
-from types import TracebackType
 from typing import Any, TypeVar
 
 from pytriton.client._inference.base_client import BaseClient
@@ -80,12 +79,7 @@ class AsyncClient(BaseClient[R]):
                 raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _initialise(self) -> TritonModelConfig:

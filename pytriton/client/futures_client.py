@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, TypeVar
 
 from pytriton._protocol.closeable import Closeable
@@ -126,12 +125,7 @@ class FuturesModelClient(InferMethods[Future[Outputs]], Closeable):
         self._require_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
         if kind is not None:  # after an exception, such as Ctrl-C, results are no longer collected
             _awaited.discard(self)
         try:
