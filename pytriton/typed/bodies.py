@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import typing
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ _FORM = "application/x-www-form-urlencoded"
 _MULTIPART = "multipart/form-data"
 _BINARY = "application/octet-stream"
 _INVALID = "The request body is invalid"
+_NONFINITE = "the result contains NaN or an infinity, which JSON cannot represent. Return None in its place, and annotate Optional"
 
 
 class Arguments(typing.NamedTuple):
@@ -49,6 +51,12 @@ class RequestDecoder:
         }
         #: Adapters of the types of form fields, by the id of the type; the signature holds the types.
         self._form_adapters: dict[int, Any] = {}
+        #: Parameters whose default is passed by the decoder: it may be changed by a call, or precede another argument.
+        self._passed_defaults = [
+            one
+            for one in signature.parameters
+            if not one.required and (one.positional or type(one.default).__hash__ is None)
+        ]
         self._special = {*self._adapters, *self._specs}
         self._fields = [(f"p{index}", one) for index, one in enumerate(signature.parameters)]
         self._decode_json = self._json_decoder()
@@ -72,7 +80,7 @@ class RequestDecoder:
         if raw is not None:
             if not (body or media_type):  # nothing was sent, not even an empty file
                 return self._from_json(body)
-            return self._arguments(
+            return self.bind(
                 {raw.name: self._binary(raw, Field(raw.name, body, None, media_type))}
             )
         if media_type == _FORM:
@@ -123,7 +131,7 @@ class RequestDecoder:
     def _from_json(self, body: bytes) -> Arguments:
         whole = self._signature.whole
         try:
-            found = self._decode_json(body or b"{}")
+            found = self._members(body or b"{}")
         except msgspec.ValidationError as error:
             raise Problem(422, _INVALID, field_errors(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -145,7 +153,16 @@ class RequestDecoder:
                     errors += field_errors(error, name)
             if errors:
                 raise Problem(422, _INVALID, tuple(errors))
-        return self._arguments(found)
+        return self.bind(found)
+
+    def _members(self, body: bytes) -> dict[str, Any]:
+        try:
+            return self._decode_json(body)
+        except msgspec.ValidationError as error:
+            if "`float`" not in str(error):
+                raise
+        # JSON Schema considers 2.0 an integer.
+        return self._decode_json(msgspec.json.encode(_with_integers(msgspec.json.decode(body))))
 
     def _converted(self, name: str, value: Any) -> Any:
         """Convert a decoded member to the type of its parameter, which msgspec may not support."""
@@ -164,7 +181,7 @@ class RequestDecoder:
         whole = self._signature.whole
         if whole is not None and whole.name not in by_name:
             # The fields of the form are those of the object.
-            return self._arguments({whole.name: self._object(whole, _texts(by_name))})
+            return self.bind({whole.name: self._object(whole, _texts(by_name))})
         found: dict[str, Any] = {}
         errors: list[FieldError] = []
         for name, parameter in self._parameters.items():
@@ -180,7 +197,7 @@ class RequestDecoder:
         errors += [FieldError("Unknown field", pointer_of(name)) for name in by_name]
         if errors:
             raise Problem(422, _INVALID, tuple(errors))
-        return self._arguments(found)
+        return self.bind(found)
 
     def _from_form(self, parameter: Parameter, fields: Sequence[Field]) -> Any:
         bare = strip(parameter.type)
@@ -235,10 +252,14 @@ class RequestDecoder:
         except ValueError as error:
             raise Problem(422, _INVALID, field_errors(error, parameter.name)) from None
 
-    def _arguments(self, found: dict[str, Any]) -> Arguments:
+    def bind(self, found: dict[str, Any]) -> Arguments:
+        """Return the arguments of a call, given those of a request by name."""
+        for parameter in self._passed_defaults:
+            if parameter.name not in found:
+                found[parameter.name] = copy.deepcopy(parameter.default)
         args = []
         for parameter in self._signature.parameters:
-            if not parameter.positional or parameter.name not in found:
+            if not parameter.positional:
                 break
             args.append(found.pop(parameter.name))
         return Arguments(args, found)
@@ -255,8 +276,17 @@ class ResultEncoder:
         self.media_type = media_type_of(annotation)
         self._is_image = is_image(annotation)
         self._encoder = msgspec.json.Encoder(enc_hook=values.encode_custom)
-        adapter = None if self.media_type != _JSON else values.pydantic_adapter(annotation)
-        self._dump = None if adapter is None else adapter.dump_json
+        self._adapter = None
+        self._decoders: list[msgspec.json.Decoder[Any]] = []
+        if self.media_type != _JSON or annotation is Any:
+            return
+        self._adapter = values.pydantic_adapter(annotation)
+        if self._adapter is None:
+            kind = type(None) if annotation is None else annotation
+            self._decoders = [
+                msgspec.json.Decoder(kind, strict=strict, dec_hook=values.decode_custom)
+                for strict in (True, False)
+            ]
 
     def encode(self, result: Any) -> bytes:
         """Return the body of a response.
@@ -264,10 +294,8 @@ class ResultEncoder:
         Raises:
             TypeError, ValueError: the result does not match the annotation, or cannot be represented in JSON
         """
-        if self._dump is not None:
-            return bytes(self._dump(result, by_alias=True))
         if self.media_type == _JSON:
-            return self._encoder.encode(result)
+            return self._dump(result) if self._adapter is not None else self._as_json(result)
         if self._is_image:
             return values.encode_image(result, self.media_type)
         if isinstance(result, str):
@@ -277,6 +305,36 @@ class ResultEncoder:
         raise TypeError(
             f"the function is annotated to return bytes, and returned {type(result).__name__!r}"
         )
+
+    def _as_json(self, result: Any) -> bytes:
+        body = self._encoder.encode(result)
+        if b"null" in body and values.has_nonfinite(
+            msgspec.to_builtins(result, enc_hook=values.encode_custom)
+        ):
+            raise ValueError(_NONFINITE)
+        if not self._decoders:
+            return body
+        strict, lax = self._decoders
+        try:
+            strict.decode(body)
+        except msgspec.ValidationError:
+            try:
+                value = lax.decode(body)  # e.g. 2.0 for an int
+            except msgspec.ValidationError as error:
+                raise TypeError(f"the result does not match its annotation: {error}") from None
+            body = self._encoder.encode(value)
+        return body
+
+    def _dump(self, result: Any) -> bytes:
+        adapter: Any = self._adapter
+        try:
+            body = adapter.dump_json(result, by_alias=True, warnings="error")
+        except ValueError:  # another type than annotated, such as a dict for a model
+            result = adapter.validate_python(result, from_attributes=True)
+            body = adapter.dump_json(result, by_alias=True, warnings="error")
+        if b"null" in body and values.has_nonfinite(adapter.dump_python(result)):
+            raise ValueError(_NONFINITE)
+        return bytes(body)
 
 
 def media_type_of(annotation: Any) -> str:
@@ -299,6 +357,17 @@ def _texts(by_name: dict[str, list[Field]]) -> dict[str, list[str]]:
         except ValueError as error:  # noqa: PERF203  of this field
             raise Problem(422, _INVALID, field_errors(error, name)) from None
     return texts
+
+
+def _with_integers(value: Any) -> Any:
+    """Return decoded JSON with its whole numbers as int."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, list):
+        return [_with_integers(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _with_integers(one) for name, one in value.items()}
+    return value
 
 
 def _is_json(field: Field) -> bool:

@@ -20,18 +20,16 @@ from pytriton.typed.bodies import Arguments, RequestDecoder, ResultEncoder, medi
 from pytriton.typed.problems import Problem, problem_document
 from pytriton.typed.schema import operation_of
 from pytriton.typed.signature import Signature, signature_of
+from pytriton.typed.tensors import BODY, TensorCodec, tensor_codec
 
 __all__ = ["BODY", "CONTENT_TYPE", "ROUTE", "TypedModel", "make_model", "model_of", "served"]
 
 Decode = Callable[[bytes, str], Arguments]
 
-#: The input and the output of every typed model.
-BODY = "body"
 #: Request parameters set by the frontend: the body's Content-Type, and a flag for requests sent to the model's route.
 CONTENT_TYPE, ROUTE = "content_type", "route"
 
-_INPUTS = [Tensor(name=BODY, dtype=bytes, shape=(1,))]
-_OUTPUTS = [Tensor(name=BODY, dtype=bytes, shape=(1,))]
+_BODY = Tensor(name=BODY, dtype=bytes, shape=(1,))
 
 
 class TypedModel(NamedTuple):
@@ -39,11 +37,12 @@ class TypedModel(NamedTuple):
 
     Attributes:
         targets: one callable for each of the user's functions
-        inputs: the body of the request
-        outputs: the body of the response
+        inputs: the body of the request, or tensors for the parameters
+        outputs: the body of the response, and tensors for the result
         config: the user's configuration, with the batching and streaming that the function needs
         factory: whether the targets create callables in the worker
         signature: the function's parameters and result
+        documented: the OpenAPI operation, and the schemas that it refers to
     """
 
     targets: list[Any]
@@ -52,18 +51,19 @@ class TypedModel(NamedTuple):
     config: ModelConfig
     factory: bool
     signature: Signature
+    documented: tuple[dict[str, Any], dict[str, Any]]
 
     def route(self, path: str) -> WebRoute:
         """Return the description of the model's HTTP route.
 
         Raises:
-            PyTritonValidationError: the path is invalid, or a type cannot be represented in JSON
+            PyTritonValidationError: the path is invalid
         """
         try:
             routes.check(path)
         except ValueError as error:
             raise PyTritonValidationError(f"{self.signature.name}: {error}") from None
-        operation, schemas = operation_of(self.signature)
+        operation, schemas = self.documented
         media_type = media_type_of(self.signature.result)
         return WebRoute(path, media_type, self.signature.streams, operation, schemas)
 
@@ -78,7 +78,8 @@ def make_model(targets: Sequence[Any], config: ModelConfig | None, *, factory: b
             must be annotated as a class with a typed `__call__`
 
     Raises:
-        PyTritonValidationError: the annotations or the configuration are invalid
+        PyTritonValidationError: the annotations or the configuration are invalid, or a type cannot be represented in
+            JSON
     """
     described = [_made_by(target) if factory else target for target in targets]
     signatures = [signature_of(target) for target in described]
@@ -90,46 +91,32 @@ def make_model(targets: Sequence[Any], config: ModelConfig | None, *, factory: b
         raise PyTritonValidationError(
             "The functions of one model must all have the same parameters and result."
         )
-    for one in (*(parameter.type for parameter in signature.parameters), signature.result):
-        _resolve_fields(one, set())
+    documented = operation_of(signature)  # reports types that the endpoints could not decode either
     made = factory or any(inspect.isclass(target) for target in targets)
-    wrapped = [Made(one, signature) if made else served(one, signature) for one in targets]
+    wrapped = [
+        Made(one, signature) if made else served(one, signature, has_tensors=True)
+        for one in targets
+    ]
     return TypedModel(
-        wrapped, _INPUTS, _OUTPUTS, _configuration(signature, config), made, signature
+        wrapped,
+        *_tensors(tensor_codec(signature)),
+        _configuration(signature, config),
+        made,
+        signature,
+        documented,
     )
 
 
 def model_of(signature: Signature) -> TypedModel:
-    """Return the tensors and the configuration of a function that only workers can make."""
-    return TypedModel([], _INPUTS, _OUTPUTS, _configuration(signature, None), True, signature)
+    """Return the tensors, only of the bodies, and the configuration of a function that only workers can make."""
+    config = _configuration(signature, None)
+    return TypedModel([], [_BODY], [_BODY], config, True, signature, operation_of(signature))
 
 
-def _resolve_fields(annotation: Any, seen: set[type]) -> None:
-    """Replace the annotations that are text in the classes of a type, such as those of a dataclass.
-
-    A class of a script is pickled without the imports of the script, so the worker could not resolve them.
-    """
-    for one in typing.get_args(annotation):
-        _resolve_fields(one, seen)
-    if (
-        not isinstance(annotation, type)
-        or annotation in seen
-        or hasattr(annotation, "model_fields")
-    ):
-        return
-    seen.add(annotation)
-    for base in annotation.__mro__:
-        fields = vars(base).get("__annotations__", {})
-        if not any(isinstance(one, (str, typing.ForwardRef)) for one in fields.values()):
-            hints = fields
-        else:
-            try:
-                hints = typing.get_type_hints(base, include_extras=True)
-            except Exception:
-                continue  # A name that only type checkers import. The worker reports it if it needs the type.
-            base.__annotations__ = {name: hints[name] for name in fields}
-        for name in fields:
-            _resolve_fields(hints[name], seen)
+def _tensors(codec: TensorCodec | None) -> tuple[list[Tensor], list[Tensor]]:
+    if codec is None:
+        return [_BODY], [_BODY]
+    return [dataclasses.replace(_BODY, optional=True), *codec.inputs], [_BODY, *codec.outputs]
 
 
 def _made_by(factory: Any) -> Any:
@@ -173,19 +160,22 @@ class Made:
         made = self.factory()
         if inspect.isawaitable(made):
             return self._awaited(made)
-        return served(made, self.signature)
+        return served(made, self.signature, has_tensors=True)
 
     async def _awaited(self, made: Any) -> Any:
-        return served(await made, self.signature)
+        return served(await made, self.signature, has_tensors=True)
 
 
-def served(target: Any, signature: Signature, decode: Decode | None = None) -> Any:
+def served(
+    target: Any, signature: Signature, decode: Decode | None = None, *, has_tensors: bool = False
+) -> Any:
     """Return the inference callable that wraps a typed function.
 
     Args:
         target: the function
         signature: what it takes and returns
         decode: returns the arguments that a body contains, given its Content-Type; None: as the signature says
+        has_tensors: whether the model also has the tensors of its parameters and result
     """
     is_batched = signature.batching is not None
     kinds: dict[Kind, type[_Endpoint]] = {
@@ -194,40 +184,70 @@ def served(target: Any, signature: Signature, decode: Decode | None = None) -> A
         Kind.GENERATOR: Streams,
         Kind.ASYNC_GENERATOR: AsyncStreams,
     }
-    return kinds[signature.kind](target, signature, decode)
+    return kinds[signature.kind](target, signature, decode, has_tensors=has_tensors)
 
 
 class _Endpoint:
     """Inference callable that wraps a typed function. The two are pickled together."""
 
     def __init__(
-        self, target: Callable[..., Any], signature: Signature, decode: Decode | None = None
+        self,
+        target: Callable[..., Any],
+        signature: Signature,
+        decode: Decode | None = None,
+        *,
+        has_tensors: bool = False,
     ) -> None:
         self.target = target
         self.signature = signature
+        self.has_tensors = has_tensors
         self._prepare(decode)
 
     def _prepare(self, decode: Decode | None = None) -> None:
-        self._decode_body = decode or RequestDecoder(self.signature).decode
+        decoder = RequestDecoder(self.signature)
+        self._decode_body = decode or decoder.decode
+        self._bind = decoder.bind
         self._encoder = ResultEncoder(self.signature.result)
+        self._codec = tensor_codec(self.signature) if self.has_tensors else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"target": self.target, "signature": self.signature}
+        names = ("target", "signature", "has_tensors")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._prepare()  # in the worker, with the types of its environment
 
     def _decode(self, request: Any) -> Arguments:
-        (body,) = request[BODY].ravel()
-        return self._decode_body(
-            body, (request.parameters or {}).get(CONTENT_TYPE, "application/json")
-        )
+        """Return the arguments in a request that has one row."""
+        rows = self._decode_rows(request)
+        if len(rows) != 1:
+            raise Problem(400, f"Expected a batch of 1, got {len(rows)}")
+        return rows[0]
 
-    def _encode(self, result: Any) -> dict[str, Any]:
-        body = np.empty((1, 1), object)
-        body[0, 0] = self._encoder.encode(result)
-        return {BODY: body}
+    def _decode_rows(self, request: Any) -> list[Arguments]:
+        inputs = request.data
+        if BODY in inputs:
+            if len(inputs) > 1:
+                raise Problem(400, f"Send either the input {BODY!r} or those of the parameters")
+            kind = (request.parameters or {}).get(CONTENT_TYPE, "application/json")
+            return [self._decode_body(body, kind) for body in inputs[BODY].ravel()]
+        if self._codec is None:
+            raise Problem(400, f"Send the input {BODY!r}")
+        count = next((len(array) for array in inputs.values()), 1)
+        return [self._bind(row) for row in self._codec.decode(inputs, count)]
+
+    def _encode(self, request: Any, results: Sequence[Any]) -> dict[str, Any]:
+        """Return the response with the results of the rows of a request."""
+        wanted = request.requested_output_names
+        response = {}
+        if not wanted or BODY in wanted:
+            body = response[BODY] = np.empty((len(results), 1), object)
+            for row, result in enumerate(results):
+                body[row, 0] = self._encoder.encode(result)
+        if self._codec is not None and wanted != [BODY]:
+            response.update(self._codec.encode(results, wanted))
+        return response
 
 
 def _failure(request: Any, error: Exception) -> Exception:
@@ -247,7 +267,7 @@ class Calls(_Endpoint):
     def _answer(self, request: Any) -> Any:
         try:
             args, kwargs = self._decode(request)
-            return self._encode(self.target(*args, **kwargs))
+            return self._encode(request, [self.target(*args, **kwargs)])
         except HTTPError as error:
             return _failure(request, error)
 
@@ -264,7 +284,7 @@ class AsyncCalls(_Endpoint):
     async def _answer(self, request: Any) -> Any:
         try:
             args, kwargs = self._decode(request)
-            return self._encode(await self.target(*args, **kwargs))
+            return self._encode(request, [await self.target(*args, **kwargs)])
         except HTTPError as error:
             return _failure(request, error)
 
@@ -274,42 +294,60 @@ class Batches(_Endpoint):
 
     def __call__(self, requests: Sequence[Any]) -> list[Any]:
         """Return the result of each request, or its error."""
-        results, valid, kwargs = self._gather(requests)
-        if valid:
-            self._spread(requests, results, valid, self.target(**kwargs))
+        results, places, (args, kwargs) = self._gather(requests)
+        if any(places):
+            self._spread(requests, results, places, self.target(*args, **kwargs))
         return results
 
-    def _gather(self, requests: Sequence[Any]) -> tuple[list[Any], list[int], dict[str, list[Any]]]:
+    def _gather(self, requests: Sequence[Any]) -> tuple[list[Any], list[range], Arguments]:
+        """Return an error for each invalid request, the rows of each request, and the arguments of all rows."""
         results: list[Any] = [None] * len(requests)
-        valid: list[int] = []
+        places: list[range] = []
         columns: dict[str, list[Any]] = {one.name: [] for one in self.signature.parameters}
+        count = 0
         for index, request in enumerate(requests):
             try:
-                _, kwargs = self._decode(request)
+                rows = self._decode_rows(request)
             except Problem as error:
                 results[index] = _failure(request, error)
-                continue
-            valid.append(index)
-            for parameter in self.signature.parameters:
-                columns[parameter.name].append(kwargs.get(parameter.name, parameter.default))
-        return results, valid, columns
+                rows = []
+            places.append(range(count, count + len(rows)))
+            count += len(rows)
+            for args, kwargs in rows:
+                for position, parameter in enumerate(self.signature.parameters):
+                    name = parameter.name
+                    columns[name].append(
+                        args[position]
+                        if position < len(args)
+                        else kwargs.get(name, parameter.default)
+                    )
+        by_position = [columns.pop(one.name) for one in self.signature.parameters if one.positional]
+        return results, places, Arguments(by_position, columns)
 
     def _spread(
-        self, requests: Sequence[Any], results: list[Any], valid: list[int], produced: Any
+        self, requests: Sequence[Any], results: list[Any], places: list[range], produced: Any
     ) -> None:
-        if not isinstance(produced, (list, tuple, np.ndarray)) or len(produced) != len(valid):
+        count = places[-1].stop
+        if not isinstance(produced, (list, tuple, np.ndarray)) or len(produced) != count:
             got = (
                 f"{len(produced)} results" if hasattr(produced, "__len__") else f"{produced!r:.100}"
             )
             raise ValueError(
-                f"{self.signature.name} must return a list with one result for each of the {len(valid)} requests, got "
+                f"{self.signature.name} must return a list with one result for each of the {count} requests, got "
                 f"{got}"
             )
-        for index, one in zip(valid, produced):
+        for index, (request, place) in enumerate(zip(requests, places)):
+            if place:
+                results[index] = self._answer(request, [produced[row] for row in place])
+
+    def _answer(self, request: Any, rows: list[Any]) -> Any:
+        for one in rows:
             if isinstance(one, Exception):
-                results[index] = _failure(requests[index], one)
-            else:
-                results[index] = self._encode(one)
+                return _failure(request, one)
+        try:
+            return self._encode(request, rows)
+        except (TypeError, ValueError) as error:  # fails this request only
+            return error
 
 
 class AsyncBatches(Batches):
@@ -317,9 +355,9 @@ class AsyncBatches(Batches):
 
     async def __call__(self, requests: Sequence[Any]) -> list[Any]:  # type: ignore[override]
         """Return the result of each request, or its error."""
-        results, valid, kwargs = self._gather(requests)
-        if valid:
-            self._spread(requests, results, valid, await self.target(**kwargs))
+        results, places, (args, kwargs) = self._gather(requests)
+        if any(places):
+            self._spread(requests, results, places, await self.target(*args, **kwargs))
         return results
 
 
@@ -332,7 +370,7 @@ class Streams(_Endpoint):
         try:
             args, kwargs = self._decode(request)
             for item in self.target(*args, **kwargs):
-                yield [self._encode(item)]
+                yield [self._encode(request, [item])]
         except HTTPError as error:
             yield [_failure(request, error)]
 
@@ -346,6 +384,6 @@ class AsyncStreams(_Endpoint):
         try:
             args, kwargs = self._decode(request)
             async for item in self.target(*args, **kwargs):
-                yield [self._encode(item)]
+                yield [self._encode(request, [item])]
         except HTTPError as error:
             yield [_failure(request, error)]

@@ -14,8 +14,8 @@ __all__ = ["FieldError", "Problem", "field_errors", "pointer_of", "problem_docum
 
 #: Maximum size in bytes. The document is also sent as a gRPC status message, which is a header.
 _MAX_DOCUMENT = 2000
-#: The end of msgspec's error texts: "... - at `$.items[0].price`".
-_AT = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
+#: The end of msgspec's error texts: "... - at `$.items[0].price`", "... - at `key` in `$.items`".
+_AT = re.compile(r" - at `(?:key` in `)?(\$[^`]*)`$")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[\.\.\.\]")
 
 

@@ -12,11 +12,12 @@ from pytriton.exceptions import PyTritonValidationError
 from pytriton.typed.bodies import media_type_of
 from pytriton.typed.markers import UploadFile
 from pytriton.typed.signature import Parameter, Signature, is_binary, is_image, strip
-from pytriton.typed.values import array_spec, pydantic_adapter
+from pytriton.typed.values import array_spec, has_nonfinite, pydantic_adapter
 
 __all__ = ["PROBLEM", "PROBLEM_SCHEMA", "operation_of"]
 
 PROBLEM = "Problem"
+_BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _REFERENCES = "#/components/schemas/{name}"
 #: RFC 9457, with the extension member `errors`.
 PROBLEM_SCHEMA: dict[str, Any] = {
@@ -167,7 +168,17 @@ def _schema(
             "dataclasses, TypedDict, msgspec.Struct, pydantic models, numpy arrays, PIL.Image.Image or UploadFile; or "
             "pass inputs= and outputs= to serve tensors."
         ) from error
-    return _with_components(dict(schema), named, components)
+    return _with_components(_with_pattern(dict(schema)), _with_pattern(named), components)
+
+
+def _with_pattern(schema: Any) -> Any:
+    """Return schemas with the pattern of base64 wherever it is the encoding: JSON Schema does not check encodings."""
+    if isinstance(schema, list):
+        return [_with_pattern(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {name: _with_pattern(one) for name, one in schema.items()}
+    return {**inner, "pattern": _BASE64} if inner.get("contentEncoding") == "base64" else inner
 
 
 def _with_components(
@@ -211,9 +222,11 @@ def _with_description(
         schema = {**schema, "description": described[parameter.name]}
     if not parameter.required:
         try:
-            schema = {**schema, "default": msgspec.to_builtins(parameter.default)}
+            default = msgspec.to_builtins(parameter.default)
         except (TypeError, ValueError):  # not representable in JSON, so only the function knows it
             return schema
+        if not has_nonfinite(default):
+            schema = {**schema, "default": default}
     return schema
 
 
@@ -245,7 +258,7 @@ def _has_files(parameter: Parameter) -> bool:
 def _as_file(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the schema for sending a file in a form, as raw bytes instead of base64 (OpenAPI 3.1, 4.8.14.4)."""
     if "contentEncoding" in schema:
-        rest = {name: value for name, value in schema.items() if name != "contentEncoding"}
+        rest = {name: schema[name] for name in schema if name not in ("contentEncoding", "pattern")}
         return {**rest, "contentMediaType": "application/octet-stream"}
     if "items" in schema and isinstance(schema["items"], dict):
         return {**schema, "items": _as_file(schema["items"])}

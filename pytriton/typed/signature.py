@@ -71,6 +71,16 @@ class Signature:
     batching: Batching | None = None
     doc: str = ""
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A class of a script is pickled without the script's imports, so the worker could not resolve its annotations.
+        types = (self.result, *(one.type for one in self.parameters))
+        return {**vars(self), "resolved": _resolved_annotations(types)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for kind, annotations in state.pop("resolved"):
+            kind.__annotations__ = annotations
+        vars(self).update(state)
+
     @property
     def streams(self) -> bool:
         """Whether the response to a request is a stream of items."""
@@ -100,12 +110,9 @@ def is_typed(target: Any) -> bool:
     if getattr(function, "__globals__", None) is vars(wrapping):
         return False  # wrapped by one of our decorators, which are for tensors
     try:
-        parameters = [*inspect.signature(function).parameters.values()]
+        parameters = _parameters(target)
     except (TypeError, ValueError):  # e.g. of a builtin
         return False
-    parameters = (
-        [one for one in parameters if one.name != "self"] if inspect.isclass(target) else parameters
-    )
     annotated = [one.annotation is not one.empty for one in parameters]
     if not annotated:
         return inspect.signature(function).return_annotation is not inspect.Signature.empty
@@ -128,11 +135,7 @@ def signature_of(target: Any) -> Signature:
             "module of the function, outside `if TYPE_CHECKING:`."
         ) from error
     batching = batching_of(target)
-    parameters = []
-    for index, one in enumerate(inspect.signature(function).parameters.values()):
-        if index == 0 and inspect.isclass(target):
-            continue  # self
-        parameters.append(_parameter(name, one, hints, batching))
+    parameters = [_parameter(name, one, hints, batching) for one in _parameters(target)]
     result = hints.get("return", Any)
     kind = kind_of(function)
     if kind in (Kind.GENERATOR, Kind.ASYNC_GENERATOR):
@@ -179,6 +182,67 @@ def union_members(annotation: Any) -> tuple[Any, ...]:
     if origin is typing.Union or getattr(origin, "__name__", "") == "UnionType":
         return get_args(annotation)
     return (annotation,)
+
+
+def parts_of(annotation: Any) -> Iterator[Any]:
+    """Return all that a type consists of: its arguments, its markers, and the fields of its classes."""
+    return _parts_of(annotation, {})
+
+
+def _parts_of(annotation: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    if id(annotation) in seen:
+        return
+    seen[id(annotation)] = annotation  # so that no other object gets its id
+    yield annotation
+    inner = [*get_args(annotation)]
+    kind = get_origin(annotation) or annotation
+    if kind is not annotation:  # a generic dataclass, or list[int]
+        inner.append(kind)
+    elif isinstance(kind, type) and not hasattr(kind, "model_fields"):
+        inner += [one for base in kind.__mro__ for one in _own_annotations(base).values()]
+    for one in inner:
+        yield from _parts_of(one, seen)
+
+
+def _own_annotations(kind: type) -> dict[str, Any]:
+    """Return the resolved annotations in the body of a class; none if one of them cannot be resolved."""
+    own = vars(kind).get("__annotations__")
+    if not isinstance(own, dict) or not _has_text(own):
+        return own if isinstance(own, dict) else {}
+    try:
+        hints = typing.get_type_hints(kind, include_extras=True)
+    except Exception:  # a name that only type checkers import; creating a decoder for the type reports the reason
+        return {}
+    return {name: hints[name] for name in own}
+
+
+def _has_text(annotations: dict[str, Any]) -> bool:
+    return any(isinstance(one, (str, typing.ForwardRef)) for one in annotations.values())
+
+
+def _resolved_annotations(types: Iterable[Any]) -> list[tuple[type, dict[str, Any]]]:
+    """Return the classes in types whose annotations are text, with their resolved annotations.
+
+    Without pydantic's models, which have resolved theirs.
+    """
+    found = {
+        base: _own_annotations(base)
+        for annotation in types
+        for kind in parts_of(annotation)
+        if isinstance(kind, type) and not hasattr(kind, "model_fields")
+        for base in kind.__mro__
+        if isinstance(own := vars(base).get("__annotations__"), dict) and _has_text(own)
+    }
+    return [(kind, annotations) for kind, annotations in found.items() if annotations]
+
+
+def _parameters(target: Any) -> list[inspect.Parameter]:
+    """Return the parameters that a caller passes; for a class, to its objects."""
+    parameters = [*inspect.signature(_called(target)).parameters.values()]
+    if inspect.isclass(target):
+        call = inspect.getattr_static(target, "__call__", None)
+        return parameters if isinstance(call, staticmethod) else parameters[1:]
+    return parameters
 
 
 def _parameter(

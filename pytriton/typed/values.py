@@ -6,7 +6,6 @@ import base64
 import binascii
 import io
 import math
-import typing
 from typing import Annotated, Any, get_args, get_origin
 
 import numpy as np
@@ -15,7 +14,7 @@ from pytriton._protocol.numpy_types import MASKED, is_masked, lost_by_cast
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.tensor import Tensor
 from pytriton.typed.markers import UploadFile
-from pytriton.typed.signature import is_image, strip
+from pytriton.typed.signature import is_image, parts_of, strip
 
 __all__ = [
     "array_dtype",
@@ -25,6 +24,7 @@ __all__ = [
     "decode_image",
     "encode_custom",
     "encode_image",
+    "has_nonfinite",
     "pydantic_adapter",
 ]
 
@@ -168,13 +168,22 @@ def encode_custom(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__!r} cannot be represented in JSON")
 
 
+def has_nonfinite(value: Any) -> bool:
+    """Return whether plain lists, dicts and scalars contain a NaN or an infinity."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(has_nonfinite, value.values()))
+    return isinstance(value, (list, tuple, set, frozenset)) and any(map(has_nonfinite, value))
+
+
 def pydantic_adapter(annotation: Any) -> Any:
     """Return a pydantic `TypeAdapter` for an annotation that uses pydantic's types or constraints; else None.
 
     Raises:
         PyTritonValidationError: pydantic rejects the annotation
     """
-    if not _uses_pydantic(annotation, set()):
+    if not any(map(_is_pydantic, parts_of(annotation))):
         return None
     import pydantic
 
@@ -186,28 +195,15 @@ def pydantic_adapter(annotation: Any) -> Any:
         ) from error
 
 
-def _uses_pydantic(annotation: Any, seen: set[int]) -> bool:
-    """Return whether an annotation uses pydantic, also in its arguments and the fields of dataclasses and TypedDicts."""
-    if id(annotation) in seen:
-        return False
-    seen.add(id(annotation))
-    kind = annotation if isinstance(annotation, type) else type(annotation)
-    if hasattr(annotation, "__pydantic_core_schema__") or hasattr(
-        annotation, "__pydantic_validator__"
-    ):
+def _is_pydantic(part: Any) -> bool:
+    """Return whether a part of an annotation is of pydantic, or one of the constraints that only pydantic applies."""
+    if hasattr(part, "__pydantic_core_schema__") or hasattr(part, "__pydantic_validator__"):
         return True
-    if any(
+    kind = part if isinstance(part, type) else type(part)
+    return any(
         one.__module__.partition(".")[0] in ("pydantic", "pydantic_core", "annotated_types")
-        for one in kind.__mro__
-    ):
-        return True
-    inner = [*get_args(annotation)]
-    if isinstance(annotation, type) and hasattr(annotation, "__annotations__"):
-        try:
-            inner += typing.get_type_hints(annotation, include_extras=True).values()
-        except Exception:  # creating a decoder for this type reports the reason
-            return False
-    return any(_uses_pydantic(one, seen) for one in inner)
+        for one in type.mro(kind)
+    )
 
 
 def _markers(annotation: Any) -> tuple[Any, ...]:
