@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import dis
 import functools
 import inspect
@@ -252,6 +253,8 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
         if isinstance(obj, io.TextIOWrapper) and obj not in (sys.stdout, sys.stderr):
             # cloudpickle would pickle the file's content, without its name.
             raise TypeError("cannot pickle an open file: open it in the worker")
+        if obj is dataclasses.MISSING:  # in the fields of a dataclass, which compare with `is`
+            return "MISSING"
         if isinstance(obj, msgspec.Meta):  # of an annotation; msgspec does not pickle it
             set_ = {name: one for name in _META if (one := getattr(obj, name)) is not None}
             return functools.partial(msgspec.Meta, **set_), ()

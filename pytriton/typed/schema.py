@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -11,7 +12,14 @@ from pytriton._protocol.routes import merge_schemas, with_references
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.typed.bodies import media_type_of
 from pytriton.typed.markers import UploadFile
-from pytriton.typed.signature import Parameter, Signature, is_binary, is_image, strip
+from pytriton.typed.signature import (
+    Parameter,
+    Signature,
+    is_binary,
+    is_image,
+    parts_of,
+    strip,
+)
 from pytriton.typed.values import array_spec, has_nonfinite, pydantic_adapter
 
 __all__ = ["PROBLEM", "PROBLEM_SCHEMA", "operation_of"]
@@ -141,6 +149,8 @@ def _schema(
     if annotation is type(None):
         return {"type": "null"}
     try:
+        for part in parts_of(annotation):
+            _check_keys(part)
         adapter = pydantic_adapter(annotation)
         if adapter is not None:
             template = _REFERENCES.replace("{name}", "{model}")
@@ -179,6 +189,15 @@ def _with_pattern(schema: Any) -> Any:
         return schema
     inner = {name: _with_pattern(one) for name, one in schema.items()}
     return {**inner, "pattern": _BASE64} if inner.get("contentEncoding") == "base64" else inner
+
+
+def _check_keys(kind: Any) -> None:
+    """Raise if a type is a dict whose keys JSON cannot have. msgspec accepts it, but decodes only empty ones."""
+    if get_origin(kind) not in (dict, Mapping, MutableMapping):
+        return
+    key = strip(get_args(kind)[0])
+    if (get_origin(key) or key) in (tuple, list, set, frozenset, dict):
+        raise TypeError(f"the keys of {kind!r} are not strings or numbers")
 
 
 def _with_components(

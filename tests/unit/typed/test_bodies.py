@@ -411,3 +411,83 @@ def test_results(annotation: Any, result: Any, body: bytes, media_type: str) -> 
 def test_a_result_without_a_form_is_an_error(annotation: Any, result: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         ResultEncoder(annotation).encode(result)
+
+
+def test_whole_numbers_are_integers_as_in_json_schema() -> None:
+    def call(n: int, rows: list[int], other: Any = None) -> Any:
+        return n, rows, other
+
+    assert arguments(call, b'{"n":2.0,"rows":[1,3e2],"other":0.5}') == (2, [1, 300], 0.5)
+    problem = refused(call, b'{"n":2.0,"rows":[1.5]}')
+    assert (problem.errors[0].pointer, problem.errors[0].detail) == (
+        "#/rows/0",
+        "Expected `int`, got `float`",
+    )
+
+
+def test_an_invalid_key_is_reported_where_it_is() -> None:
+    def call(ages: dict[int, str], top: int = 1) -> Any: ...
+
+    problem = refused(call, b'{"ages":{"x":"a"}}')
+    assert (problem.errors[0].pointer, problem.errors[0].detail) == (
+        "#/ages",
+        "Expected `int`, got `str`",
+    )
+
+
+def test_requests_do_not_share_a_mutable_default() -> None:
+    def call(names: list[str] = []) -> list[str]:  # noqa: B006
+        names.append("a")
+        return names
+
+    assert [arguments(call, b"{}") for _ in range(2)] == [["a"], ["a"]]
+
+
+def test_positional_only_parameters_with_defaults() -> None:
+    def call(a: int = 1, b: int = 2, /, c: int = 3) -> Any:
+        return a, b, c
+
+    assert arguments(call, b"{}") == (1, 2, 3)
+    assert arguments(call, b'{"b":5}') == (1, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "result"),
+    [
+        (float, float("nan")),
+        (Optional[float], float("inf")),
+        (Any, {"a": [1.0, float("-inf")]}),
+        (list[Point], [Point(float("nan"))]),
+        (npt.NDArray[np.float32], np.array([1, np.nan], np.float32)),
+        (int, "one"),
+        (int, 1.5),
+        (list[int], None),
+        (Colour, "green"),
+        (list[Point], [{"y": 1.0}]),
+    ],
+)
+def test_a_response_never_violates_its_schema(annotation: Any, result: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="NaN|does not match its annotation"):
+        ResultEncoder(annotation).encode(result)
+
+
+def test_a_result_of_another_type_is_converted() -> None:
+    assert ResultEncoder(int).encode(np.float64(2.0)) == b"2"
+    assert ResultEncoder(list[Point]).encode(({"x": 1},)) == b'[{"x":1}]'
+    assert ResultEncoder(Optional[float]).encode(None) == b"null"
+    assert ResultEncoder(list[float]).encode(np.array([0.5, 1.0])) == b"[0.5,1.0]"
+
+
+def test_results_of_pydantic() -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    class Score(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+        value: Optional[float]
+
+    encoder = ResultEncoder(Score)
+    assert encoder.encode(Score(value=None)) == b'{"value":null}'
+    assert encoder.encode({"value": 1}) == b'{"value":1.0}'
+    with pytest.raises(ValueError, match="NaN"):
+        encoder.encode(Score(value=float("nan")))
+    with pytest.raises(ValueError, match="value"):
+        encoder.encode({"value": "x"})

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -177,3 +181,68 @@ def test_functions_of_one_model_must_agree() -> None:
     with pytest.raises(PyTritonValidationError, match="same parameters"):
         make_model([double, other], None, factory=False)
     assert len(make_model([double, double], ModelConfig(), factory=False).targets) == 2
+
+
+@pytest.mark.parametrize("wrong", ["text", object(), float("nan")])
+def test_a_wrong_result_fails_only_its_request(wrong: Any) -> None:
+    @batchable()
+    def numbers(x: list[int], /) -> list[float]:
+        return [wrong if one == 2 else one for one in x]
+
+    results = served(numbers)([request({"x": 1}), request({"x": 2}), request({"x": 3})])
+    assert (body(results[0]), body(results[2])) == (1, 3)
+    assert isinstance(results[1], (TypeError, ValueError))
+
+
+def test_a_request_of_several_rows_is_several_items() -> None:
+    @batchable()
+    def doubles(x: list[int]) -> list[int]:
+        return [HTTPError(409, "odd") if one == 7 else one * 2 for one in x]  # type: ignore[misc]
+
+    def rows(*xs: Any) -> Request:
+        return Request({BODY: np.array([[json.dumps({"x": x}).encode()] for x in xs], object)}, {})
+
+    results = served(doubles)([rows(1, 2), rows(3, "a"), rows(4), rows(7, 8)])
+    assert results[0][BODY].tolist() == [[b"2"], [b"4"]]
+    assert results[0]["result"].tolist() == [[2], [4]]
+    assert results[1].status == 422
+    assert results[2][BODY].tolist() == [[b"8"]]
+    assert results[3].status == 409
+    (error,) = served(double)([rows(1, 2)])
+    assert error.status == 400
+
+
+SCRIPT = """
+from __future__ import annotations
+import sys
+from dataclasses import dataclass, field
+from typing import Optional as Maybe, TypedDict
+
+from pytriton._register.pickling import Pickler
+from pytriton.typed.model import make_model
+
+class Extra(TypedDict):
+    note: Maybe[str]
+
+@dataclass
+class Tree:
+    value: Maybe[int]
+    extra: Extra
+    children: list[Tree] = field(default_factory=list)
+
+def total(tree: Tree) -> int:
+    return (tree.value or 0) + sum(map(total, tree.children))
+
+target = make_model([total], None, factory=False).targets[0]
+Pickler(sys.stdout.buffer, lambda module: module.__name__ != "__main__").dump(target)
+assert Tree.__annotations__["value"] == "Maybe[int]"
+"""
+
+
+def test_the_classes_of_a_script_work_without_its_imports(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    pickled = subprocess.run([sys.executable, script], capture_output=True, check=True).stdout
+    leaf = {"value": 2, "extra": {"note": None}}
+    (result,) = pickle.loads(pickled)([request({**leaf, "children": [leaf]})])
+    assert body(result) == 4

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import enum
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union
 
 import pytest
 
 from pytriton._protocol.routes import COMPONENT_NAME
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.typed.markers import MediaType, UploadFile
+from pytriton.typed.model import make_model
 from pytriton.typed.schema import operation_of
 from pytriton.typed.signature import signature_of
 
@@ -116,3 +120,51 @@ def test_an_impossible_media_type_is_refused_at_once(value: str) -> None:
         return b""
 
     assert list(result_of(call)) == ['text/plain; charset=utf-8; a="b c"']
+
+
+def test_base64_is_described_by_a_pattern_except_in_forms() -> None:
+    def upload(data: bytes, more: list[bytes]) -> None: ...
+
+    operation, _ = operation_of(signature_of(upload))
+    members = operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    for one in (members["data"], members["more"]["items"]):
+        assert re.search(one["pattern"], "aGk=")
+        assert not re.search(one["pattern"], "aGk")
+    form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+    assert "pattern" not in form["data"]
+
+
+def test_a_default_that_json_lacks_is_not_described() -> None:
+    def call(x: float = float("inf"), y: float = 1.5) -> None: ...
+
+    operation, _ = operation_of(signature_of(call))
+    members = operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    assert members == {"x": {"type": "number"}, "y": {"type": "number", "default": 1.5}}
+
+
+class Mixed(enum.Enum):
+    A = 1
+    B = "b"
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Mixed,
+        type,
+        complex,
+        Path,
+        Callable[[], int],
+        Literal["a", b"b"],
+        Union[list[int], set[int]],
+        Union[bytes, str],
+        dict[tuple[int, int], str],
+        list[dict[tuple[int, int], str]],
+    ],
+)
+def test_types_without_a_form_in_json_are_refused(annotation: Any) -> None:
+    def call(x: Any) -> None: ...
+
+    call.__annotations__["x"] = annotation
+    with pytest.raises(PyTritonValidationError, match="parameter 'x' has the type .*in JSON: "):
+        make_model([call], None, factory=False)

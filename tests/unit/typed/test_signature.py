@@ -129,3 +129,18 @@ def test_invalid_batching(given: Any) -> None:
         batchable(**given)
     with pytest.raises(PyTritonValidationError, match="parentheses"):
         batchable(function)  # type: ignore[arg-type]
+
+
+class Static:
+    @staticmethod
+    def __call__(text: str) -> int: ...  # type: ignore[empty-body]
+
+
+class Renamed:
+    def __call__(this, text: str) -> int: ...  # type: ignore[empty-body]
+
+
+def test_calls_of_classes_have_no_self() -> None:
+    for kind in (Static, Renamed):
+        assert is_typed(kind)
+        assert [one.name for one in signature_of(kind).parameters] == ["text"]

@@ -1,0 +1,165 @@
+"""The twelve endpoints as LitServe and BentoML have them, and how long each version is."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.real_daemon import FRONT, RunningDaemon, eventually
+
+pytest.importorskip("pydantic")
+pytest.importorskip("PIL.Image")
+from support.web_services import typed_functions  # noqa: E402
+from support.web_services.exchange import REQUESTS, Received, Sent, as_json, send  # noqa: E402
+
+from pytriton._host.ports import free_ports  # noqa: E402
+
+pytestmark = pytest.mark.timeout(300)
+
+APPS = Path(typed_functions.__file__).parent
+FILES = {
+    "pytriton-daemon": "typed_functions.py",
+    "BentoML": "bentoml_app.py",
+    "FastAPI": "fastapi_app.py",
+    "LitServe": "litserve_app.py",
+}
+
+
+def interpreter(module: str, variable: str) -> str:
+    """Return a Python that has a server: the one in the environment variable, or that of the tests."""
+    if os.environ.get(variable):
+        return os.environ[variable]
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed, and ${variable} names no interpreter with it")
+    return sys.executable
+
+
+@contextmanager
+def running(folder: Path, command: Callable[[int], list[str]], **variables: str) -> Iterator[str]:
+    """Run a server with its children, and return its address."""
+    (port,) = free_ports("127.0.0.1", 1)
+    log = folder / "server.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command(port),
+            cwd=APPS,
+            env={**os.environ, **variables},
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    address = f"127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert process.poll() is None, log.read_text()[-3000:]
+        try:
+            return send(address, as_json("/labels", text="a")).status == 200
+        except OSError:
+            return False
+
+    try:
+        eventually(answers, lambda: f"{command(port)} answers: {log.read_text()[-3000:]}", 120)
+        yield address
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def litserve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    python = interpreter("litserve", "LITSERVE_PYTHON")
+    with running(
+        tmp_path_factory.mktemp("litserve"), lambda port: [python, "litserve_app.py", str(port)]
+    ) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def bentoml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    python = interpreter("bentoml", "BENTOML_PYTHON")
+    folder = tmp_path_factory.mktemp("bentoml")
+    with running(
+        folder,
+        lambda port: [
+            python, "-m", "bentoml", "serve", "bentoml_app:Service", "--host", "127.0.0.1", "--port", str(port),
+        ],
+        BENTOML_DO_NOT_TRACK="True",
+        BENTOML_HOME=str(folder),
+    ) as address:  # fmt: skip
+        yield address
+
+
+@pytest.fixture(scope="module")
+def models(daemon: RunningDaemon) -> RunningDaemon:
+    if FRONT == "triton":
+        pytest.skip("NVIDIA's frontend has no routes")
+    for function in typed_functions.ALL:
+        daemon.client.register(function)
+    return daemon
+
+
+def content(received: Received) -> Any:
+    return json.loads(received.body) if received.content_type == "application/json" else received.body  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", REQUESTS, ids=lambda sent: f"{sent.path} {sent.body[:40]!r}")
+def test_litserve_responds_alike(models: RunningDaemon, litserve: str, sent: Sent) -> None:
+    ours = send(models.http, sent)
+    named = sent._replace(body=sent.body.replace(b'name="image_file"', b'name="request"'))
+    theirs = send(litserve, named)
+    assert theirs.status == ours.status, (theirs.body, ours.body)
+    if ours.status == 200:
+        assert content(theirs) == content(ours)
+
+
+@pytest.mark.parametrize("sent", REQUESTS, ids=lambda sent: f"{sent.path} {sent.body[:40]!r}")
+def test_bentoml_responds_alike(models: RunningDaemon, bentoml: str, sent: Sent) -> None:
+    ours = send(models.http, sent)
+    if sent.path == "/lengths" and ours.status == 200:  # its clients send the list that the function gets
+        text = json.loads(sent.body)["text"]
+        theirs = send(bentoml, as_json("/lengths", text=[text]))
+        assert (theirs.status, content(theirs)) == (200, [content(ours)])
+        return
+    if sent.path == "/lengths":
+        return
+    theirs = send(bentoml, sent)
+    if ours.status != 200:
+        assert theirs.status in (400, 500), (theirs.body, ours.body)  # 500 for a form without the file
+    else:
+        assert theirs.status == 200, theirs.body
+        wanted = content(ours)
+        # It sends a str as plain text.
+        assert content(theirs) == (wanted.encode() if isinstance(wanted, str) else wanted)
+
+
+def lines_of_code(path: Path) -> int:
+    """Count the lines that are neither blank, nor a comment, nor a docstring."""
+    source = path.read_text()
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                docstrings.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return sum(
+        bool(line.strip()) and not line.lstrip().startswith("#") and number not in docstrings
+        for number, line in enumerate(source.splitlines(), 1)
+    )
+
+
+def test_the_documented_numbers_of_lines() -> None:
+    page = Path(__file__).parents[3] / "docs" / "tutorials" / "index.md"
+    documented = dict(re.findall(r"^\| ([\w-]+) \| (\d+) \|$", page.read_text(), re.MULTILINE))
+    assert documented == {
+        server: str(lines_of_code(APPS / name)) for server, name in FILES.items()
+    }
