@@ -80,9 +80,7 @@ class RequestDecoder:
         if raw is not None:
             if not (body or media_type):  # nothing was sent, not even an empty file
                 return self._from_json(body)
-            return self.bind(
-                {raw.name: self._binary(raw, Field(raw.name, body, None, media_type))}
-            )
+            return self.bind({raw.name: self._binary(raw, Field(raw.name, body, None, media_type))})
         if media_type == _FORM:
             # curl -d sends JSON with this Content-Type. In a real form, the brace would be escaped.
             return (

@@ -77,8 +77,8 @@ class Signature:
         return {**vars(self), "resolved": _resolved_annotations(types)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for kind, annotations in state.pop("resolved"):
-            kind.__annotations__ = annotations
+        for kind, resolved in state.pop("resolved"):
+            kind.__annotations__ = resolved
         vars(self).update(state)
 
     @property
@@ -211,7 +211,9 @@ def _own_annotations(kind: type) -> dict[str, Any]:
         return own if isinstance(own, dict) else {}
     try:
         hints = typing.get_type_hints(kind, include_extras=True)
-    except Exception:  # a name that only type checkers import; creating a decoder for the type reports the reason
+    except (
+        Exception
+    ):  # a name that only type checkers import; creating a decoder for the type reports the reason
         return {}
     return {name: hints[name] for name in own}
 

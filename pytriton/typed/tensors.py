@@ -172,9 +172,7 @@ class _Argument:
 
 def tensor_codec(signature: Signature) -> TensorCodec | None:
     """Return the codec of a function; None if a type has no tensor, or a name is that of the body."""
-    parameters = [
-        (one, _tensor(one.name, one.type, optional=True)) for one in signature.parameters
-    ]
+    parameters = [(one, _tensor(one.name, one.type, optional=True)) for one in signature.parameters]
     fields = _fields(signature.result)
     is_object = fields is not None
     outputs = {

@@ -19,10 +19,10 @@ from support.real_daemon import FRONT, RunningDaemon, eventually
 
 pytest.importorskip("pydantic")
 pytest.importorskip("PIL.Image")
-from support.web_services import typed_functions  # noqa: E402
-from support.web_services.exchange import REQUESTS, Received, Sent, as_json, send  # noqa: E402
+from support.web_services import typed_functions
+from support.web_services.exchange import REQUESTS, Received, Sent, as_json, send
 
-from pytriton._host.ports import free_ports  # noqa: E402
+from pytriton._host.ports import free_ports
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -33,6 +33,8 @@ FILES = {
     "FastAPI": "fastapi_app.py",
     "LitServe": "litserve_app.py",
 }
+#: LitServe refuses an empty body, and BentoML takes it for the JSON `{}`.
+COMPARED = [one for one in REQUESTS if one.body]
 
 
 def interpreter(module: str, variable: str) -> str:
@@ -109,10 +111,11 @@ def models(daemon: RunningDaemon) -> RunningDaemon:
 
 
 def content(received: Received) -> Any:
-    return json.loads(received.body) if received.content_type == "application/json" else received.body  # fmt: skip
+    is_json = received.content_type == "application/json"
+    return json.loads(received.body) if is_json else received.body
 
 
-@pytest.mark.parametrize("sent", REQUESTS, ids=lambda sent: f"{sent.path} {sent.body[:40]!r}")
+@pytest.mark.parametrize("sent", COMPARED, ids=lambda sent: f"{sent.path} {sent.body[:40]!r}")
 def test_litserve_responds_alike(models: RunningDaemon, litserve: str, sent: Sent) -> None:
     ours = send(models.http, sent)
     named = sent._replace(body=sent.body.replace(b'name="image_file"', b'name="request"'))
@@ -122,19 +125,21 @@ def test_litserve_responds_alike(models: RunningDaemon, litserve: str, sent: Sen
         assert content(theirs) == content(ours)
 
 
-@pytest.mark.parametrize("sent", REQUESTS, ids=lambda sent: f"{sent.path} {sent.body[:40]!r}")
+@pytest.mark.parametrize("sent", COMPARED, ids=lambda sent: f"{sent.path} {sent.body[:40]!r}")
 def test_bentoml_responds_alike(models: RunningDaemon, bentoml: str, sent: Sent) -> None:
     ours = send(models.http, sent)
-    if sent.path == "/lengths" and ours.status == 200:  # its clients send the list that the function gets
+    if sent.path == "/lengths" and ours.status == 200:
+        # Its clients send the list that the function gets.
         text = json.loads(sent.body)["text"]
         theirs = send(bentoml, as_json("/lengths", text=[text]))
         assert (theirs.status, content(theirs)) == (200, [content(ours)])
         return
     if sent.path == "/lengths":
-        return
+        pytest.skip("an invalid text may be a valid list")
     theirs = send(bentoml, sent)
     if ours.status != 200:
-        assert theirs.status in (400, 500), (theirs.body, ours.body)  # 500 for a form without the file
+        # 500 for a form without the file
+        assert theirs.status in (400, 500), (theirs.body, ours.body)
     else:
         assert theirs.status == 200, theirs.body
         wanted = content(ours)
@@ -160,6 +165,4 @@ def lines_of_code(path: Path) -> int:
 def test_the_documented_numbers_of_lines() -> None:
     page = Path(__file__).parents[3] / "docs" / "tutorials" / "index.md"
     documented = dict(re.findall(r"^\| ([\w-]+) \| (\d+) \|$", page.read_text(), re.MULTILINE))
-    assert documented == {
-        server: str(lines_of_code(APPS / name)) for server, name in FILES.items()
-    }
+    assert documented == {server: str(lines_of_code(APPS / name)) for server, name in FILES.items()}

@@ -7,7 +7,6 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Annotated, Any, Literal, Optional
 
 import msgspec
@@ -47,7 +46,7 @@ def label(
 def scale(
     image: Annotated[np.ndarray, Tensor((2, -1), np.float32)], by: float = 2.0
 ) -> Annotated[np.ndarray, Tensor((-1, 2), np.float32)]:
-    return image.T * np.float32(by)
+    return np.asarray(image.T * np.float32(by))
 
 
 @batchable(max_batch_size=8, max_delay_s=0.1)
@@ -82,15 +81,15 @@ def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def module_of(protocol: str) -> ModuleType:
-    return tritonclient.http if protocol == "http" else tritonclient.grpc
-
-
 def infer(
-    daemon: RunningDaemon, protocol: str, model: str, outputs: list[str] | None = None, **arrays: Any
+    daemon: RunningDaemon,
+    protocol: str,
+    model: str,
+    outputs: list[str] | None = None,
+    **arrays: Any,
 ) -> dict[str, Any]:
     """Send arrays with their batch axis by NVIDIA's client, and return all outputs."""
-    module = module_of(protocol)
+    module: Any = tritonclient.http if protocol == "http" else tritonclient.grpc
     inputs = []
     kinds = {"i": "INT64", "f": "FP64", "O": "BYTES"}
     for name, given in arrays.items():
@@ -238,4 +237,6 @@ def test_the_client_of_this_package(daemon: RunningDaemon, protocol: str) -> Non
 
 
 def test_a_type_without_tensor_leaves_the_body(daemon: RunningDaemon, protocol: str) -> None:
-    assert infer(daemon, protocol, "ragged", body=[['{"rows": [[1], []]}']]) == {"body": b"[[1],[]]"}
+    assert infer(daemon, protocol, "ragged", body=[['{"rows": [[1], []]}']]) == {
+        "body": b"[[1],[]]"
+    }

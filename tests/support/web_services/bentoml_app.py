@@ -1,5 +1,7 @@
 """The endpoints for BentoML. A stream is text, so `words` writes the events itself."""
 
+from __future__ import annotations
+
 import enum
 import json
 from collections.abc import Generator

@@ -1,4 +1,4 @@
-"""The endpoints for FastAPI. Without postponed annotations, which it could not resolve."""
+"""The endpoints for FastAPI."""
 
 from __future__ import annotations
 

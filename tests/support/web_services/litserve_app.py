@@ -1,5 +1,7 @@
 """The endpoints for LitServe, each an API of its own. It uploads one file, in the field `request`."""
 
+# ruff: noqa: I002  LitServe cannot resolve postponed annotations
+
 import enum
 import io
 import json

@@ -467,7 +467,7 @@ def test_positional_only_parameters_with_defaults() -> None:
     ],
 )
 def test_a_response_never_violates_its_schema(annotation: Any, result: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="NaN|does not match its annotation"):
+    with pytest.raises((TypeError, ValueError), match=r"NaN|does not match its annotation"):
         ResultEncoder(annotation).encode(result)
 
 

@@ -166,5 +166,5 @@ def test_types_without_a_form_in_json_are_refused(annotation: Any) -> None:
     def call(x: Any) -> None: ...
 
     call.__annotations__["x"] = annotation
-    with pytest.raises(PyTritonValidationError, match="parameter 'x' has the type .*in JSON: "):
+    with pytest.raises(PyTritonValidationError, match=r"parameter 'x' has the type .*in JSON: "):
         make_model([call], None, factory=False)
