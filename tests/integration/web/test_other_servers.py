@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def interpreter(module: str, variable: str) -> str:
     return sys.executable
 
 
-@contextmanager
+@contextlib.contextmanager
 def running(folder: Path, command: Callable[[int], list[str]], **variables: str) -> Iterator[str]:
     """Run a server with its children, and return its address."""
     (port,) = free_ports("127.0.0.1", 1)
@@ -73,8 +74,12 @@ def running(folder: Path, command: Callable[[int], list[str]], **variables: str)
         eventually(answers, lambda: f"{command(port)} answers: {log.read_text()[-3000:]}", 120)
         yield address
     finally:
-        os.killpg(process.pid, 9)
-        process.wait()
+        process.terminate()  # BentoML's workers are in sessions of their own, so it must stop them itself
+        try:
+            process.wait(30)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
