@@ -14,7 +14,15 @@ from pytriton.typed import values
 from pytriton.typed.markers import MediaType, UploadFile
 from pytriton.typed.multipart import Field, parse_form, parse_multipart
 from pytriton.typed.problems import FieldError, Problem, field_errors, pointer_of
-from pytriton.typed.signature import Parameter, Signature, is_binary, is_image, strip
+from pytriton.typed.signature import (
+    Parameter,
+    Signature,
+    is_binary,
+    is_image,
+    parts_of,
+    strip,
+    union_members,
+)
 
 __all__ = ["Arguments", "RequestDecoder", "ResultEncoder", "media_type_of"]
 
@@ -275,11 +283,18 @@ class ResultEncoder:
         self._is_image = is_image(annotation)
         self._encoder = msgspec.json.Encoder(enc_hook=values.encode_custom)
         self._adapter = None
+        self._array = values.array_spec(annotation)
+        self._is_optional = type(None) in union_members(annotation)
+        #: Decoders that check responses, which are not needed if any JSON will do.
         self._decoders: list[msgspec.json.Decoder[Any]] = []
         if self.media_type != _JSON or annotation is Any:
             return
         self._adapter = values.pydantic_adapter(annotation)
-        if self._adapter is None:
+        if (
+            self._adapter is None
+            and self._array is None
+            and not any(map(_is_not_decoded, parts_of(annotation)))
+        ):
             kind = type(None) if annotation is None else annotation
             self._decoders = [
                 msgspec.json.Decoder(kind, strict=strict, dec_hook=values.decode_custom)
@@ -305,11 +320,19 @@ class ResultEncoder:
         )
 
     def _as_json(self, result: Any) -> bytes:
+        if self._array is not None and values.fits(result, *self._array):
+            return self._encoder.encode(result)
         body = self._encoder.encode(result)
         if b"null" in body and values.has_nonfinite(
             msgspec.to_builtins(result, enc_hook=values.encode_custom)
         ):
             raise ValueError(_NONFINITE)
+        if self._array is not None and not (result is None and self._is_optional):
+            try:
+                plain = _with_integers(msgspec.json.decode(body))
+                body = self._encoder.encode(values.decode_array(plain, *self._array))
+            except ValueError as error:
+                raise TypeError(f"the result does not match its annotation: {error}") from None
         if not self._decoders:
             return body
         strict, lax = self._decoders
@@ -345,6 +368,11 @@ def media_type_of(annotation: Any) -> str:
     if is_image(bare):
         return "image/png"
     return _BINARY if bare in (bytes, bytearray, memoryview) else _JSON
+
+
+def _is_not_decoded(part: Any) -> bool:
+    """Return whether decoding a response runs more than msgspec: the code of a class, or that of Pillow."""
+    return is_image(part) or hasattr(part, "__post_init__")
 
 
 def _texts(by_name: dict[str, list[Field]]) -> dict[str, list[str]]:

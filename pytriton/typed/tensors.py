@@ -13,6 +13,7 @@ import numpy as np
 
 from pytriton._protocol.numpy_types import MASKED, is_masked
 from pytriton.model_config import Tensor
+from pytriton.model_config.tensor import shape_fits
 from pytriton.typed import values
 from pytriton.typed.markers import UploadFile
 from pytriton.typed.problems import FieldError, Problem, field_errors, pointer_of
@@ -278,8 +279,6 @@ def _encode(value: Any, kind: Any, tensor: Tensor) -> Any:
         scalar = shape == (1,) and not isinstance(plain, list)
         array = np.array([plain] if scalar else plain, tensor.dtype)
         array = array.reshape((0,) * len(shape)) if array.size == 0 else array
-    if array.ndim != len(shape) or any(
-        want not in (-1, have) for want, have in zip(shape, array.shape)
-    ):
+    if not shape_fits(array.shape, shape):
         raise ValueError(f"expected the shape {list(shape)}, got {list(array.shape)}")
     return array

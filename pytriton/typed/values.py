@@ -12,7 +12,7 @@ import numpy as np
 
 from pytriton._protocol.numpy_types import MASKED, is_masked, lost_by_cast
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.model_config.tensor import Tensor
+from pytriton.model_config.tensor import Tensor, shape_fits
 from pytriton.typed.markers import UploadFile
 from pytriton.typed.signature import is_image, parts_of, strip
 
@@ -24,6 +24,7 @@ __all__ = [
     "decode_image",
     "encode_custom",
     "encode_image",
+    "fits",
     "has_nonfinite",
     "pydantic_adapter",
 ]
@@ -73,10 +74,7 @@ def decode_array(
         array.dtype.kind == "U" and dtype is not None and dtype.kind not in "USO"
     ):
         raise ValueError(f"Expected nested lists of {'numbers' if dtype is None else dtype.name}")
-    if shape is not None and (
-        array.ndim != len(shape)
-        or any(want not in (-1, have) for want, have in zip(shape, array.shape))
-    ):
+    if shape is not None and not shape_fits(array.shape, shape):
         raise ValueError(f"Expected an array of shape {list(shape)}, got {list(array.shape)}")
     if dtype is None or array.dtype == dtype:
         return array
@@ -94,6 +92,15 @@ def decode_array(
         if lost is not None and not (dtype.kind == "f" and np.isfinite(array.astype(dtype)).all()):
             raise ValueError(f"Expected values that fit into {dtype.name}: {lost}")
     return array.astype(dtype)
+
+
+def fits(value: Any, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> bool:
+    """Return whether a value is an array of a dtype and a shape that JSON can represent."""
+    if type(value) is not np.ndarray or (dtype is not None and value.dtype != dtype):
+        return False
+    if value.dtype.kind not in "biuf" or (shape is not None and not shape_fits(value.shape, shape)):
+        return False
+    return value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 
 def decode_image(data: bytes) -> Any:

@@ -491,3 +491,27 @@ def test_results_of_pydantic() -> None:
         encoder.encode(Score(value=float("nan")))
     with pytest.raises(ValueError, match="value"):
         encoder.encode({"value": "x"})
+
+
+def test_the_code_of_a_class_does_not_run_for_a_result() -> None:
+    @dataclass
+    class Checked:
+        total: int
+
+        def __post_init__(self) -> None:
+            created.append(self.total)
+
+    created: list[int] = []
+    assert ResultEncoder(list[Checked]).encode([Checked(3)]) == b'[{"total":3}]'
+    assert created == [3]
+
+
+def test_arrays_in_results() -> None:
+    spec = Annotated[np.ndarray, Tensor((2, -1), np.float32)]
+    assert ResultEncoder(spec).encode(np.ones((2, 1), np.float32)) == b"[[1.0],[1.0]]"
+    assert ResultEncoder(spec).encode([[1], [2]]) == b"[[1.0],[2.0]]"
+    assert ResultEncoder(npt.NDArray[np.int32]).encode(np.array([2.0])) == b"[2]"
+    assert ResultEncoder(Optional[npt.NDArray[np.int32]]).encode(None) == b"null"
+    for wrong in (np.ones((1, 2), np.float32), [1.0, 2.0], [["a"], ["b"]]):
+        with pytest.raises(TypeError, match="does not match its annotation"):
+            ResultEncoder(spec).encode(wrong)
