@@ -346,7 +346,7 @@ class Batches(_Endpoint):
                 return _failure(request, one)
         try:
             return self._encode(request, rows)
-        except (TypeError, ValueError) as error:  # fails this request only
+        except Exception as error:  # of this request only
             return error
 
 

@@ -252,7 +252,8 @@ def _parameter(
 ) -> Parameter:
     if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
         raise PyTritonValidationError(
-            f"{name} takes {one}: clients could not know which fields to send. Name each parameter."
+            f"{name} takes {one}: clients could not know which fields to send. Name each parameter. If it is the wrapper of a "
+            "decorator, apply functools.wraps to it."
         )
     if one.name not in hints:
         raise PyTritonValidationError(
