@@ -241,14 +241,19 @@ def _cast(frame: Any, column: Any) -> None:
             raise HTTPError(422, f"Column {name!r}: {error}") from error
 
 
+def _without_missing(predicted: Any) -> Any:
+    """Return a frame or a series with None for its missing values, which pandas represents by NaN."""
+    return predicted.astype(object).where(predicted.notna(), None)
+
+
 def _plain(predicted: Any) -> Any:
     """Return predictions as values of JSON."""
     if isinstance(predicted, dict):
         return {name: _plain(one) for name, one in predicted.items()}
     if hasattr(predicted, "to_frame"):  # pandas.Series
-        return [_plain(one) for one in predicted.tolist()]
+        return [_plain(one) for one in _without_missing(predicted).tolist()]
     if hasattr(predicted, "to_dict") and hasattr(predicted, "columns"):  # pandas.DataFrame
-        rows = predicted.astype(object).to_dict(orient="records")
+        rows = _without_missing(predicted).to_dict(orient="records")
         return [{str(name): _plain(one) for name, one in row.items()} for row in rows]
     if hasattr(predicted, "toarray"):  # scipy's sparse arrays
         return predicted.toarray()
