@@ -19,6 +19,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import structs
 
@@ -45,6 +46,7 @@ from pytriton.worker.request_log import Part
 #: A request's index, its lane, and the reference to one of its inputs.
 _Placed = tuple[int, Lane, TensorRef]
 
+_read_parameters = msgspec.json.Decoder(dict[str, Any]).decode
 _element_dtype = cache(numpy_types.element_dtype)
 
 
@@ -155,7 +157,11 @@ def _strings(ref: TensorRef, lane: Lane, texts: Container[str]) -> Array:
 
 
 def _parameters(text: str) -> dict[str, Any]:
-    parameters: dict[str, Any] = json.loads(text)
+    parameters: dict[str, Any]
+    try:
+        parameters = _read_parameters(text)
+    except msgspec.DecodeError:
+        parameters = json.loads(text)  # with NaN or Infinity, which only Python's json reads
     for ours in (CHAIN_PARAMETER, HANDLE_PARAMETER):  # present if another model made the request
         parameters.pop(ours, None)
     return parameters

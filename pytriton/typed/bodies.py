@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import typing
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
@@ -24,9 +25,9 @@ from pytriton.typed.signature import (
     union_members,
 )
 
-__all__ = ["Arguments", "RequestDecoder", "ResultEncoder", "media_type_of"]
+__all__ = ["JSON", "Arguments", "RequestDecoder", "ResultEncoder", "media_type_of"]
 
-_JSON = "application/json"
+JSON = "application/json"
 _FORM = "application/x-www-form-urlencoded"
 _MULTIPART = "multipart/form-data"
 _BINARY = "application/octet-stream"
@@ -67,9 +68,10 @@ class RequestDecoder:
         ]
         self._special = {*self._adapters, *self._specs}
         self._fields = [(f"p{index}", one) for index, one in enumerate(signature.parameters)]
+        self._positional = [one.name for one in takewhile(_is_positional, signature.parameters)]
         self._decode_json = self._json_decoder()
 
-    def decode(self, body: bytes, content_type: str = _JSON) -> Arguments:
+    def decode(self, body: bytes, content_type: str = JSON) -> Arguments:
         """Return the arguments that a body contains.
 
         Args:
@@ -79,9 +81,11 @@ class RequestDecoder:
         Raises:
             Problem: the body is invalid
         """
+        if content_type == JSON:  # the common case
+            return self._from_json(body)
         media_type = content_type.partition(";")[0].strip().lower()
         raw = self._signature.raw
-        if media_type == _JSON or media_type.endswith("+json") or not (media_type or raw):
+        if media_type == JSON or media_type.endswith("+json") or not (media_type or raw):
             return self._from_json(body)
         if media_type == _MULTIPART:
             return self._from_fields(parse_multipart(body, content_type))
@@ -94,7 +98,7 @@ class RequestDecoder:
             return (
                 self._from_json(body) if body[:1] == b"{" else self._from_fields(parse_form(body))
             )
-        raise Problem(415, f"Send {_JSON}, {_MULTIPART} or {_FORM}, not {media_type}")
+        raise Problem(415, f"Send {JSON}, {_MULTIPART} or {_FORM}, not {media_type}")
 
     def _json_decoder(self) -> Callable[[bytes], dict[str, Any]]:
         whole = self._signature.whole
@@ -121,11 +125,16 @@ class RequestDecoder:
             forbid_unknown_fields=True,
         )
         decode = msgspec.json.Decoder(struct, dec_hook=values.decode_custom).decode
+        names = [(field, parameter.name) for field, parameter in self._fields]
 
         def members(body: bytes) -> dict[str, Any]:
             decoded = decode(body)
-            pairs = ((one.name, getattr(decoded, field)) for field, one in self._fields)
-            return {name: value for name, value in pairs if value is not msgspec.UNSET}
+            found = {}
+            for field, name in names:
+                value = getattr(decoded, field)
+                if value is not msgspec.UNSET:
+                    found[name] = value
+            return found
 
         return members
 
@@ -150,7 +159,7 @@ class RequestDecoder:
                     400, f"The request body is not valid JSON: {error.errors()[0]['msg']}"
                 ) from None
             raise Problem(422, _INVALID, field_errors(error)) from None
-        if whole is None:
+        if whole is None and self._special:
             errors: list[FieldError] = []
             for name in [name for name in found if name in self._special]:
                 try:
@@ -263,12 +272,7 @@ class RequestDecoder:
         for parameter in self._passed_defaults:
             if parameter.name not in found:
                 found[parameter.name] = copy.deepcopy(parameter.default)
-        args = []
-        for parameter in self._signature.parameters:
-            if not parameter.positional:
-                break
-            args.append(found.pop(parameter.name))
-        return Arguments(args, found)
+        return Arguments([found.pop(name) for name in self._positional], found)
 
 
 class ResultEncoder:
@@ -287,7 +291,7 @@ class ResultEncoder:
         self._is_optional = type(None) in union_members(annotation)
         #: Decoders that check responses, which are not needed if any JSON will do.
         self._decoders: list[msgspec.json.Decoder[Any]] = []
-        if self.media_type != _JSON or annotation is Any:
+        if self.media_type != JSON or annotation is Any:
             return
         self._adapter = values.pydantic_adapter(annotation)
         if (
@@ -307,7 +311,7 @@ class ResultEncoder:
         Raises:
             TypeError, ValueError: the result does not match the annotation, or cannot be represented in JSON
         """
-        if self.media_type == _JSON:
+        if self.media_type == JSON:
             return self._dump(result) if self._adapter is not None else self._as_json(result)
         if self._is_image:
             return values.encode_image(result, self.media_type)
@@ -367,7 +371,11 @@ def media_type_of(annotation: Any) -> str:
     bare = annotation if not markers else get_args(annotation)[0]
     if is_image(bare):
         return "image/png"
-    return _BINARY if bare in (bytes, bytearray, memoryview) else _JSON
+    return _BINARY if bare in (bytes, bytearray, memoryview) else JSON
+
+
+def _is_positional(parameter: Parameter) -> bool:
+    return parameter.positional
 
 
 def _is_not_decoded(part: Any) -> bool:
@@ -398,4 +406,4 @@ def _with_integers(value: Any) -> Any:
 
 def _is_json(field: Field) -> bool:
     """Return whether a form field holds JSON, judging by its Content-Type or its first character."""
-    return field.content_type.startswith(_JSON) or field.data[:1] in (b"{", b"[")
+    return field.content_type.startswith(JSON) or field.data[:1] in (b"{", b"[")

@@ -16,7 +16,7 @@ from pytriton._protocol.messages import WebRoute
 from pytriton.decorators.wrapping import Kind
 from pytriton.exceptions import HTTPError, PyTritonValidationError
 from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
-from pytriton.typed.bodies import Arguments, RequestDecoder, ResultEncoder, media_type_of
+from pytriton.typed.bodies import JSON, Arguments, RequestDecoder, ResultEncoder, media_type_of
 from pytriton.typed.problems import Problem, problem_document
 from pytriton.typed.schema import operation_of
 from pytriton.typed.signature import Signature, signature_of
@@ -230,8 +230,9 @@ class _Endpoint:
         if BODY in inputs:
             if len(inputs) > 1:
                 raise Problem(400, f"Send either the input {BODY!r} or those of the parameters")
-            kind = (request.parameters or {}).get(CONTENT_TYPE, "application/json")
-            return [self._decode_body(body, kind) for body in inputs[BODY].ravel()]
+            parameters = request.parameters
+            content_type = parameters.get(CONTENT_TYPE, JSON) if parameters else JSON
+            return [self._decode_body(body, content_type) for body in inputs[BODY].ravel()]
         if self._codec is None:
             raise Problem(400, f"Send the input {BODY!r}")
         count = next((len(array) for array in inputs.values()), 1)

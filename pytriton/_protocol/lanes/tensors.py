@@ -147,11 +147,17 @@ def decode_bytes(data: memoryview, shape: Iterable[int]) -> Array:
     """
     dims = list(shape)
     count = _count(dims)
-    items = _split_equal(data, count)
-    if items is None:
-        items = _split(data, count)
-    array: Array = np.empty(count, object)
-    array[:] = items
+    array: Array
+    if count == 1:  # for example, the body of a request to a typed function
+        item = _only(data)
+        array = np.empty(1, object)
+        array[0] = item
+    else:
+        items = _split_equal(data, count)
+        if items is None:
+            items = _split(data, count)  # before memory is allocated for a count that the data does not hold
+        array = np.empty(count, object)
+        array[:] = items
     try:
         return array.reshape(dims)
     except ValueError as error:
@@ -240,6 +246,13 @@ def _split_equal(data: memoryview, count: int) -> list[bytes] | None:
         return None
     items: list[bytes] = records["element"].tolist()
     return items
+
+
+def _only(data: memoryview) -> bytes:
+    """Return the only element of a BYTES tensor."""
+    if len(data) >= 4 and _LENGTH.unpack_from(data)[0] == len(data) - 4:
+        return bytes(data[4:])
+    return _split(data, 1)[0]  # raises the error
 
 
 def _split(data: memoryview, count: int) -> list[bytes]:

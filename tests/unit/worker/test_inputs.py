@@ -227,6 +227,7 @@ def test_tensors_at_odd_addresses(lanes: Lanes, count: int, batching: bool) -> N
         ("", {}),
         ("{}", {}),
         ('{"a":1,"b":"é","c":true,"d":1.5}', {"a": 1, "b": "é", "c": True, "d": 1.5}),
+        ('{"a":Infinity,"b":-Infinity}', {"a": float("inf"), "b": float("-inf")}),
     ],
 )
 def test_parameters(lanes: Lanes, text: str, parameters: dict[str, Any]) -> None:
