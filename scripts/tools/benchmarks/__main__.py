@@ -45,7 +45,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--systems", help="e.g. ours,nvidia-pytriton (default: all)")
     add(
         "--workloads",
-        help="letters or keys, e.g. A,C2,footprint (default: all; with --quick all but models100, openai and sockets)",
+        help="letters or keys, e.g. A,C2,footprint (default: all; with --quick all but models100, openai, sockets and typed)",
     )
     add(
         "--recording",
@@ -143,6 +143,7 @@ def measure(
     import work
 
     recorder = runner.Recorder()
+    chosen = all_systems.needed(chosen, loads, extras)
     versions = runner.install(chosen, recorder)
     chosen = [one for one in chosen if one.name in versions]
     spins = any(one.model.work == "spin" for one in loads)

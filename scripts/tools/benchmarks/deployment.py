@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,7 +20,6 @@ from benchmarks.load.client import Connection
 from benchmarks.load.wire import Request, WrongAnswer
 from benchmarks.systems.base import SERVERS, Ports, System
 from benchmarks.workloads import Workload
-from pytriton._host.ports import free_ports
 
 _KEEPER = Path(__file__).with_name("reaper.py")
 _START_S = 120.0
@@ -31,13 +32,27 @@ class DidNotStart(Exception):
     """A server ended, or gave no right answer in time; the text holds what it said."""
 
 
+def hold_port() -> socket.socket:
+    """Return a socket that keeps a free port of 127.0.0.1 from all processes but the server that is told its number.
+
+    The kernel gives a bound port to nobody who asks for any port. A server names this one, with SO_REUSEADDR or
+    SO_REUSEPORT as servers set them, so it can listen there although the port is bound.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
 class Deployment:
     """A server in a process family of its own; leaving the `with` ends all of it."""
 
     def __init__(self, system: System, workload: Workload, **extra: Any) -> None:
         self.system = system
         self.workload = workload
-        self.ports = Ports(*free_ports("127.0.0.1", 4))
+        self._held = [hold_port() for _ in fields(Ports)]
+        self.ports = Ports(*[one.getsockname()[1] for one in self._held])
         # Short: sockets lie in it, whose paths have at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
         self.sizes: dict[str, int] = {}
@@ -127,6 +142,8 @@ class Deployment:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        for held in self._held:
+            held.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Deployment:

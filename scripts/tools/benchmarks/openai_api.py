@@ -18,6 +18,7 @@ import psutil
 
 from benchmarks.deployment import Deployment, DidNotStart
 from benchmarks.environments import NotInstalled
+from benchmarks.load.generators import GeneratorFailed
 from benchmarks.load.openai_load import request_of
 from benchmarks.load.wire import Request
 from benchmarks.process_trees import tree
@@ -93,10 +94,13 @@ def measure(
                 try:
                     for count, seen in _loads(system, name, clients, seconds):
                         found.setdefault((name, count, system.name), []).append(seen)
-                except (DidNotStart, NotInstalled) as error:
+                except (DidNotStart, GeneratorFailed, NotInstalled) as error:
                     recorder.miss(system.name, f"openai {name}", str(error))
     for (name, count, system_name), several in found.items():
         into += _rows(name, count, system_name, several)
+        failed = sum(one["failed"] for one in several)
+        if failed:
+            recorder.miss(system_name, f"openai {name} {count}", f"{failed:g} requests failed")
 
 
 def _loads(
@@ -109,10 +113,12 @@ def _loads(
         for count in clients:
             argv = [sys.executable, str(_LOAD), name, str(port), str(count), str(seconds)]
             before = _cpu_s(deployment.process.pid)
-            said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise GeneratorFailed(f"{count} clients: {done.stderr.strip()[-500:]}")
             used = _cpu_s(deployment.process.pid)
             used.subtract(before)
-            seen = json.loads(said)
+            seen = json.loads(done.stdout)
             for role, cpu_s in used.items():
                 seen[f"cpu_us: {role}"] = cpu_s * 1e6 / max(1, seen["all_items"])
             yield count, seen

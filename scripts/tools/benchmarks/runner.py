@@ -82,22 +82,33 @@ def measure_workload(
     workload: Workload, systems: Sequence[System], plan: Plan, recorder: Recorder
 ) -> None:
     """Measure one workload on all systems that can serve it."""
+    candidates = [one for one in systems if one.serves(workload)]
+    if not candidates:
+        recorder.miss("all", workload.key, "none of the chosen systems is for such functions")
     fit = []
-    for system in systems:
+    for system in candidates:
         reason = _refusal(system, workload)
         if reason:
             recorder.skip(system.name, workload.key, reason)
         elif set(system.protocols) & set(plan.protocols):
             fit.append(system)
+    cases = [
+        (protocol, clients) for protocol in plan.protocols for clients in plan.clients(workload)
+    ]
     with contextlib.ExitStack() as stack:
         standing = _start_all([one for one in fit if not one.restless], workload, stack, recorder)
+        restless = [one for one in fit if one.restless]
         for round_number in range(plan.rounds):
-            for system in list(fit):
-                with _turn(system, standing, workload, recorder) as deployment:
-                    if deployment is None:
-                        fit.remove(system)
+            for case in cases:  # systems are compared within a case: they follow each other closely
+                for deployment in standing:
+                    _measure(deployment, case, plan, round_number, recorder)
+            for system in list(restless):
+                with _started(system, workload, recorder) as started:
+                    if started is None:
+                        restless.remove(system)
                         continue
-                    _measure(deployment, plan, round_number, recorder)
+                    for case in cases:
+                        _measure(started, case, plan, round_number, recorder)
 
 
 def _refusal(system: System, workload: Workload) -> str | None:
@@ -111,8 +122,8 @@ def _start_all(
     workload: Workload,
     stack: contextlib.ExitStack,
     recorder: Recorder,
-) -> dict[str, Deployment]:
-    """Start servers at the same time; return those that answer right, by name."""
+) -> list[Deployment]:
+    """Start servers at the same time; return those that respond correctly."""
     started = [stack.enter_context(Deployment(system, workload)) for system in systems]
     with ThreadPoolExecutor(max(1, len(started))) as pool:
         try:
@@ -125,7 +136,7 @@ def _start_all(
         if problem:
             recorder.miss(deployment.system.name, workload.key, problem)
             deployment.stop()
-    return {one.system.name: one for one, problem in zip(started, problems) if not problem}
+    return [one for one, problem in zip(started, problems) if not problem]
 
 
 def _problem(deployment: Deployment) -> str | None:
@@ -137,13 +148,10 @@ def _problem(deployment: Deployment) -> str | None:
 
 
 @contextlib.contextmanager
-def _turn(
-    system: System, standing: dict[str, Deployment], workload: Workload, recorder: Recorder
+def _started(
+    system: System, workload: Workload, recorder: Recorder
 ) -> Iterator[Deployment | None]:
-    """Yield the server of a system for one turn; None when it has none."""
-    if not system.restless:
-        yield standing.get(system.name)
-        return
+    """Run a server for one turn; yield None if it does not respond correctly."""
     with Deployment(system, workload) as deployment:
         problem = _problem(deployment)
         if problem:
@@ -152,30 +160,33 @@ def _turn(
         yield None if problem else deployment
 
 
-def _measure(deployment: Deployment, plan: Plan, round_number: int, recorder: Recorder) -> None:
-    """Measure one system with every protocol and number of clients."""
-    workload, system = deployment.workload, deployment.system
-    for protocol in plan.protocols:
-        if protocol not in system.protocols:
-            continue
-        for clients in plan.clients(workload):
-            try:
-                seconds = max(plan.seconds, workload.least_seconds)
-                measure = partial(_one, deployment, protocol, clients, seconds)
-                found = undisturbed(measure, plan.attempts)
-            except generators.GeneratorFailed as error:
-                recorder.miss(system.name, f"{workload.key} {protocol} {clients}", str(error))
-                continue
-            found = {
-                "workload": workload.key,
-                "system": system.name,
-                "protocol": protocol,
-                "clients": clients,
-                "round": round_number,
-                **found,
-            }
-            recorder.measurements.append(found)
-            _say(found)
+def _measure(
+    deployment: Deployment,
+    case: tuple[str, int],
+    plan: Plan,
+    round_number: int,
+    recorder: Recorder,
+) -> None:
+    """Measure one system with one protocol and number of clients, if it has the protocol."""
+    workload, system, (protocol, clients) = deployment.workload, deployment.system, case
+    if protocol not in system.protocols:
+        return
+    seconds = max(plan.seconds, workload.least_seconds)
+    try:
+        found = undisturbed(partial(_one, deployment, protocol, clients, seconds), plan.attempts)
+    except generators.GeneratorFailed as error:
+        recorder.miss(system.name, f"{workload.key} {protocol} {clients}", str(error))
+        return
+    found = {
+        "workload": workload.key,
+        "system": system.name,
+        "protocol": protocol,
+        "clients": clients,
+        "round": round_number,
+        **found,
+    }
+    recorder.measurements.append(found)
+    _say(found)
 
 
 def undisturbed(

@@ -41,9 +41,9 @@ def measure(
             rows += _idle(system, quick)
             rows += _unix(system, quick)
         except DidNotStart as error:
-            recorder.skip(system.name, "sockets", str(error))
+            recorder.miss(system.name, "sockets", str(error))
         except generators.GeneratorFailed as error:
-            recorder.skip(system.name, "sockets", f"no load over unix sockets: {error}")
+            recorder.miss(system.name, "sockets", f"no load over unix sockets: {error}")
         for what, value, unit in rows:
             into.append({"name": what, "system": system.name, "value": value, "unit": unit})
             print(f"[bench] {what}: {system.name} {value:.2f} {unit}", flush=True)

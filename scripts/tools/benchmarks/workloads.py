@@ -61,12 +61,16 @@ class Payload:
     Args:
         floats: number of float32 to send: 0, 1, 2, …, scaled to stay small
         strings: instead: that many strings of 100 bytes
+        text: instead: a text for a typed function
+        image_bytes: instead: an image of that size for a typed function
         answer: elements of the answer; None: the same as was sent
         responses: how many of them
     """
 
     floats: int = 0
     strings: int = 0
+    text: str = ""
+    image_bytes: int = 0
     answer: int | None = None
     responses: int = 1
 
@@ -87,6 +91,7 @@ class Workload:
 
 _IDENTITY = Model("identity", "identity", max_batch_size=MAX_BATCH)
 _SPIN = Model("spin", "spin")
+_PREDICT = Model("predict", "typed")
 _ADD_SUB = Model(
     "add_sub", "add_sub", inputs=("INPUT0", "INPUT1"), outputs=("OUTPUT0", "OUTPUT1"),
     folder=str(EXAMPLES / "add_sub"),
@@ -102,7 +107,7 @@ def _workload(
     quick: tuple[int, ...],
     least_seconds: float = 0.0,
 ) -> Workload:
-    group = key if "_" in key else key[0]
+    group = key[0] if key[0].isupper() else "typed" if key.startswith("typed_") else key
     return Workload(key, group, title, model, payload, clients, quick, least_seconds)
 
 
@@ -138,6 +143,9 @@ WORKLOADS: tuple[Workload, ...] = (
         Payload(floats=IMAGE, answer=4), (2, 4, 8), (4,),
     ),
     _workload("add_sub", "examples/model_py/add_sub, a model.py", _ADD_SUB, Payload(floats=4), (1, 8, 32), (1, 8, 32)),
+    _workload("typed_small", "typed function, JSON of 42 bytes", _PREDICT, Payload(text="to be or not to be"), (1, 8, 32), (1, 8, 32)),
+    _workload("typed_text", "typed function, JSON with 1 KB of text", _PREDICT, Payload(text=("to be or not to be " * 54)[:1024]), (1, 8, 32), (1, 8, 32)),
+    _workload("typed_image", "typed function, upload of 200 KB", Model("measure", "typed"), Payload(image_bytes=200_000), (1, 8, 32), (1, 8, 32)),
 )  # fmt: skip
 
 
@@ -154,13 +162,16 @@ EXTRAS = {
 def split(names: str | None, quick: bool) -> tuple[list[Workload], set[str]]:
     """Return the workloads and the extras that are named.
 
-    All for None, but not 100 models, the OpenAI API and sockets in a quick run.
+    All for None, but in a quick run not 100 models, the OpenAI API, sockets and typed functions.
 
     Raises:
         ValueError: a name is not known; says which there are.
     """
     if names is None:
-        return select(None), set(EXTRAS) - ({"models100", "openai", "sockets"} if quick else set())
+        if not quick:
+            return select(None), set(EXTRAS)
+        loads = [one for one in WORKLOADS if one.group != "typed"]
+        return loads, set(EXTRAS) - {"models100", "openai", "sockets"}
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     extras = {name.lower() for name in wanted} & EXTRAS.keys()
     return select(",".join(name for name in wanted if name.lower() not in extras)), extras

@@ -27,6 +27,7 @@ class Target:
         most: the ratio is to be at most the goal
         other: the workload on their side, if another one
         protocol: of their side, for systems with one protocol only; None: the same as ours
+        ours: the system that is compared
         only: the one protocol of both sides that the goal is about; None: each that both have
     """
 
@@ -38,6 +39,7 @@ class Target:
     other: str | None = None
     protocol: str | None = None
     only: str | None = None
+    ours: str = _OURS
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,13 @@ class Verdict:
 
 def _cases(workload: str, *clients: int) -> tuple[tuple[str, int], ...]:
     return tuple((workload, count) for count in clients)
+
+
+def _typed(theirs: str, goal: float, *clients: int) -> tuple[Target, ...]:
+    return tuple(
+        Target(_cases(f"typed_{kind}", *clients), theirs, goal, protocol="http", ours="ours-route")
+        for kind in ("small", "text", "image")
+    )
 
 
 _A, _B, _H = _cases("A", 1, 8, 32), _cases("B", 1, 4, 16), _cases("H", 4)
@@ -97,6 +106,16 @@ TARGETS: tuple[Target, ...] = (
         Target((*_A, *_B, *_C2, *_D, *_E, *_F, *_G, *_H), peer, 1.0, protocol="http")
         for peer in _PEERS
     ),
+    *_typed("fastapi", 1.5, 1),
+    *_typed("fastapi", 3.0, 8, 32),
+    *_typed("ours-kserve", 0.9, 1, 8, 32),
+    *_typed("mosec-json", 1.0, 8, 32),
+    *_typed("mosec-msgpack", 1.0, 8, 32),
+    *(
+        target
+        for peer in ("fastapi-2", "fastapi-async", "litserve-typed", "bentoml-typed")
+        for target in _typed(peer, 1.0, 1, 8, 32)
+    ),
 )
 
 
@@ -109,7 +128,7 @@ def verdicts(results: dict[str, Any]) -> list[Verdict]:
     found = []
     for target in TARGETS:
         for ours, theirs in _sides(target):
-            if (_OURS, *ours) in seen and (target.theirs, *theirs) in seen:
+            if (target.ours, *ours) in seen and (target.theirs, *theirs) in seen:
                 found.append(_verdict(target, measurements, ours, theirs))
     return found
 
@@ -126,7 +145,7 @@ def _sides(target: Target) -> Iterator[tuple[Key, Key]]:
 
 
 def _verdict(target: Target, measurements: list[dict[str, Any]], ours: Key, theirs: Key) -> Verdict:
-    found = ratio(measurements, (_OURS, ours), (target.theirs, theirs), target.metric)
+    found = ratio(measurements, (target.ours, ours), (target.theirs, theirs), target.metric)
     goal = f"{'≤' if target.most else '≥'} {target.goal:g}"
     name = target.theirs if target.other is None else f"{target.theirs}, {target.other}"
     if found is None:

@@ -13,10 +13,11 @@ import work
 def main() -> None:
     """Replace this process by `bentoml serve`; the model goes by the environment."""
     spec = work.spec()
+    module = "typed_bentoml_model" if spec["model"]["work"] == "typed" else "bentoml_model"
     os.environ["BENCH_MODEL"] = json.dumps(spec["model"])
     os.environ["BENTOML_DO_NOT_TRACK"] = "True"
     os.environ["BENTOML_HOME"] = f"{spec['folder']}/bentoml"
-    arguments = ["-m", "bentoml", "serve", "bentoml_model:Served", "--host", "127.0.0.1"]
+    arguments = ["-m", "bentoml", "serve", f"{module}:Served", "--host", "127.0.0.1"]
     arguments += ["--port", str(spec["http_port"]), "--working-dir", str(Path(__file__).parent)]
     os.execv(sys.executable, [sys.executable, *arguments])
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import openai_work
 import ours
-import work
+
+from pytriton.daemon import DaemonClient
 
 
 def callable_of(name: str) -> Any:
@@ -25,43 +23,17 @@ def callable_of(name: str) -> Any:
     return talk
 
 
-def main() -> int:
-    """Serve until the benchmark ends it."""
-    spec = work.spec()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    command = [
-        sys.executable,
-        "-m",
-        "pytriton._cli",
-        "start",
-        "--runtime-dir",
-        ours.runtime_dir(spec),
-    ]
-    command += [
-        "--ephemeral",
-        "--frontend",
-        spec["frontend"],
-        "--openai-port",
-        str(spec["openai_port"]),
-    ]
-    for name in ("http", "grpc", "metrics"):
-        command += [f"--{name}-port", str(spec[f"{name}_port"])]
-    process = subprocess.Popen(command, stdout=sys.stderr)
-    try:
-        client = ours.wait_ready(spec, process)
-        name = spec["model"]["name"]
-        client.register(
-            callable_of(name),
-            name,
-            openai="embeddings" if name == "embed" else "chat",
-            sys_path=[ours.HERE],
-            progress=False,
-        )
-        client.close()
-        return process.wait()
-    finally:
-        ours.end(process)
+def register(client: DaemonClient, spec: dict[str, Any]) -> None:
+    """Register the model of the specification."""
+    name = spec["model"]["name"]
+    client.register(
+        callable_of(name),
+        name,
+        openai="embeddings" if name == "embed" else "chat",
+        sys_path=[ours.HERE],
+        progress=False,
+    )
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(ours.run(register, openai=True))

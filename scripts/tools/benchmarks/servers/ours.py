@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,19 +91,19 @@ def register(
     )
 
 
-def launch(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start a daemon on the ports of `spec`."""
+def launch(spec: dict[str, Any], openai: bool = False) -> subprocess.Popen[bytes]:
+    """Start a daemon on the ports of `spec`; with `openai`, serve the OpenAI API, too."""
     command = [sys.executable, "-m", "pytriton._cli", "start", "--runtime-dir", runtime_dir(spec)]
     command += ["--ephemeral", "--http-address", "127.0.0.1", "--grpc-address", "127.0.0.1"]
     command += ["--metrics-address", "127.0.0.1"]
-    if spec.get("recording") == "all":
+    if spec["recording"] == "all":
         command += ["--management-address", "127.0.0.1:0"]
     if spec["frontend"]:
         command += ["--frontend", spec["frontend"]]
     for name in ("http", "grpc"):
         if spec.get("unix"):
             command += [f"--{name}-unix", str(Path(spec["folder"]) / f"{name}.sock")]
-    for name in ("http", "grpc", "metrics"):
+    for name in ("http", "grpc", "metrics", *(["openai"] if openai else [])):
         command += [f"--{name}-port", str(spec[f"{name}_port"])]
     return subprocess.Popen(command, stdout=sys.stderr)
 
@@ -133,33 +133,33 @@ def say(event: str, **facts: Any) -> None:
     print(json.dumps({"event": event, "at": time.monotonic(), **facts}), flush=True)
 
 
-def main() -> int:
-    """Serve the model of the specification, as often as it asks for."""
+def run(register: Callable[[DaemonClient, dict[str, Any]], None], openai: bool = False) -> int:
+    """Start a daemon, register, and wait until the daemon exits or the benchmark stops this process."""
     say("begun")
     spec = work.spec()
-    # SIGTERM is how the benchmark ends it; as an exception it passes through the `finally` below.
+    # SIGTERM is how the benchmark stops it; as an exception it passes through the `finally` below.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    process = launch(spec)
+    process = launch(spec, openai)
     try:
-        return serve(spec, process)
-    finally:
-        end(process)
+        client = wait_ready(spec, process)
+        say("ready", pid=process.pid)
+        register(client, spec)
+        say("registered")
+        if spec["recording"] == "all":
+            url = f"{client.status().management_urls[0]}/metrics"
+            threading.Thread(target=scrape, args=(url,), daemon=True).start()
+        client.close()
+        return process.wait()
+    finally:  # killed, the daemon would leave memory of tritonserver behind
+        process.terminate()
+        process.wait()
 
 
-def serve(spec: dict[str, Any], process: subprocess.Popen[bytes]) -> int:
-    """Register when the daemon is ready, and wait for its end."""
-    client = wait_ready(spec, process)
-    say("ready", pid=process.pid)
-    copies = spec.get("copies", 1)
-    for index in range(copies):
+def register_copies(client: DaemonClient, spec: dict[str, Any]) -> None:
+    """Register the model of the specification as often as it says."""
+    for index in range(spec.get("copies", 1)):
         name = f"{spec['model']['name']}{index or ''}"
-        register(client, spec["model"], name, spec.get("recording", ""))
-    say("registered")
-    if spec.get("recording") == "all":
-        url = f"{client.status().management_urls[0]}/metrics"
-        threading.Thread(target=scrape, args=(url,), daemon=True).start()
-    client.close()
-    return process.wait()
+        register(client, spec["model"], name, spec["recording"])
 
 
 def scrape(url: str) -> None:
@@ -170,11 +170,5 @@ def scrape(url: str) -> None:
         time.sleep(1)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Have the daemon stop in its own order: killed, it would leave memory of tritonserver behind."""
-    process.terminate()
-    process.wait()
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(register_copies))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.systems import typed
 from benchmarks.systems.base import System
 from benchmarks.systems.peers import (
     BentoML,
@@ -22,6 +23,7 @@ from benchmarks.systems.triton import (
     OursUncounted,
     Stub,
 )
+from benchmarks.workloads import Workload
 from pytriton._host.settings.declarations import DaemonConfig
 
 #: In the order in which each round measures them.
@@ -41,6 +43,7 @@ SYSTEMS: tuple[System, ...] = (
     Gunicorn(),
     BentoML(),
     MLServer(),
+    *typed.SYSTEMS,
 )
 
 
@@ -53,6 +56,8 @@ _ON_REQUEST = {f"ours-{DaemonConfig().frontend}", *OBSERVED} - {"ours"}
 def select(names: str | None) -> list[System]:
     """Return the systems that a list such as "ours,mosec" names; for None all that differ.
 
+    "mosec" also names the systems for typed functions whose names begin with "mosec-".
+
     Raises:
         ValueError: a name is not known; says which there are.
     """
@@ -63,4 +68,18 @@ def select(names: str | None) -> list[System]:
     for name in wanted:
         if name not in known:
             raise ValueError(f"no system {name!r}; there are: {', '.join(known)}")
-    return [one for one in SYSTEMS if one.name in wanted]
+    begins = tuple(f"{name}-" for name in wanted)
+    return [
+        one
+        for one in SYSTEMS
+        if one.name in wanted or (one.typed and one.name.startswith(begins))
+    ]
+
+
+def needed(chosen: list[System], loads: list[Workload], extras: set[str]) -> list[System]:
+    """Return the chosen systems that a run uses; the others need not be installed."""
+    return [
+        one
+        for one in chosen
+        if any(one.serves(load) for load in loads) or (extras and not one.typed)
+    ]

@@ -53,6 +53,8 @@ class System(ABC):
     batching = False
     #: It serves a folder with a model.py.
     model_folders = False
+    #: It serves typed functions, and nothing else.
+    typed = False
     #: It uses CPU while nobody asks it: it is started for its own turns only.
     restless = False
 
@@ -72,6 +74,10 @@ class System(ABC):
     def environment(self) -> dict[str, str]:
         """Return variables that its server needs besides this process's."""
         return {}
+
+    def serves(self, workload: Workload) -> bool:
+        """Return True if a workload is of the kind that the system is for: typed functions, or tensors."""
+        return self.typed == (workload.group == "typed")
 
     def refuses(self, workload: Workload) -> str | None:
         """Return why it cannot serve a workload; None when it can."""

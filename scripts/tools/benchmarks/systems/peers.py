@@ -53,7 +53,7 @@ class LitServe(_Raw):
     title = "LitServe"
     script = "litserve_server.py"
     requirements = ("litserve", "numpy")
-    distributions = ("litserve", "numpy")
+    distributions: tuple[str, ...] = ("litserve", "numpy")
     note = "raw request body, `Response` of bytes, fast queue; batching only in D"
 
 
@@ -105,7 +105,7 @@ class BentoML(_Raw):
     title = "BentoML"
     script = "bentoml_server.py"
     requirements = ("bentoml", "numpy")
-    distributions = ("bentoml", "numpy")
+    distributions: tuple[str, ...] = ("bentoml", "numpy")
     note = "a mounted ASGI route with the raw body; D: a `batchable` method with JSON arrays"
     path = "/raw"
 

@@ -17,7 +17,7 @@ _BATCHING = "identity: dynamic batching of up to 64"
 
 
 class _Triton(System):
-    protocols = ("http", "grpc")
+    protocols: tuple[str, ...] = ("http", "grpc")
 
     def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
         if protocol == "grpc":

@@ -37,8 +37,10 @@ def test_right_ones_are_taken() -> None:
 def test_telemetry_selects_its_workloads() -> None:
     args = parse(["--recording", "--quick"])
     split_only(args)
-    assert {one.name for one in systems.select(args.systems)} == set(systems.OBSERVED)
-    assert [one.key for one in workloads.select(args.workloads)] == ["A", "D", "F"]
+    loads = workloads.select(args.workloads)
+    assert [one.key for one in loads] == ["A", "D", "F"]
+    chosen = systems.needed(systems.select(args.systems), loads, set())
+    assert {one.name for one in chosen} == set(systems.OBSERVED)
     usual = {one.name for one in systems.select(None)}
     assert usual & set(systems.OBSERVED) == {"ours"}
 
