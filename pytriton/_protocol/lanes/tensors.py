@@ -155,7 +155,9 @@ def decode_bytes(data: memoryview, shape: Iterable[int]) -> Array:
     else:
         items = _split_equal(data, count)
         if items is None:
-            items = _split(data, count)  # before memory is allocated for a count that the data does not hold
+            items = _split(
+                data, count
+            )  # before memory is allocated for a count that the data does not hold
         array = np.empty(count, object)
         array[:] = items
     try:

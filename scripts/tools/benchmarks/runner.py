@@ -148,9 +148,7 @@ def _problem(deployment: Deployment) -> str | None:
 
 
 @contextlib.contextmanager
-def _started(
-    system: System, workload: Workload, recorder: Recorder
-) -> Iterator[Deployment | None]:
+def _started(system: System, workload: Workload, recorder: Recorder) -> Iterator[Deployment | None]:
     """Run a server for one turn; yield None if it does not respond correctly."""
     with Deployment(system, workload) as deployment:
         problem = _problem(deployment)

@@ -74,7 +74,14 @@ def main() -> None:
     """Serve until the process is stopped. BENCH_FORMAT comes from the system."""
     spec = work.spec()
     sys.argv[1:] = ["--address", "127.0.0.1", "--port", str(spec["http_port"])]
-    sys.argv += ["--path", f"{spec['folder']}/mosec", "--timeout", "60000", "--log-level", "warning"]
+    sys.argv += [
+        "--path",
+        f"{spec['folder']}/mosec",
+        "--timeout",
+        "60000",
+        "--log-level",
+        "warning",
+    ]
     server = Server()
     server.append_worker(WORKERS[spec["model"]["name"], os.environ["BENCH_FORMAT"]], num=1)
     server.run()

@@ -70,9 +70,7 @@ def select(names: str | None) -> list[System]:
             raise ValueError(f"no system {name!r}; there are: {', '.join(known)}")
     begins = tuple(f"{name}-" for name in wanted)
     return [
-        one
-        for one in SYSTEMS
-        if one.name in wanted or (one.typed and one.name.startswith(begins))
+        one for one in SYSTEMS if one.name in wanted or (one.typed and one.name.startswith(begins))
     ]
 
 
