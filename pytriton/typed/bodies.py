@@ -46,7 +46,8 @@ class RequestDecoder:
     """Decodes request bodies for one signature."""
 
     def __init__(self, signature: Signature) -> None:
-        self._signature = signature
+        self._whole = signature.whole
+        self._raw = signature.raw
         self._parameters = {one.name: one for one in signature.parameters}
         self._adapters = {
             one.name: adapter
@@ -84,7 +85,7 @@ class RequestDecoder:
         if content_type == JSON:  # the common case
             return self._from_json(body)
         media_type = content_type.partition(";")[0].strip().lower()
-        raw = self._signature.raw
+        raw = self._raw
         if media_type == JSON or media_type.endswith("+json") or not (media_type or raw):
             return self._from_json(body)
         if media_type == _MULTIPART:
@@ -101,7 +102,7 @@ class RequestDecoder:
         raise Problem(415, f"Send {JSON}, {_MULTIPART} or {_FORM}, not {media_type}")
 
     def _json_decoder(self) -> Callable[[bytes], dict[str, Any]]:
-        whole = self._signature.whole
+        whole = self._whole
         if whole is not None:
             adapter = self._adapters.get(whole.name)
             one = (
@@ -144,7 +145,7 @@ class RequestDecoder:
         return Any if parameter.name in self._specs else parameter.type
 
     def _from_json(self, body: bytes) -> Arguments:
-        whole = self._signature.whole
+        whole = self._whole
         try:
             found = self._members(body or b"{}")
         except msgspec.ValidationError as error:
@@ -193,7 +194,7 @@ class RequestDecoder:
         by_name: dict[str, list[Field]] = {}
         for field in fields:
             by_name.setdefault(field.name, []).append(field)
-        whole = self._signature.whole
+        whole = self._whole
         if whole is not None and whole.name not in by_name:
             # The fields of the form are those of the object.
             return self.bind({whole.name: self._object(whole, _texts(by_name))})
