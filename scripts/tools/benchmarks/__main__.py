@@ -41,7 +41,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )  # fmt: skip
     add = parser.add_argument
     add("--quick", action="store_true", help="a few minutes: fewer clients, rounds and seconds")
-    add("--only", help="workloads and systems together, e.g. A,C2,ours,mosec")
+    add("--only", help="workloads and systems in one list, e.g. A,C2,ours,mosec")
     add("--systems", help="e.g. ours,nvidia-pytriton (default: all)")
     add(
         "--workloads",
@@ -50,23 +50,28 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add(
         "--recording",
         action="store_true",
-        help="what metrics and access logs cost: A, D and F without, as usual, and with all of it",
+        help="measure what metrics and access logs cost: A, D and F without them, as usual, and with all of them",
     )
     add(
         "--counters",
         action="store_true",
-        help="only what counting costs a worker's code: nanoseconds for each batch, in a few seconds",
+        help="only measure what counters cost a worker, in nanoseconds per batch (a few seconds)",
     )
     add("--protocols", default="http,grpc", help="default: http,grpc")
     add("--rounds", type=int, help="default: 5, with --quick 2")
-    add("--seconds", type=float, help="of each measurement; default: 4, with --quick 1")
+    add("--seconds", type=float, help="duration of each measurement; default: 4, with --quick 1")
     add("--out", type=Path, help="folder for results (default: build/bench/<time>)")
     add(
         "--no-plots",
         action="store_true",
-        help="draw none: they need matplotlib, which is installed",
+        help="do not draw plots; drawing them installs matplotlib",
     )
-    add("--report", type=Path, metavar="FILE.json", help="only render a former run's results anew")
+    add(
+        "--report",
+        type=Path,
+        metavar="FILE.json",
+        help="only recreate the report of an earlier run",
+    )
     args = parser.parse_args(arguments)
     fault = _fault(args)
     if fault:
@@ -75,21 +80,21 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def _fault(args: argparse.Namespace) -> str | None:
-    """Return what is wrong with arguments that any text or number could be given for."""
-    strange = [name for name in args.protocols.split(",") if name not in PROTOCOLS]
-    if strange:
-        return f"--protocols: no protocol {strange[0]!r}; there are: {', '.join(PROTOCOLS)}"
+    """Return what is wrong with the arguments that argparse does not check; None if nothing is."""
+    unknown = [name for name in args.protocols.split(",") if name not in PROTOCOLS]
+    if unknown:
+        return f"--protocols: no protocol {unknown[0]!r}; there are: {', '.join(PROTOCOLS)}"
     for name in ("rounds", "seconds"):
         value = getattr(args, name)
         if value is not None and not 0 < value < float("inf"):
-            return f"--{name}: has to be more than 0, not {value:g}"
+            return f"--{name}: must be more than 0, not {value:g}"
     if args.report and not args.report.is_file():
-        return f"--report: there is no file {args.report}; it is the results.json of a former run"
+        return f"--report: there is no file {args.report}; name the results.json of an earlier run"
     return None
 
 
 def split_only(args: argparse.Namespace) -> None:
-    """Make --systems and --workloads of --only, and of --recording."""
+    """Set --systems and --workloads from --only and --recording."""
     if args.recording:
         args.systems = ",".join(all_systems.OBSERVED)
         args.workloads = args.workloads or "A,D,F"
@@ -139,7 +144,7 @@ def measure(
     out: Path,
     extras: set[str],
 ) -> int:
-    """Install, measure and report; what was measured is kept after Ctrl-C, too."""
+    """Install, measure and report. After Ctrl-C, report what was measured so far."""
     import work
 
     recorder = runner.Recorder()
@@ -166,12 +171,12 @@ def measure(
             runner.measure_workload(load, chosen, plan, recorder)
         measure_extras(extras, chosen, plan, recorder, results)
     except KeyboardInterrupt:
-        print("[bench] interrupted: reporting what there is", file=sys.stderr)
+        print("[bench] interrupted: reporting what was measured", file=sys.stderr)
         code = 130
     report.write(results, out, plan.plots)
     if recorder.missing:
         print(
-            f"[bench] error: {len(recorder.missing)} rows are missing, see above", file=sys.stderr
+            f"[bench] error: {len(recorder.missing)} rows are missing (see above)", file=sys.stderr
         )
     wrong = any(figures.errors(one) for one in recorder.measurements)
     return code or int(wrong or bool(recorder.missing))
@@ -184,7 +189,7 @@ def measure_extras(
     recorder: runner.Recorder,
     results: dict[str, Any],
 ) -> None:
-    """Measure what is no load on every system, into `results`."""
+    """Measure what is not a load on every system, and add it to `results`."""
     if "runner" in extras and any(one.name == "ours" for one in chosen):
         runner_overhead.measure(plan.quick, results["runner"])
     if "footprint" in extras:

@@ -1,4 +1,4 @@
-"""A system's server with one model: started, checked, measured, ended."""
+"""Starts and stops the server of a system with one model, and checks its responses."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from benchmarks.load.wire import Request, WrongAnswer
 from benchmarks.systems.base import SERVERS, Ports, System
 from benchmarks.workloads import Workload
 
-_KEEPER = Path(__file__).with_name("reaper.py")
+_REAPER = Path(__file__).with_name("reaper.py")
 _START_S = 120.0
 _STOP_S = 40.0
-#: A server is asked this often whether it answers yet.
-_ASK_INTERVAL_S = 0.1
+#: Interval between requests to a server that does not respond yet.
+_PROBE_INTERVAL_S = 0.1
 
 
 class DidNotStart(Exception):
-    """A server ended, or gave no right answer in time; the text holds what it said."""
+    """A server exited, or did not respond correctly in time. The text contains the end of its log."""
 
 
 def hold_port() -> socket.socket:
-    """Return a socket that keeps a free port of 127.0.0.1 from all processes but the server that is told its number.
+    """Return a socket that reserves a free port of 127.0.0.1 for the server that gets its number.
 
-    The kernel gives a bound port to nobody who asks for any port. A server names this one, with SO_REUSEADDR or
-    SO_REUSEPORT as servers set them, so it can listen there although the port is bound.
+    The kernel does not assign a bound port to a process that asks for any free port. The server asks for this port by
+    its number, and sets SO_REUSEADDR or SO_REUSEPORT as servers do, so it can listen there.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -46,14 +46,14 @@ def hold_port() -> socket.socket:
 
 
 class Deployment:
-    """A server in a process family of its own; leaving the `with` ends all of it."""
+    """A server with all its processes. Leaving the `with` block stops them."""
 
     def __init__(self, system: System, workload: Workload, **extra: Any) -> None:
         self.system = system
         self.workload = workload
         self._held = [hold_port() for _ in fields(Ports)]
         self.ports = Ports(*[one.getsockname()[1] for one in self._held])
-        # Short: sockets lie in it, whose paths have at most 107 bytes.
+        # A short path: the sockets in it may have at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="bench-"))
         self.sizes: dict[str, int] = {}
         self.log = self.folder / "log"
@@ -75,13 +75,13 @@ class Deployment:
         python = str(self.system.python())
         command = [
             sys.executable,
-            str(_KEEPER),
+            str(_REAPER),
             python,
             str(script),
             str(self.folder / "spec.json"),
         ]
-        bent = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-        env = {key: value for key, value in os.environ.items() if key not in bent}
+        dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+        env = {key: value for key, value in os.environ.items() if key not in dropped}
         env["PATH"] = f"{Path(python).parent}:{env.get('PATH', os.defpath)}"
         env.update(self.system.environment())
         with self.log.open("wb") as log, self.events.open("wb") as events:
@@ -92,18 +92,18 @@ class Deployment:
                 stdin=subprocess.DEVNULL,
                 stdout=events,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the benchmark, which then ends them in order
+                start_new_session=True,  # Ctrl-C only reaches the benchmark, which then stops the servers
             )
 
     def request(self, protocol: str) -> Request:
-        """Return what clients send over a protocol."""
+        """Return the request that clients send over a protocol."""
         return self.system.request(self.workload, protocol, self.ports)
 
-    def wait_right(self, *protocols: str) -> None:
-        """Return when every protocol, or those that are named, has answered right; remember a right answer's size.
+    def wait_correct(self, *protocols: str) -> None:
+        """Wait for a correct response over each of `protocols`, by default all. Remember its size.
 
         Raises:
-            DidNotStart: the server ended, or did not answer right in time.
+            DidNotStart: the server exited, or did not respond correctly in time.
         """
         deadline = time.monotonic() + _START_S
         for protocol in protocols or self.system.protocols:
@@ -112,11 +112,11 @@ class Deployment:
                 if problem is None:
                     break
                 if self.process.poll() is not None or time.monotonic() > deadline:
-                    raise DidNotStart(f"{protocol}: {problem}. It said: {self.said()}")
-                time.sleep(_ASK_INTERVAL_S)
+                    raise DidNotStart(f"{protocol}: {problem}. Its log: {self.log_tail()}")
+                time.sleep(_PROBE_INTERVAL_S)
 
     def problem(self, protocol: str) -> str | None:
-        """Ask once; return what was wrong with the answer, None for nothing."""
+        """Send a request. Return what was wrong with the response; None if it was correct."""
         try:
             connection = Connection(self.request(protocol))
             try:
@@ -128,13 +128,13 @@ class Deployment:
             return f"{type(error).__name__}: {error}"
         return None
 
-    def said(self) -> str:
-        """Return the end of what the server wrote, in one line."""
+    def log_tail(self) -> str:
+        """Return the end of the server's log, in one line."""
         lines = self.log.read_text(errors="replace").strip().splitlines()[-8:]
         return " / ".join(line.strip() for line in lines)[-1500:]
 
     def stop(self) -> None:
-        """End the server and everything it started."""
+        """Stop the server and all processes that it started."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

@@ -1,4 +1,4 @@
-"""A virtual environment of its own for each peer, in the cache folder, made once."""
+"""Creates a virtual environment for each other system, once, in the cache folder."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _STAMP = "benchmark-requirements.txt"
 
 
 class NotInstalled(Exception):
-    """A peer could not be installed; the text is pip's last words."""
+    """A system could not be installed. The text is the end of pip's output."""
 
 
 def cache_folder() -> Path:
-    """Return $PYTRITON_BENCH_CACHE, else pytriton-daemon/bench in the user's cache folder."""
+    """Return $PYTRITON_BENCH_CACHE, or pytriton-daemon/bench in the user's cache folder."""
     explicit = os.environ.get(CACHE_VARIABLE)
     if explicit:
         return Path(explicit).expanduser().absolute()
@@ -29,7 +29,7 @@ def cache_folder() -> Path:
 
 
 def ensure(name: str, requirements: Sequence[str]) -> Path:
-    """Return the interpreter of an environment that has `requirements`; make it if need be.
+    """Return the interpreter of an environment with `requirements`. Create it if it does not exist.
 
     Raises:
         NotInstalled: virtualenv or pip failed.

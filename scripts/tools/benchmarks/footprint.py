@@ -1,4 +1,4 @@
-"""The cost of an idle system: start-up time, memory, CPU."""
+"""Measures what an idle system costs: start-up time, memory, CPU."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _IDLE_S = 10.0
 _MANY = 100
 _LOAD_S = 600.0
 _EVENT = re.compile(r'\{"event": [^{}]*\}')
-#: What a start leaves to be done may take that long, before memory and idle CPU are looked at.
+#: Maximum wait for a started server to become idle, before its memory and CPU are measured.
 _CALM_S = 10.0
-#: Systems whose servers say when they are ready (servers/ours.py, servers/nvidia_pytriton.py).
-_TELLING = ("ours", "nvidia-pytriton")
+#: Systems whose servers print events such as "ready" (servers/ours.py, servers/nvidia_pytriton.py).
+_WITH_EVENTS = ("ours", "nvidia-pytriton")
 
 
 Rows = list[tuple[str, float, str]]
@@ -34,7 +34,7 @@ Rows = list[tuple[str, float, str]]
 def measure(
     systems: list[System], rounds: int, recorder: Recorder, into: list[dict[str, Any]]
 ) -> None:
-    """Add figures (name, system, value, unit) of all systems that can tell them to `into`."""
+    """Add figures (name, system, value, unit) of all systems whose servers print events to `into`."""
     _each(systems, "footprint", lambda system: _all(system, rounds), recorder, into)
 
 
@@ -52,7 +52,7 @@ def _each(
     into: list[dict[str, Any]],
 ) -> None:
     for system in systems:
-        if system.name not in _TELLING:
+        if system.name not in _WITH_EVENTS:
             continue
         try:
             rows = figures(system)
@@ -88,7 +88,7 @@ def _cold_start(system: System) -> dict[str, float]:
     start = time.monotonic()
     with Deployment(system, _plain()) as deployment:
         events = _events(deployment, _LOAD_S)
-        deployment.wait_right("http")
+        deployment.wait_correct("http")
         answered = time.monotonic()
         cpu_s = process_trees.use(deployment.process.pid).cpu_s
         return {
@@ -101,31 +101,31 @@ def _cold_start(system: System) -> dict[str, float]:
 
 
 def _settled(system: System, workload: Workload) -> float:
-    """Start a server; return its memory once both protocols have answered."""
+    """Start a server. Return its memory after a response over each protocol."""
     with Deployment(system, workload) as deployment:
         events = _events(deployment, _LOAD_S)
         return _memory(deployment, events)
 
 
 def _memory(deployment: Deployment, events: dict[str, Any]) -> float:
-    deployment.wait_right()
+    deployment.wait_correct()
     process_trees.wait_calm(deployment.process.pid, _CALM_S)
     return process_trees.memory_mb(_pids(deployment, events))
 
 
 def _several(system: System, copies: int) -> Rows:
-    """Serve a small model several times; return the times for it, memory, and CPU while idle."""
+    """Serve a small model under several names. Return the times that it took, and memory and CPU while idle."""
     with Deployment(system, _plain(), copies=copies) as deployment:
         events = _events(deployment, _LOAD_S)
         used = process_trees.use(deployment.process.pid).cpu_s
         begun = time.monotonic()
         for index in range(copies):
-            _ask(deployment, copy_name(_plain().model.name, index))
+            _call(deployment, copy_name(_plain().model.name, index))
         asked = time.monotonic() - begun
         memory = _memory(deployment, events)
         pid = deployment.process.pid
         before = process_trees.use(pid).cpu_s
-        time.sleep(_IDLE_S)  # what it does meanwhile is the figure
+        time.sleep(_IDLE_S)  # the CPU time of this period is the figure
         idle = (process_trees.use(pid).cpu_s - before) / _IDLE_S
         processes = process_trees.use(pid).processes
         taken = events["registered"]["at"] - events["ready"]["at"]
@@ -139,33 +139,35 @@ def _several(system: System, copies: int) -> Rows:
     ]
 
 
-def _ask(deployment: Deployment, name: str) -> None:
-    """Ask a model by its name once. Raises DidNotStart when it does not answer right."""
+def _call(deployment: Deployment, name: str) -> None:
+    """Send a request to a model. Raises DidNotStart if its response is wrong."""
     workload = replace(_plain(), model=replace(_plain().model, name=name))
     connection = Connection(deployment.system.request(workload, "http", deployment.ports))
     try:
         connection.send()
     except (WrongAnswer, OSError) as error:
-        raise DidNotStart(f"model {name} is registered, and answers: {error}") from error
+        raise DidNotStart(
+            f"model {name} is registered, but its response is wrong: {error}"
+        ) from error
     finally:
         connection.close()
 
 
 def _pids(deployment: Deployment, events: dict[str, Any]) -> list[int]:
-    """Return the server's processes, without the script that started a daemon and registered."""
+    """Return the processes of the server, without the script that started it and registered the model."""
     root = events["ready"].get("pid") or events["begun"]["pid"]
     return [root, *(process.pid for process in process_trees.tree(root))]
 
 
 def _events(deployment: Deployment, timeout_s: float) -> dict[str, Any]:
-    """Return what the server said of itself, by event, once all models are registered."""
+    """Wait until all models are registered. Return the events that the server printed, by name."""
     deadline = time.monotonic() + timeout_s
     while True:
-        # anywhere in a line: the server's own output goes there, too, and comes in pieces
+        # Anywhere in a line: the server prints there, too, and a line may not be complete.
         found = map(json.loads, _EVENT.findall(deployment.events.read_text(errors="replace")))
         events = {one["event"]: one for one in found}
         if "registered" in events:
             return events
         if deployment.process.poll() is not None or time.monotonic() > deadline:
-            raise DidNotStart(f"it did not register. It said: {deployment.said()}")
+            raise DidNotStart(f"it did not register. Its log: {deployment.log_tail()}")
         time.sleep(0.005)

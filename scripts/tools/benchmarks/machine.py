@@ -1,4 +1,4 @@
-"""The machine on which the figures were measured."""
+"""Describes the machine on which the figures were measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 
 
 def facts() -> dict[str, Any]:
-    """Return the machine, the versions and the commit of this run; nothing that names it or its user."""
+    """Return the hardware, versions and commit of this run, but neither host nor user names."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "cpu": _cpu(),

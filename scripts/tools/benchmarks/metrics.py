@@ -1,4 +1,4 @@
-"""Triton's own count of failed requests, from its metrics endpoint, which needs no token."""
+"""Reads Triton's count of failed requests from its metrics endpoint."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import urllib.request
 
 from benchmarks.deployment import Deployment
 
-#: But for those that a load generator has cancelled by hanging up at the end of a measurement.
+#: Without those that a load generator cancelled by closing its connections after a measurement.
 _FAILURES = re.compile(
     r'^nv_inference_request_failure\{(?!.*reason="CANCELED").*\} (\d+(?:\.\d+)?)$', re.MULTILINE
 )
 
 
 def failures(deployment: Deployment) -> int:
-    """Return the failed requests of a Triton since its start; 0 for systems that are none."""
+    """Return the failed requests of a Triton since its start; 0 for other systems."""
     try:
         url = f"http://127.0.0.1:{deployment.ports.metrics}/metrics"
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -1,4 +1,4 @@
-"""The OpenAI API: streams of 100 tokens, at once or one every 10 ms, and embeddings, beside others that serve it."""
+"""Measures the OpenAI API: streams of 100 tokens, at once or one every 10 ms, and embeddings."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from benchmarks.workloads import Model, Payload, Workload
 
 _LOAD = Path(__file__).parent / "load" / "openai_load.py"
 _START_S = 90.0
-#: Models by the number of clients that ask them.
+#: Numbers of clients for each model.
 _CLIENTS = {"burst": (1, 32, 128), "paced": (1, 32, 128), "embed": (64,)}
-#: What a command line has of a process of ours.
+#: Part of the command line that identifies each process of ours.
 _ROLES = (
     "dispatcher.openai",
     "worker/boot.py",
@@ -57,13 +57,13 @@ class _LitServe(LitServe):
 
 class _FastAPI(System):
     name = "fastapi"
-    title = "a bare FastAPI app"
+    title = "a plain FastAPI app"
     script = "openai_fastapi.py"
     requirements = ("fastapi", "uvicorn[standard]", "numpy")
     distributions = ("fastapi", "uvicorn", "uvloop", "httptools")
 
     def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
-        raise NotImplementedError  # openai_load.py asks
+        raise NotImplementedError  # openai_load.py sends its own requests
 
 
 SYSTEMS: tuple[System, ...] = (_OursTriton(), _OursNative(), _LitServe(), _FastAPI())
@@ -79,7 +79,7 @@ def measure(
 ) -> None:
     """Add figures (name, system, value, unit) to `into`, interleaved: each system once in each round.
 
-    The bare app is always among the systems; of the others, those that are chosen.
+    The FastAPI app is always measured; the others if they are chosen.
     """
     names = {one.name for one in chosen or ()} | {"fastapi"}
     systems = [
@@ -125,7 +125,7 @@ def _loads(
 
 
 def _cpu_s(pid: int) -> Counter[str]:
-    """Return the processor time of a server by the kinds of its processes."""
+    """Return the CPU time of a server by the roles of its processes."""
     found: Counter[str] = Counter()
     for process in tree(pid):
         try:
@@ -142,14 +142,14 @@ def _wait(deployment: Deployment, name: str, port: int) -> None:
     url = f"http://127.0.0.1:{port}{head.split(b' ')[1].decode()}"
     deadline = time.monotonic() + _START_S
     while True:
-        asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(asked, timeout=30) as answer:
-                answer.read()
+            with urllib.request.urlopen(request, timeout=30) as response:
+                response.read()
                 return
         except (OSError, urllib.error.URLError) as error:
             if deployment.process.poll() is not None or time.monotonic() > deadline:
-                raise DidNotStart(f"{error}. It said: {deployment.said()}") from None
+                raise DidNotStart(f"{error}. Its log: {deployment.log_tail()}") from None
         time.sleep(0.1)
 
 
@@ -169,7 +169,7 @@ def _rows(
         role.partition(" ")[2]: median(one.get(role, 0.0) for one in several)
         for role in {role for one in several for role in one if role.startswith("cpu_us")}
     }
-    figures.append((f"openai: processor time of {what}, {count} clients", sum(cpu.values()), "µs"))
+    figures.append((f"openai: CPU time of {what}, {count} clients", sum(cpu.values()), "µs"))
     if len(cpu) > 1:
         shares = sorted(cpu.items(), key=lambda item: -item[1])
         shown = ", ".join(f"{role} {share:.1f}" for role, share in shares)

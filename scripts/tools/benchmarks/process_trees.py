@@ -1,4 +1,4 @@
-"""The CPU time and memory of a tree of processes."""
+"""Measures the CPU time and memory of a tree of processes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import psutil
 
 @dataclass(frozen=True)
 class Use:
-    """The use of a tree so far."""
+    """The resources that a tree has used so far."""
 
     cpu_s: float
-    faults: int  #: pages that the kernel had to provide, without reading a disk
+    faults: int  #: minor page faults
     processes: int
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """Return a process's descendants; those that end meanwhile may be missing."""
+    """Return the descendants of a process, without those that exit during the call."""
     try:
         found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -31,7 +31,7 @@ def tree(pid: int) -> list[psutil.Process]:
 def use(pid: int) -> Use:
     """Return the CPU time (user and system, seconds) and the page faults of a process's descendants.
 
-    A process that ended counts no more: during a measurement none may.
+    A process that has exited is not counted, so none may exit during a measurement.
     """
     total, faults, count = 0.0, 0, 0
     for process in tree(pid):
@@ -94,17 +94,17 @@ def _mappings(pid: int) -> Iterator[tuple[tuple[str, ...], dict[str, int]]]:
 
 
 def wait_calm(pid: int, timeout_s: float) -> None:
-    """Return when a tree uses less than a quarter of a core, or the time is up."""
+    """Wait until a tree uses less than a quarter of a core, at most `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         before = use(pid).cpu_s
-        time.sleep(0.5)  # what it uses meanwhile is what is asked
+        time.sleep(0.5)  # the period whose CPU time is measured
         if use(pid).cpu_s - before < 0.125:
             return
 
 
 def machine_cpu_s() -> float:
-    """Return the CPU time that everything on this machine has used, in seconds."""
+    """Return the CPU time that all processes of this machine have used, in seconds."""
     times = psutil.cpu_times()
     unused = times.idle + times.iowait + times.steal
     return float(sum(times) - unused - times.guest - times.guest_nice)

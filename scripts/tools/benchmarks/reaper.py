@@ -1,8 +1,7 @@
-"""Runs one command and ends everything that came of it: `python reaper.py COMMAND...`.
+"""Runs a command and, when it ends, kills all processes that it left behind: `python reaper.py COMMAND...`.
 
-Servers leave processes behind (raylets, stubs, workers). This process makes itself the one to which orphans of
-its family are given (PR_SET_CHILD_SUBREAPER), gets SIGTERM when the benchmark dies (PR_SET_PDEATHSIG), and when the
-command ends or it is told to end, first asks and then kills the family. prctl(2) says how both work.
+Servers leave processes behind (raylets, stubs, workers). This process becomes the parent of orphaned descendants
+(PR_SET_CHILD_SUBREAPER) and gets SIGTERM when the benchmark dies (PR_SET_PDEATHSIG); see prctl(2).
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ import psutil
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_PATIENCE_S = 12.0
+_GRACE_PERIOD_S = 12.0
 
 
-def family() -> list[psutil.Process]:
-    """Return all processes below this one."""
+def descendants() -> list[psutil.Process]:
+    """Return all descendants of this process."""
     found: list[psutil.Process] = psutil.Process().children(recursive=True)
     return found
 
 
-def end_family(command: subprocess.Popen[bytes]) -> None:
-    """End the command by SIGTERM, after a while by SIGKILL, and then all that it left."""
+def stop_all(command: subprocess.Popen[bytes]) -> None:
+    """Stop the command by SIGTERM, after the grace period by SIGKILL, and then kill its descendants."""
     if command.poll() is None:
         command.terminate()
         try:
-            command.wait(_PATIENCE_S)
+            command.wait(_GRACE_PERIOD_S)
         except subprocess.TimeoutExpired:
             command.kill()
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _GRACE_PERIOD_S
     while time.monotonic() < deadline:
-        left = family()
+        left = descendants()
         if not left:
             return
         for process in left:
@@ -50,7 +49,7 @@ def end_family(command: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> int:
-    """Run the command that follows on the command line; return its exit code."""
+    """Run the command on the command line. Return its exit code."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -63,15 +62,15 @@ def main() -> int:
         if signal.sigwait(ends) != signal.SIGCHLD:
             break
         _reap_orphans(command)
-    end_family(command)
-    # Regions of tritonserver's stub (servers/stub.py), when it had to be killed.
+    stop_all(command)
+    # Shared memory of Triton's stub (servers/stub.py), if it had to be killed.
     for region in Path("/dev/shm").glob(f"bench-{command.pid}-*"):
         region.unlink(missing_ok=True)
     return command.returncode or 0
 
 
 def _reap_orphans(command: subprocess.Popen[bytes]) -> None:
-    """Take the exit codes of processes that were given to us; the command's own is left to Popen."""
+    """Reap adopted processes that have exited. Popen reaps the command itself."""
     for child in psutil.Process().children():
         if child.pid != command.pid and child.status() == psutil.STATUS_ZOMBIE:
             os.waitpid(child.pid, os.WNOHANG)

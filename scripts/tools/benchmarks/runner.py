@@ -1,4 +1,4 @@
-"""The measuring: per workload all systems side by side, each measured in its turn, round after round."""
+"""Measures a workload: starts the servers of all systems, and loads one after the other, round by round."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from benchmarks.reporting.figures import disturbed, errors
 from benchmarks.systems.base import System
 from benchmarks.workloads import Workload
 
-#: At the most: no warm-up takes longer than what is measured.
+#: Maximum duration of a warm-up, which is never longer than the measurement.
 _WARM_UP_S = 1.0
-#: Between two attempts to measure while the CPUs are there.
+#: Pause before a disturbed measurement is repeated.
 _PAUSE_S = 3.0
-#: A system that was started for its turn may go on preparing itself for that long.
+#: Maximum wait for a server that was just started to become idle.
 _CALM_S = 10.0
 
 
@@ -40,16 +40,16 @@ class Plan:
 
     @property
     def attempts(self) -> int:
-        """The most tries of a case, until the machine has its CPUs."""
+        """Maximum number of measurements of a case while a hypervisor takes CPUs away."""
         return 2 if self.quick else 3
 
     def clients(self, workload: Workload) -> tuple[int, ...]:
-        """Return the numbers of clients of a workload."""
+        """Return the numbers of clients for a workload."""
         return workload.quick_clients if self.quick else workload.clients
 
 
 class Recorder:
-    """The results so far: measurements, the rows that do not apply, and those that are missing."""
+    """The results so far: measurements, rows that do not apply, and rows that are missing."""
 
     def __init__(self) -> None:
         self.measurements: list[dict[str, Any]] = []
@@ -57,18 +57,18 @@ class Recorder:
         self.missing: list[dict[str, str]] = []
 
     def skip(self, system: str, workload: str, reason: str) -> None:
-        """Record and print that a workload does not apply to a system."""
+        """Record and print that a system does not support a workload."""
         self.skipped.append({"system": system, "workload": workload, "reason": reason})
         print(f"[bench] {workload}: {system} left out: {reason[:600]}", flush=True)
 
     def miss(self, system: str, workload: str, reason: str) -> None:
-        """Record and print that a row could not be measured, which makes the run fail."""
+        """Record and print that a row could not be measured. The run then fails."""
         self.missing.append({"system": system, "workload": workload, "reason": reason})
         print(f"[bench] {workload}: {system} MISSING: {reason[:600]}", file=sys.stderr, flush=True)
 
 
 def install(systems: Sequence[System], recorder: Recorder) -> dict[str, dict[str, str]]:
-    """Install every system; return the versions of those that could be, by name."""
+    """Install all systems. Return the versions of those that could be installed, by name."""
     found = {}
     for system in systems:
         try:
@@ -81,10 +81,10 @@ def install(systems: Sequence[System], recorder: Recorder) -> dict[str, dict[str
 def measure_workload(
     workload: Workload, systems: Sequence[System], plan: Plan, recorder: Recorder
 ) -> None:
-    """Measure one workload on all systems that can serve it."""
+    """Measure one workload on all systems that support it."""
     candidates = [one for one in systems if one.serves(workload)]
     if not candidates:
-        recorder.miss("all", workload.key, "none of the chosen systems is for such functions")
+        recorder.miss("all", workload.key, "none of the chosen systems serves it")
     fit = []
     for system in candidates:
         reason = _refusal(system, workload)
@@ -99,7 +99,7 @@ def measure_workload(
         standing = _start_all([one for one in fit if not one.restless], workload, stack, recorder)
         restless = [one for one in fit if one.restless]
         for round_number in range(plan.rounds):
-            for case in cases:  # systems are compared within a case: they follow each other closely
+            for case in cases:  # systems are compared within a case, so they take turns there
                 for deployment in standing:
                     _measure(deployment, case, plan, round_number, recorder)
             for system in list(restless):
@@ -113,7 +113,7 @@ def measure_workload(
 
 def _refusal(system: System, workload: Workload) -> str | None:
     if workload.model.folder and not system.model_folders:
-        return "it serves no folders with a model.py"
+        return "it cannot serve a folder with a model.py"
     return system.refuses(workload)
 
 
@@ -128,7 +128,7 @@ def _start_all(
     with ThreadPoolExecutor(max(1, len(started))) as pool:
         try:
             problems = list(pool.map(_problem, started))
-        except BaseException:  # Ctrl-C: the threads wait for servers, so these have to go first
+        except BaseException:  # Ctrl-C. The threads wait for the servers, so stop these first
             for deployment in started:
                 deployment.stop()
             raise
@@ -141,9 +141,9 @@ def _start_all(
 
 def _problem(deployment: Deployment) -> str | None:
     try:
-        deployment.wait_right()
+        deployment.wait_correct()
     except DidNotStart as error:
-        return f"does not answer right: {error}"
+        return f"it does not respond correctly: {error}"
     return None
 
 
@@ -184,31 +184,31 @@ def _measure(
         **found,
     }
     recorder.measurements.append(found)
-    _say(found)
+    _print(found)
 
 
 def undisturbed(
     measure: Callable[[], dict[str, Any]], most: int, pause_s: float = _PAUSE_S
 ) -> dict[str, Any]:
-    """Measure; again after a pause, while others on the same host take the CPUs; return what was disturbed least.
+    """Measure, and repeat while a hypervisor takes CPUs away. Return the measurement that was disturbed least.
 
-    A virtual machine without CPUs measures its host: 4 requests/s instead of 100 were seen with 6 MB outputs.
+    Without its CPUs, a virtual machine measures its host: 6 MB outputs once gave 4 requests/s instead of 100.
     """
     attempts = [measure()]
     while disturbed(attempts[-1]) and len(attempts) < most:
-        time.sleep(pause_s)  # nothing tells when the host has time again
+        time.sleep(pause_s)  # no event says when the host has CPUs again
         attempts.append(measure())
-    # one that went wrong counts before all others: nothing is made good by measuring again
+    # A measurement with errors is never replaced by a better one.
     best = min(attempts, key=lambda one: (not errors(one), float(one["stolen_cpus"])))
     return {**best, "attempts": len(attempts)}
 
 
 def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
-    """Warm up, check an answer, measure, check again; return the figures."""
+    """Warm up, check a response, measure, check again. Return the figures."""
     request, size = deployment.request(protocol), deployment.sizes[protocol]
     generators.apply(request, clients, min(_WARM_UP_S, seconds), size, deployment.folder)
     wrong = deployment.problem(protocol)
-    refused = metrics.failures(deployment)
+    failures = metrics.failures(deployment)
     whole, stolen = process_trees.machine_cpu_s(), process_trees.stolen_cpu_s()
     before, start = process_trees.use(deployment.process.pid), time.monotonic()
     load = generators.apply(request, clients, seconds, size, deployment.folder)
@@ -220,11 +220,11 @@ def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) ->
     return {
         **asdict(load),
         "requests_s": load.requests / load.seconds,
-        "server_failures": metrics.failures(deployment) - refused,
+        "server_failures": metrics.failures(deployment) - failures,
         "wrong": wrong,
         "server_cpus": server_cpu_s / elapsed,
         "generator_cpus": load.cpu_s / elapsed,
-        # the kernel's work for the network, and whatever else runs on the machine
+        # the kernel's network stack, and other programs on the machine
         "others_cpus": others_cpu_s / elapsed,
         "cores": os.cpu_count(),
         "stolen_cpus": stolen / elapsed,
@@ -233,13 +233,13 @@ def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) ->
     }
 
 
-def _say(found: dict[str, Any]) -> None:
+def _print(found: dict[str, Any]) -> None:
     errors = found["failed"] + found["hidden"] + found["server_failures"]
     stolen = f"  ({found['stolen_cpus']:.1f} CPUs stolen)" if disturbed(found) else ""
-    trouble = f"  ERRORS {errors} {found['wrong'] or ''}" if errors or found["wrong"] else ""
+    wrong = f"  ERRORS {errors} {found['wrong'] or ''}" if errors or found["wrong"] else ""
     print(
         f"[bench] {found['workload']:<5} {found['system']:<16} {found['protocol']:<4} "
         f"{found['clients']:>3} clients  round {found['round'] + 1}: {found['requests_s']:>9.1f}/s  "
-        f"p50 {found['p50_ms']:.2f} ms  p99 {found['p99_ms']:.2f} ms{stolen}{trouble}",
+        f"p50 {found['p50_ms']:.2f} ms  p99 {found['p99_ms']:.2f} ms{stolen}{wrong}",
         flush=True,
     )

@@ -1,4 +1,4 @@
-"""The cost of sockets: memory and CPU of unused connections, and unix sockets beside TCP."""
+"""Measures sockets: memory and CPU of idle connections, and the speed of unix sockets compared with TCP."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from benchmarks.runner import Recorder
 from benchmarks.systems.base import System
 from benchmarks.workloads import WORKLOADS, Workload
 
-_CONNECTIONS = (
-    9_000  #: of each protocol; client and server have to stay below what a process may open
-)
+_CONNECTIONS = 9_000  #: of each protocol; below the number of files that client and server may open
 _IDLE_S = 5.0
 _CALM_S = 10.0
 _CLIENTS = (1, 8, 32)
-#: The client's half of the beginning of HTTP/2: the preface and empty SETTINGS. Source: RFC 9113, section 3.4.
-_HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+#: What an HTTP/2 client sends first: the connection preface and empty SETTINGS. Source: RFC 9113, section 3.4.
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 Rows = list[tuple[str, float, str]]
 
@@ -32,7 +30,7 @@ Rows = list[tuple[str, float, str]]
 def measure(
     systems: list[System], quick: bool, recorder: Recorder, into: list[dict[str, Any]]
 ) -> None:
-    """Add figures (name, system, value, unit) of those systems that are a daemon of ours to `into`."""
+    """Add figures (name, system, value, unit) of our own systems to `into`."""
     for system in systems:
         if not system.name.startswith("ours"):
             continue
@@ -54,13 +52,13 @@ def _plain() -> Workload:
 
 
 def _idle(system: System, quick: bool) -> Rows:
-    """Open connections, each of which says one thing, and look what they cost."""
+    """Open connections that send one request each. Return their memory and CPU."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     count = min(1_000 if quick else _CONNECTIONS, most - 1_000)
     rows: Rows = []
     with Deployment(system, _plain()) as deployment:
-        deployment.wait_right()
+        deployment.wait_correct()
         pid = deployment.process.pid
         for protocol in ("http", "grpc"):
             process_trees.wait_calm(pid, _CALM_S)
@@ -71,7 +69,7 @@ def _idle(system: System, quick: bool) -> Rows:
                 process_trees.wait_calm(pid, _CALM_S)
                 each = (_memory(pid) - before) * 1e3 / count
                 used = process_trees.use(pid).cpu_s
-                time.sleep(_IDLE_S)  # what it does meanwhile is the figure
+                time.sleep(_IDLE_S)  # the CPU time of this period is the figure
                 busy = (process_trees.use(pid).cpu_s - used) / _IDLE_S * 100
             rows += [
                 (f"memory of an idle {protocol} connection, of {count:,}", each, "KB"),
@@ -85,24 +83,24 @@ def _memory(pid: int) -> float:
 
 
 def _opened(protocol: str, deployment: Deployment) -> socket.socket:
-    """Return a connection whose server has answered once."""
+    """Return a connection on which the server has responded once."""
     port = deployment.ports.http if protocol == "http" else deployment.ports.grpc
     connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     if protocol == "http":
         connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
     else:
-        connection.sendall(_HTTP2_HELLO)
+        connection.sendall(_HTTP2_PREFACE)
     if not connection.recv(4096):
-        raise DidNotStart(f"{protocol}: it closed a connection at once")
+        raise DidNotStart(f"{protocol}: the server closed the connection at once")
     return connection
 
 
 def _unix(system: System, quick: bool) -> Rows:
-    """Send the same load over TCP and over unix sockets, in turn, by h2load."""
+    """Send the same load over TCP and unix sockets in turn, with h2load."""
     if system.frontend == "triton":  # NVIDIA's frontends listen on TCP only
         return []
     with Deployment(system, _plain(), unix=True) as deployment:
-        deployment.wait_right()
+        deployment.wait_correct()
         return [
             row
             for protocol in ("http", "grpc")

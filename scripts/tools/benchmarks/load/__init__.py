@@ -1,1 +1,1 @@
-"""The load: what a request holds, its bytes on the wire, and the clients that send it."""
+"""The load: the content of requests, their bytes on the wire, and the clients that send them."""

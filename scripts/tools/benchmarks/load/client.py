@@ -1,4 +1,4 @@
-"""One connection in Python: for checking answers, and for the load where no generator in C is installed."""
+"""A connection in Python, to check responses, and to generate load where wrk or h2load is not installed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPTIONS = [
 
 
 class _Counted(io.RawIOBase):
-    """A socket's reader that counts the bytes."""
+    """A reader of a socket that counts the bytes."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -39,7 +39,7 @@ class _Counted(io.RawIOBase):
 
 
 class _Readable:
-    """The part of a socket from which http.client reads responses."""
+    """The part of a socket's interface that http.client reads from."""
 
     def __init__(self, raw: _Counted) -> None:
         self._raw = raw
@@ -49,7 +49,7 @@ class _Readable:
 
 
 class Connection:
-    """A connection that sends one request again and again."""
+    """A connection that sends the same request repeatedly."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -69,11 +69,11 @@ class Connection:
             self._head = ("\r\n".join(lines) + "\r\n\r\n").encode()
 
     def send(self) -> int:
-        """Send the request, check the answer, and return its size: of all of it, or of gRPC's data.
+        """Send the request and check the response. Return its size: of the whole response, or of gRPC's data.
 
         Raises:
-            WrongAnswer: it is another one, or an error.
-            OSError: there is nobody to answer.
+            WrongAnswer: the response is an error, or another than expected.
+            OSError: the server is not reachable.
         """
         body, headers, size = self._over_grpc() if self._channel else self._over_http()
         self._request.check(body, headers)

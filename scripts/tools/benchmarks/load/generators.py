@@ -1,7 +1,7 @@
-"""Load on a server by wrk (HTTP) and h2load (gRPC), both written in C, so that they cost little.
+"""Generates load with wrk (HTTP) and h2load (gRPC), which are written in C and use little CPU.
 
-Both keep each client's connection open and send the next request when the answer is there. Errors that hide in a
-good status are found by size: every answer of a workload has as many bytes as the one that was checked.
+Both keep each client's connection open and send the next request after the response. Errors with a good status are
+found by their size: every response of a workload has as many bytes as the one that was checked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from benchmarks.load.wire import Request
 from benchmarks.workloads import percentile
 
 _SCRIPT = Path(__file__).with_name("load.lua")
-#: Share by which the bytes per answer may differ: the pieces of a stream are framed as they come.
+#: Fraction by which the bytes per response may differ: the framing of a stream depends on timing.
 _TOLERANCE = 0.01
 
 
 class GeneratorFailed(Exception):
-    """The load generator itself failed; the text is what it said."""
+    """The load generator itself failed. The text is its output."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,24 @@ class Load:
     p99_ms: float
     mean_ms: float
     failed: int  #: connections, statuses and time-outs
-    hidden: int  #: answers of a good status that cannot have been right
+    hidden: int  #: responses with a good status, but the wrong size
     cpu_s: float
 
 
 def generator_for(request: Request) -> str:
-    """Return the name of the program that is used: the C one where it is installed."""
+    """Return the name of the generator for a request: the one written in C if it is installed."""
     program = "h2load" if request.grpc else "wrk"
     return program if shutil.which(program) else "python"
 
 
 def apply(request: Request, clients: int, seconds: float, size: int, folder: Path) -> Load:
-    """Send a request from `clients` connections for some seconds.
+    """Send a request repeatedly over `clients` connections.
 
     Args:
         request: what to send
         clients: connections, each with one request at a time
         seconds: how long
-        size: bytes of a right answer, as `client.Connection` counted them when it was checked
+        size: bytes of a correct response, as `client.Connection` counted them
         folder: for files of the generator
 
     Raises:
@@ -82,7 +82,7 @@ def _wrk(request: Request, clients: int, seconds: float, size: int, body: Path) 
     said, cpu_s = _run([*command, "-s", str(_SCRIPT), request.url], env)
     found = re.search(r"^BENCH (\{.*\})$", said, re.MULTILINE)
     if not found:
-        raise GeneratorFailed(f"wrk said nothing to be read: {said[-500:]}")
+        raise GeneratorFailed(f"wrk printed no result: {said[-500:]}")
     seen = json.loads(found.group(1))
     return Load(
         generator="wrk",
@@ -103,9 +103,9 @@ def _whole_seconds(seconds: float) -> int:
 
 
 def _hidden(answers: int, received: int, size: int, clients: int) -> int:
-    """Estimate how many of `answers` had another size than the right one, from the bytes in all.
+    """Estimate from the total bytes how many of `answers` had the wrong size.
 
-    Answers under way at the beginning and the end add or take up to one per client.
+    Responses in flight at the beginning and the end add or remove up to one per client.
     """
     if not answers or not size:
         return 0
@@ -116,9 +116,9 @@ def _hidden(answers: int, received: int, size: int, clients: int) -> int:
 def apply_h2load(
     request: Request, clients: int, seconds: float, folder: Path, unix: Path | None
 ) -> Load:
-    """Send a request by h2load whatever its protocol, over TCP or to a unix socket; as `apply` does.
+    """Send a request with h2load, whatever its protocol, over TCP or a unix socket. See `apply`.
 
-    Answers of a wrong size are not looked for.
+    Sizes of responses are not checked.
     """
     body = folder / "body.bin"
     body.write_bytes(request.body)
@@ -175,7 +175,7 @@ def _read_log(log: Path) -> tuple[list[float], list[int]]:
 
 
 def _run(command: list[str], env: dict[str, str]) -> tuple[str, float]:
-    """Run a generator; return what it printed and the CPU seconds it used."""
+    """Run a generator. Return its output and its CPU time in seconds."""
     process = subprocess.Popen(
         command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

@@ -1,6 +1,6 @@
-"""Clients of the OpenAI API that ask again and again: tokens per second, and the time to the first one.
+"""Generates load on the OpenAI API: measures tokens per second, and the time to the first one.
 
-It shares the processors with the server, so it looks at bytes, not at JSON.
+It shares the CPUs with the server, so it counts bytes and does not parse JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PATHS = {"embed": "/v1/embeddings"}
 
 @dataclass
 class Seen:
-    """The times that all clients saw after the warm-up."""
+    """The measurements of all clients after the warm-up."""
 
     ends_at: float
     begins_at: float
@@ -29,7 +29,7 @@ class Seen:
 
 
 class Client(asyncio.Protocol):
-    """One connection, with one request at a time under way."""
+    """A connection that sends one request at a time."""
 
     def __init__(self, request: bytes, seen: Seen, done: asyncio.Future[None]) -> None:
         self._request = request
@@ -39,7 +39,7 @@ class Client(asyncio.Protocol):
         self._item = b'"content"' if self._stream else b'"index"'
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask the first time."""
+        """Send the first request."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._ask()
@@ -51,7 +51,7 @@ class Client(asyncio.Protocol):
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Take note of tokens; ask again when the answer is complete."""
+        """Count tokens. Send the next request when the response is complete."""
         from_ = max(0, len(self._answer) - len(self._item) + 1)  # one may be split
         self._answer += data
         found = self._answer.count(self._item, from_)

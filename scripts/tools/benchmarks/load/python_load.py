@@ -37,14 +37,14 @@ def apply_python(request: Request, clients: int, seconds: float, size: int) -> L
         p99_ms=percentile(times, 0.99),
         mean_ms=sum(times) / max(1, len(times)),
         failed=sum(failed for _, failed, _ in parts),
-        hidden=0,  # every answer was looked at
+        hidden=0,  # every response was checked
         cpu_s=sum(cpu for _, _, cpu in parts),
     )
 
 
 @functools.cache
 def _pool() -> Pool:
-    """Return the processes, which end with this one: a start takes half a second of CPU time, for its imports."""
+    """Return the processes, which exit with this one. Starting one takes half a second of CPU time, for its imports."""
     resource_tracker.ensure_running()  # else, the first start lets signals through
     with _interrupted_later() as came:
         # gRPC does not survive a fork.

@@ -1,4 +1,4 @@
-"""The tensors of each request, and of the right answer to it."""
+"""The tensors of each request and of the correct response."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Array = npt.NDArray[Any]
 
 
 def values(payload: Payload) -> Array:
-    """Return what is sent in the first input, without a batch axis."""
+    """Return the first input, without a batch axis."""
     if payload.strings:
         return np.array([b"%0100d" % index for index in range(payload.strings)], dtype=object)
     return (np.arange(payload.floats) % 1024).astype(np.float32)
 
 
 def inputs(workload: Workload) -> dict[str, Array]:
-    """Return what is sent in each input, in the order of the model's; no two are the same."""
+    """Return all inputs, in the model's order. No two are the same."""
     first = values(workload.payload)
     names = workload.model.inputs
     return {name: first if not index else first + index for index, name in enumerate(names)}
 
 
 def outputs(workload: Workload) -> dict[str, bytes]:
-    """Return the bytes of each output of the right answer."""
+    """Return the bytes of each output of the correct response."""
     model = workload.model
     if model.work != "add_sub":
         return {name: answer(workload) for name in model.outputs}
@@ -37,7 +37,7 @@ def outputs(workload: Workload) -> dict[str, bytes]:
 
 
 def answer(workload: Workload) -> bytes:
-    """Return the bytes of the only output; those of one of its responses, when there are several."""
+    """Return the bytes of the only output; for a stream, those of one response."""
     sent = values(workload.payload)
     if workload.payload.answer is None or workload.payload.responses > 1:
         return raw(sent)
@@ -57,12 +57,12 @@ def stream_answers(workload: Workload) -> list[bytes]:
 
 
 def raw(array: Array) -> bytes:
-    """Return an array's bytes as Triton wants them; strings with their length before each."""
+    """Return an array's bytes in Triton's format: each string is preceded by its length."""
     if array.dtype != object:
         return array.tobytes()
     return b"".join(struct.pack("<I", len(item)) + item for item in array.tolist())
 
 
 def shape(model: Model, array: Array) -> list[int]:
-    """Return the shape that is sent: with a batch axis where the model has one."""
+    """Return the shape to send: with a batch axis if the model has one."""
     return [1, len(array)] if model.max_batch_size else [len(array)]

@@ -1,4 +1,4 @@
-"""The bytes of one request per system and protocol, and whether an answer to it is right.
+"""Creates the request for each system and protocol, and checks the response.
 
 Sources: the KServe v2 protocol with Triton's binary tensor extension (HTTP), `ModelInferRequest` of
 grpc_service.proto with `raw_input_contents` (gRPC), Triton's generate extension (streams over HTTP), and the
@@ -33,19 +33,19 @@ GRPC_SERVICE = "/inference.GRPCInferenceService/"
 
 
 class WrongAnswer(Exception):
-    """A system answered, and not what it should have."""
+    """The response is not the expected one."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The request that every client sends again and again.
+    """The request that every client sends repeatedly.
 
     Args:
-        url: of HTTP, or of the method for gRPC
-        body: the whole body; for gRPC with its five bytes of framing
-        headers: besides those that the client makes itself
-        check: is called with a response's body and headers (lower case), raises WrongAnswer
-        grpc: it goes over HTTP/2
+        url: the URL; for gRPC, that of the method
+        body: the whole body; for gRPC, with its five bytes of framing
+        headers: in addition to those that the client adds itself
+        check: gets a response's body and headers (lower case), and raises WrongAnswer if they are wrong
+        grpc: whether it is a gRPC request
     """
 
     url: str
@@ -56,7 +56,7 @@ class Request:
 
 
 def expect(found: bytes, wanted: bytes, where: str) -> None:
-    """Raise WrongAnswer, with the beginning of both, unless the bytes are the same."""
+    """Raise WrongAnswer, with the beginning of both, if the bytes differ."""
     if found != wanted:
         raise WrongAnswer(
             f"{where}: {len(found)} bytes beginning with {found[:60]!r}, "
@@ -65,7 +65,7 @@ def expect(found: bytes, wanted: bytes, where: str) -> None:
 
 
 def expect_all(found: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> None:
-    """Raise WrongAnswer unless the outputs are those that are wanted, with the same bytes."""
+    """Raise WrongAnswer unless the outputs have the expected names and bytes."""
     if found.keys() != wanted.keys():
         raise WrongAnswer(f"outputs {sorted(found)}, expected {sorted(wanted)}")
     for name, content in found.items():
@@ -73,7 +73,7 @@ def expect_all(found: Mapping[str, bytes], wanted: Mapping[str, bytes]) -> None:
 
 
 def raw_http(workload: Workload, url: str) -> Request:
-    """Return the request of systems that take and return bytes as they are."""
+    """Return the request for systems that accept and return raw bytes."""
     wanted = b"".join(stream_answers(workload)) if streams(workload) else answer(workload)
     body = raw(values(workload.payload))
     headers = {"content-type": "application/octet-stream"}
@@ -85,7 +85,7 @@ def _check_raw(wanted: bytes, found: bytes, _: Mapping[str, str]) -> None:
 
 
 def triton_http(workload: Workload, base: str) -> Request:
-    """Return the request of Triton's HTTP endpoint, with binary tensors both ways."""
+    """Return the request for Triton's HTTP endpoint, with binary inputs and outputs."""
     model = workload.model
     if streams(workload):
         return _generate_stream(workload, base)
@@ -138,7 +138,7 @@ def _generate_stream(workload: Workload, base: str) -> Request:
 
 
 def plain_json(workload: Workload, url: str) -> Request:
-    """Return the request of a method that takes `x` as a JSON list, batch axis first, and returns one."""
+    """Return the request for a method that accepts `x` as a JSON list, batch axis first, and returns one."""
     sent = values(workload.payload)
     body = json.dumps({"x": [sent.tolist()]}, separators=(",", ":")).encode()
     check = partial(_check_list, answer(workload))
@@ -150,7 +150,7 @@ def _check_list(wanted: bytes, found: bytes, _: Mapping[str, str]) -> None:
 
 
 def json_http(workload: Workload, base: str) -> Request:
-    """Return the request of the V2 protocol in JSON alone."""
+    """Return the request for the V2 protocol in JSON only."""
     model = workload.model
     sent = values(workload.payload)
     data = [item.decode() for item in sent.tolist()] if model.dtype == "BYTES" else sent.tolist()
@@ -170,7 +170,7 @@ def _check_json(wanted: bytes, dtype: str, found: bytes, _: Mapping[str, str]) -
 
 
 def triton_grpc(workload: Workload, base: str) -> Request:
-    """Return the request of the gRPC service, framed."""
+    """Return the framed request for the gRPC service."""
     model = workload.model
     request = service_pb2.ModelInferRequest(model_name=model.name)
     for name, array in inputs(workload).items():

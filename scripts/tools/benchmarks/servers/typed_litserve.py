@@ -7,6 +7,7 @@ from typing import Any
 import litserve as ls
 import typed_work
 import work
+from fastapi import Request
 from pydantic import BaseModel
 
 
@@ -43,7 +44,7 @@ class Measure(ls.LitAPI):
         """Load nothing."""
 
     def decode_request(self, request: Any) -> bytes:
-        """Return the content of the file in the form."""
+        """Return the content of the file. LitServe passes the form, although the type is that of the request."""
         content: bytes = request["image"].file.read()
         return content
 
@@ -58,6 +59,7 @@ class Measure(ls.LitAPI):
 
 # LitServe reads the annotation itself, and does not resolve those that are text.
 Predict.decode_request.__annotations__["request"] = Query
+Measure.decode_request.__annotations__["request"] = Request
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The systems that are compared; importing this package knows them all."""
+"""The systems that are compared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchmarks.systems.triton import (
 from benchmarks.workloads import Workload
 from pytriton._host.settings.declarations import DaemonConfig
 
-#: In the order in which each round measures them.
+#: In the order of measurement.
 SYSTEMS: tuple[System, ...] = (
     Ours(),
     OursNative(),
@@ -47,19 +47,19 @@ SYSTEMS: tuple[System, ...] = (
 )
 
 
-#: Systems that are compared with "ours" to see what is told of requests costs.
+#: Systems that show what recording costs.
 OBSERVED = ("ours-uncounted", "ours", "ours-observed")
-#: Of our daemon's frontends, the one that "ours" has by default is not measured a second time.
+#: Systems that are only measured if they are named: those above, and the frontend that "ours" has anyway.
 _ON_REQUEST = {f"ours-{DaemonConfig().frontend}", *OBSERVED} - {"ours"}
 
 
 def select(names: str | None) -> list[System]:
-    """Return the systems that a list such as "ours,mosec" names; for None all that differ.
+    """Return the systems in a list such as "ours,mosec"; for None, all that differ from each other.
 
     "mosec" also names the systems for typed functions whose names begin with "mosec-".
 
     Raises:
-        ValueError: a name is not known; says which there are.
+        ValueError: a name is unknown. The text lists the known ones.
     """
     if names is None:
         return [one for one in SYSTEMS if one.name not in _ON_REQUEST]
@@ -75,7 +75,7 @@ def select(names: str | None) -> list[System]:
 
 
 def needed(chosen: list[System], loads: list[Workload], extras: set[str]) -> list[System]:
-    """Return the chosen systems that a run uses; the others need not be installed."""
+    """Return the chosen systems that a run measures. The others need not be installed."""
     return [
         one
         for one in chosen

@@ -1,4 +1,4 @@
-"""The interface of a system: how to install it, start it with one model, and ask it."""
+"""Defines what the benchmark needs to know of a system: how to install, start and call it."""
 
 from __future__ import annotations
 
@@ -35,54 +35,54 @@ class Ports:
 
 
 class System(ABC):
-    """One system; its server is a script in servers/ that gets a JSON file as its argument."""
+    """A system. Its server is a script in servers/ that gets the path of a JSON file as its argument."""
 
     name: str
     title: str
     script: str
     requirements: tuple[str, ...] = ()
-    distributions: tuple[str, ...] = ()  #: whose versions are reported
+    distributions: tuple[str, ...] = ()  #: packages whose versions are reported
     protocols: tuple[str, ...] = ("http",)
-    #: How it is configured, for the report.
+    #: Its configuration, for the report.
     note = ""
-    #: The setting `frontend` of its daemon; "": it has no such thing, or its default.
+    #: The daemon's setting `frontend`; "": the default, or not our daemon.
     frontend = ""
-    #: What it tells of itself: "off" less than usual, "all" as much as it can; "": as usual.
+    #: How much it records: "off" no counters in workers, "all" access log and scrapes, too; "": as usual.
     recording = ""
-    #: Batching of the identities, where it is an option.
+    #: Whether it batches the identities, if that is optional.
     batching = False
-    #: It serves a folder with a model.py.
+    #: Whether it can serve a folder with a model.py.
     model_folders = False
-    #: It serves typed functions, and nothing else.
+    #: Whether it serves typed functions, and nothing else.
     typed = False
-    #: It uses CPU while nobody asks it: it is started for its own turns only.
+    #: Whether it uses CPU while idle. It then only runs while it is measured.
     restless = False
 
     def python(self) -> Path:
-        """Return the interpreter to run the server with; makes the environment.
+        """Return the interpreter for the server. Create its environment if necessary.
 
         Raises:
-            NotInstalled: it could not be made.
+            NotInstalled: the packages could not be installed.
         """
         name = re.split(r"[\[=<>]", self.requirements[0])[0]
         return environments.ensure(name, self.requirements)
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of what is measured."""
+        """Return the versions of the measured packages."""
         return environments.versions(self.python(), self.distributions)
 
     def environment(self) -> dict[str, str]:
-        """Return variables that its server needs besides this process's."""
+        """Return additional environment variables for the server."""
         return {}
 
     def serves(self, workload: Workload) -> bool:
-        """Return True if a workload is of the kind that the system is for: typed functions, or tensors."""
+        """Return True if the system is for workloads of this kind: typed functions, or tensors."""
         return self.typed == (workload.group == "typed")
 
     def refuses(self, workload: Workload) -> str | None:
-        """Return why it cannot serve a workload; None when it can."""
+        """Return why the system cannot serve a workload; None if it can."""
         return None
 
     @abstractmethod
     def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
-        """Return what clients send to it."""
+        """Return the request that clients send."""

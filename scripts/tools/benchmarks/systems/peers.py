@@ -1,4 +1,4 @@
-"""The other Python model servers: raw bytes in, raw bytes out, wherever they allow it."""
+"""Other Python model servers. Requests and responses are raw bytes where they support it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Raw(System):
 
 
 class Mosec(_Raw):
-    """Rust in front, a worker process behind; batching only where the workload is about it."""
+    """mosec: a frontend in Rust and a worker process. It batches only where the workload requires it."""
 
     name = "mosec"
     title = "mosec"
@@ -33,12 +33,12 @@ class Mosec(_Raw):
 
 
 class MosecBatching(Mosec):
-    """mosec with its batching on for the identities, too."""
+    """mosec with batching of the identities, too."""
 
     name = "mosec-batching"
     title = "mosec, batching"
     batching = True
-    note = "bytes in, bytes out; batches of up to 32, waiting for 1 ms at most"
+    note = "bytes in, bytes out; batches of up to 32 after at most 1 ms"
 
     def refuses(self, workload: Workload) -> str | None:
         if not workload.model.max_batch_size or workload.group == "D":
@@ -47,7 +47,7 @@ class MosecBatching(Mosec):
 
 
 class LitServe(_Raw):
-    """FastAPI in front, worker processes behind."""
+    """LitServe: FastAPI and worker processes."""
 
     name = "litserve"
     title = "LitServe"
@@ -58,7 +58,7 @@ class LitServe(_Raw):
 
 
 class RayServe(_Raw):
-    """Ray's HTTP proxy in front, replicas behind."""
+    """Ray Serve: its HTTP proxy and replicas."""
 
     name = "ray-serve"
     title = "Ray Serve"
@@ -71,7 +71,7 @@ class RayServe(_Raw):
 
 
 class RayServeHAProxy(RayServe):
-    """HAProxy in front instead of Ray's own proxy, with what Ray calls its throughput settings."""
+    """Ray Serve with HAProxy instead of its own proxy, and its settings for throughput."""
 
     name = "ray-serve-haproxy"
     title = "Ray Serve, HAProxy"
@@ -84,7 +84,7 @@ class RayServeHAProxy(RayServe):
 
 
 class Gunicorn(_Raw):
-    """HTTP workers in front, stateful workers of a dirty arbiter behind."""
+    """gunicorn: HTTP workers, and stateful workers of its dirty arbiter."""
 
     name = "gunicorn"
     title = "gunicorn, dirty arbiter"
@@ -99,7 +99,7 @@ class Gunicorn(_Raw):
 
 
 class BentoML(_Raw):
-    """A service whose workers are processes."""
+    """BentoML: a service with worker processes."""
 
     name = "bentoml"
     title = "BentoML"
@@ -116,16 +116,16 @@ class BentoML(_Raw):
 
 
 class MLServer(System):
-    """Its V2 protocol: raw tensors over gRPC, JSON over HTTP, which has no binary form there."""
+    """MLServer with the V2 protocol: raw tensors over gRPC, and JSON over HTTP, where it has no binary format."""
 
     name = "mlserver"
     title = "MLServer"
     script = "mlserver_server.py"
-    # Its parallel workers ask for an event loop as older versions of uvloop make it.
+    # Its parallel workers need an event loop as older versions of uvloop create it.
     requirements = ("mlserver", "numpy", "uvloop<0.22")
     distributions = ("mlserver", "numpy", "uvloop")
     protocols = ("http", "grpc")
-    note = "gRPC with raw contents; HTTP with JSON, the only form it has; batching only in D"
+    note = "gRPC with raw contents; HTTP with JSON, the only format it supports; batching only in D"
 
     def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
         if protocol == "grpc":
@@ -134,5 +134,5 @@ class MLServer(System):
 
     def refuses(self, workload: Workload) -> str | None:
         if workload.payload.responses > 1:
-            return "its streams cannot be asked for with the V2 protocol's ModelStreamInfer as Triton's"
+            return "its streams cannot be called with ModelStreamInfer as Triton's"
         return None

@@ -1,4 +1,4 @@
-"""The systems that are tritonserver in front: ours, nvidia-pytriton, and the python backend by itself."""
+"""Systems that run Triton: ours, nvidia-pytriton, and the python backend alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Triton(System):
 
 
 class Ours(_Triton):
-    """The daemon of this checkout, with the callable registered by a client."""
+    """The daemon of this checkout. A client registers the callable."""
 
     name = "ours"
     title = "pytriton-daemon"
@@ -42,7 +42,7 @@ class Ours(_Triton):
 
 
 class OursTriton(Ours):
-    """The same with NVIDIA's executable in front of Triton's core."""
+    """The same with NVIDIA's frontend."""
 
     name = "ours-triton"
     title = "pytriton-daemon, NVIDIA's frontend"
@@ -51,7 +51,7 @@ class OursTriton(Ours):
 
 
 class OursNative(Ours):
-    """The same with our own frontend, whatever the default is."""
+    """The same with the native frontend, whatever the default is."""
 
     name = "ours-native"
     title = "pytriton-daemon, native frontend"
@@ -60,16 +60,16 @@ class OursNative(Ours):
 
 
 class OursUncounted(Ours):
-    """The same without counters and histograms in workers, to see what they cost."""
+    """The same without counters and histograms in workers, to measure what they cost."""
 
     name = "ours-uncounted"
-    title = "pytriton-daemon, workers count nothing"
-    note = f"{Ours.note}; for comparison only: there is no such setting"
+    title = "pytriton-daemon, no counters"
+    note = f"{Ours.note}; for comparison only: no setting does this"
     recording = "off"
 
 
 class OursObserved(Ours):
-    """The same with all that it can tell."""
+    """The same with everything recorded."""
 
     name = "ours-observed"
     title = "pytriton-daemon, all recording"
@@ -78,7 +78,7 @@ class OursObserved(Ours):
 
 
 class Stub(_Triton):
-    """Triton's python backend with the binaries that ours uses, the callable inside the stub."""
+    """Triton's python backend with the same binaries as ours. The callable runs inside its stub."""
 
     name = "stub"
     title = "python backend"
@@ -96,7 +96,7 @@ class Stub(_Triton):
 
 
 class NvidiaPytriton(_Triton):
-    """NVIDIA's PyTriton, by its documented interface."""
+    """NVIDIA's PyTriton, used as documented."""
 
     name = "nvidia-pytriton"
     title = "nvidia-pytriton"
@@ -106,7 +106,7 @@ class NvidiaPytriton(_Triton):
     note = f"{_BATCHING}, `@batch`; instances are several callables"
 
     def environment(self) -> dict[str, str]:
-        """Put the interpreter's own libpython first: a system's, of another release, breaks the stub."""
+        """Put the interpreter's own libpython first: another release, found in the system, breaks the stub."""
         name = sysconfig.get_config_var("INSTSONAME")
         library = Path(sysconfig.get_config_var("LIBDIR") or "/", str(name))
         if not library.exists():

@@ -13,9 +13,9 @@ from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--rounds", "0"], "--rounds: has to be more than 0, not 0"),
-        (["--seconds", "-1"], "--seconds: has to be more than 0, not -1"),
-        (["--seconds", "nan"], "--seconds: has to be more than 0, not nan"),
+        (["--rounds", "0"], "--rounds: must be more than 0, not 0"),
+        (["--seconds", "-1"], "--seconds: must be more than 0, not -1"),
+        (["--seconds", "nan"], "--seconds: must be more than 0, not nan"),
         (["--protocols", "http,smtp"], "no protocol 'smtp'; there are: http, grpc"),
         (["--report", "/no/such/results.json"], "there is no file /no/such/results.json"),
     ],
