@@ -1,7 +1,6 @@
-"""The cost of a worker's counting: what its statistics page takes around a batch, and for a response of a stream.
+"""Measures what the counters on a worker's statistics page cost for each batch, and for each response of a stream.
 
-Nothing else runs, so the figure is that of the code alone. The machine may have other work: many short rounds are
-measured, and the 5th percentile of them is as good as undisturbed.
+Other programs may use the machine, so the result is the 5th percentile of many short rounds.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from collections.abc import Callable
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 
 _ROUNDS, _CALLS = 1000, 500
-#: So long a batch has waited for its worker.
+#: How long a batch has waited for its worker.
 _WAITED_NS = 50_000
 
 
 def lines(rounds: int = _ROUNDS, calls: int = _CALLS) -> list[str]:
-    """Return what each costs, in words.
+    """Return a sentence on the cost for a batch, and one for a response.
 
     Args:
-        rounds: so many are measured
-        calls: of a round
+        rounds: number of measurements
+        calls: number of calls in each
     """
     near, descriptor = WorkerStatsPage.create()
     stats = WorkerStatsPage(descriptor)

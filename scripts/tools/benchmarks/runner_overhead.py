@@ -1,8 +1,7 @@
-"""The cost of `runner.model.run(x)` beside the same request with bare tritonclient.
+"""Measures what `runner.model.run(x)` costs, compared with the same request by tritonclient.
 
-Both ask one model (an identity) of one daemon, call by call in turns, so that what else the machine does meets both;
-each is first every other time. Medians of single calls, which a moment without the CPU does not move. Their answers are
-compared before.
+Both call an identity of the same daemon in turn, so other load on the machine affects both; each is first every other
+time. Medians of single calls are not affected by short phases without a CPU. The responses are compared first.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 
 from benchmarks.workloads import IMAGE, SMALL
 
-#: Elements -> pairs of calls; in a quick run a quarter of them.
+#: Number of elements -> pairs of calls; a quick run makes a quarter of them.
 _CALLS = {SMALL: 2000, IMAGE: 400}
 _QUICK = 4
 _WARM_UP = 20
@@ -111,7 +110,7 @@ def _compare(protocol: str, runner: Any, array: Any, calls: int) -> Overhead:
 
 
 def _pair(bare: Callable[[], Any], own: Callable[[], Any], swapped: bool) -> tuple[float, float]:
-    """Time both, one after the other; return the bare client's time first."""
+    """Time both calls. Return the time of tritonclient first."""
     if swapped:
         second, first = _us(own), _us(bare)
         return first, second

@@ -1,7 +1,7 @@
 """The workloads: models, the load on each, and the request that every client sends.
 
-A model is described without any system's words; each system of `systems/` serves it in its own way. Unless it says
-otherwise, its tensors are called `x` (input) and `y` (output).
+The description of a model fits all systems; each system in `systems/` serves it in its own way. By default, the input
+is `x` and the output is `y`.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-#: Rows of a batch at most, where batching is on and the workload does not say otherwise.
+#: Default maximum of rows in a batch, for workloads with batching.
 MAX_BATCH = 64
-#: Elements of a tensor.
+#: Numbers of elements in a tensor.
 SMALL = 16
 IMAGE = 150_528  #: float32: 602,112 bytes, an image of 224 x 224 x 3
 LARGE = 1_500_000  #: float32: 6 MB
 TOKENS = 100
-#: Folders of models that are served as they are.
+#: Models with a model.py, which are served unchanged.
 EXAMPLES = Path(__file__).parents[3] / "examples" / "model_py"
 
 
 @dataclass(frozen=True)
 class Model:
-    """One model, as every system is to serve it.
+    """One model, served by every system.
 
     Args:
         name: its name, also in URLs
         work: which function of servers/work.py it runs
-        dtype: type of all tensors in Triton's words: FP32 or BYTES
-        max_batch_size: requests in one call at most; 0: no batching
+        dtype: Triton's name of the type of all tensors: FP32 or BYTES
+        max_batch_size: maximum number of requests in one call; 0: no batching
         instances: copies that compute at the same time
-        amount: what the work means by it: turns of a loop, seconds of sleep, elements, tokens
-        decoupled: any number of responses to one request
-        inputs, outputs: names of the tensors; each input is sent like the first, with its index added
-        folder: instead of a callable, this folder in Triton's layout, with a model.py
+        amount: depends on the work: turns of a loop, seconds of sleep, elements or tokens
+        decoupled: whether a request has any number of responses
+        inputs, outputs: names of the tensors; the value of an input is that of the first plus its index
+        folder: serve this folder in Triton's layout, with a model.py, instead of a callable
     """
 
     name: str
@@ -50,21 +50,21 @@ class Model:
     folder: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as servers/ read it."""
+        """Return the model as the scripts in servers/ read it."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Payload:
-    """The request that all clients of a workload repeat, and the right answer.
+    """The request that all clients of a workload repeat, and the correct response.
 
     Args:
-        floats: number of float32 to send: 0, 1, 2, …, scaled to stay small
+        floats: number of float32 to send: 0, 1, 2, … modulo 1024
         strings: instead: that many strings of 100 bytes
         text: instead: a text for a typed function
         image_bytes: instead: an image of that size for a typed function
-        answer: elements of the answer; None: the same as was sent
-        responses: how many of them
+        answer: number of elements in the response; None: the response is the request
+        responses: number of responses
     """
 
     floats: int = 0
@@ -77,16 +77,16 @@ class Payload:
 
 @dataclass(frozen=True)
 class Workload:
-    """One model under the load of several numbers of clients."""
+    """One model with several numbers of clients."""
 
     key: str  #: e.g. "C2"
-    group: str  #: the letter of the issue, "C"; of others the key
+    group: str  #: selects several workloads together, e.g. "C" or "typed"
     title: str
     model: Model
     payload: Payload
     clients: tuple[int, ...]
     quick_clients: tuple[int, ...]
-    least_seconds: float = 0.0  #: a measurement lasts at least that long: one request takes a while
+    least_seconds: float = 0.0  #: minimum duration of a measurement, if one request takes long
 
 
 _IDENTITY = Model("identity", "identity", max_batch_size=MAX_BATCH)
@@ -149,23 +149,23 @@ WORKLOADS: tuple[Workload, ...] = (
 )  # fmt: skip
 
 
-#: What is no load on every system: name -> what it measures.
+#: Workloads that are not a load on every system: name -> what it measures.
 EXTRAS = {
-    "runner": "pytriton.runner beside bare tritonclient",
+    "runner": "pytriton.runner compared with tritonclient",
     "footprint": "start-up times, memory, idle CPU",
-    "models100": "the same of a daemon with 100 models",
+    "models100": "the same for a daemon with 100 models",
     "openai": "the OpenAI API: streams and embeddings",
-    "sockets": "memory of idle connections, unix sockets beside TCP",
+    "sockets": "memory of idle connections, unix sockets compared with TCP",
 }
 
 
 def split(names: str | None, quick: bool) -> tuple[list[Workload], set[str]]:
-    """Return the workloads and the extras that are named.
+    """Return the workloads and the extras in a list of names.
 
-    All for None, but in a quick run not 100 models, the OpenAI API, sockets and typed functions.
+    For None, all of them, but in a quick run not 100 models, the OpenAI API, sockets and typed functions.
 
     Raises:
-        ValueError: a name is not known; says which there are.
+        ValueError: a name is unknown. The text lists the known ones.
     """
     if names is None:
         if not quick:
@@ -178,17 +178,17 @@ def split(names: str | None, quick: bool) -> tuple[list[Workload], set[str]]:
 
 
 def calibrated(workload: Workload, turns: int) -> Workload:
-    """Return a workload whose model spins for the number of turns that take 5 ms on this machine."""
+    """Return the workload with the number of turns of `spin` that takes 5 ms on this machine."""
     if workload.model.work != "spin":
         return workload
     return replace(workload, model=replace(workload.model, amount=turns))
 
 
 def select(names: str | None) -> list[Workload]:
-    """Return the workloads that a list such as "a,C,E1" names: by letter or by key; all for None.
+    """Return the workloads in a list of groups and keys such as "a,C,E1"; for None, all of them.
 
     Raises:
-        ValueError: a name is not known; says which there are.
+        ValueError: a name is unknown. The text lists the known ones.
     """
     if names is None:
         return list(WORKLOADS)
@@ -203,12 +203,12 @@ def select(names: str | None) -> list[Workload]:
 
 
 def copy_name(name: str, index: int) -> str:
-    """Return what a further copy of a model is called; the first has the model's own name."""
+    """Return the name of a copy of a model. The first copy has the model's own name."""
     return f"{name}{index or ''}"
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Return the value below which a share (0 to 1) of sorted `values` lies; NaN for none."""
+    """Return the quantile (0 to 1) of sorted values; NaN if there are none."""
     if not values:
         return math.nan
     return values[min(len(values) - 1, int(share * len(values)))]

@@ -24,7 +24,7 @@ from benchmarks.workloads import percentile
 
 
 def apply_python(request: Request, clients: int, seconds: float, size: int) -> Load:
-    """Send a request from `clients` connections for some seconds; see `generators.apply`."""
+    """Send a request repeatedly over `clients` connections. See `generators.apply`."""
     processes = min(clients, os.cpu_count() or 1)
     shares = [clients // processes + (index < clients % processes) for index in range(processes)]
     parts = _pool().map(functools.partial(_share, request, seconds), shares, chunksize=1)
@@ -45,7 +45,7 @@ def apply_python(request: Request, clients: int, seconds: float, size: int) -> L
 @functools.cache
 def _pool() -> Pool:
     """Return the processes, which exit with this one. Starting one takes half a second of CPU time, for its imports."""
-    resource_tracker.ensure_running()  # else, the first start lets signals through
+    resource_tracker.ensure_running()  # otherwise, the first start would unblock signals
     with _interrupted_later() as came:
         # gRPC does not survive a fork.
         pool = multiprocessing.get_context("spawn").Pool(os.cpu_count() or 1)
@@ -58,7 +58,7 @@ def _pool() -> Pool:
 
 @contextlib.contextmanager
 def _interrupted_later() -> Iterator[list[int]]:
-    """Note Ctrl-C in the block, and do nothing else: in the middle of a start, a process would be left behind.
+    """Record Ctrl-C during the block instead of handling it, which would leave a half-started process behind.
 
     Processes that start inherit that it is blocked: it is not for them. It is blocked in this thread alone, and another
     one may take it for the process.

@@ -1,4 +1,4 @@
-"""The figures of a run: medians over rounds, spreads, ratios."""
+"""Computes the figures of a run: medians over rounds, spreads, ratios."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METRICS = (
     "cpu_us_per_request",
     "faults_per_request",
 )
-#: More than this share of the cores kept from the machine, and a measurement says little about a server.
+#: Maximum fraction of the cores that a hypervisor may take away in a measurement that counts.
 _STOLEN = 0.1
 
 
@@ -42,7 +42,7 @@ class Row:
     figures: dict[str, Figure]
     rounds: int
     requests: int
-    errors: int  #: of all rounds: failed, hidden, counted by the server, or wrong when asked
+    errors: int  #: in all rounds: failed, hidden, counted by the server, or wrong when checked
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,17 @@ class Ratio:
     middle: float
     least: float
     most: float
-    disturbed: bool = False  #: in every round, one of the two did not have the CPUs
+    disturbed: bool = False  #: in every round, one of the two lacked CPUs
 
 
 def figure(values: Iterable[float]) -> Figure:
-    """Return the median and the ends of some values."""
+    """Return the median and the extremes of the values."""
     known = sorted(values)
     return Figure(median(known), known[0], known[-1])
 
 
 def rows(measurements: list[dict[str, Any]]) -> list[Row]:
-    """Return one row per case and system, cases in the order in which they were measured."""
+    """Return a row for each case and system, in the order of measurement."""
     grouped: dict[tuple[Key, str], list[dict[str, Any]]] = {}
     for one in measurements:
         grouped.setdefault((case_of(one), one["system"]), []).append(one)
@@ -72,7 +72,7 @@ def rows(measurements: list[dict[str, Any]]) -> list[Row]:
 
 
 def case_of(measurement: dict[str, Any]) -> Key:
-    """Return which case a measurement is one of."""
+    """Return the case that a measurement belongs to."""
     return measurement["workload"], measurement["protocol"], measurement["clients"]
 
 
@@ -88,7 +88,7 @@ def _row(system: str, case: Key, group: list[dict[str, Any]]) -> Row:
 
 
 def errors(measurement: dict[str, Any]) -> int:
-    """Return how many requests of a measurement went wrong, in whatever way that was noticed."""
+    """Return the number of requests in a measurement that failed or had a wrong response."""
     noticed = max(measurement["failed"] + measurement["hidden"], measurement["server_failures"])
     return int(noticed) + bool(measurement["wrong"])
 
@@ -99,9 +99,9 @@ def ratio(
     theirs: tuple[str, Key],
     metric: str = "requests_s",
 ) -> Ratio | None:
-    """Return ours ÷ theirs, paired by round, so that a machine that slows down slows both.
+    """Return ours ÷ theirs in each round, so that a slow phase of the machine affects both.
 
-    Of the rounds in which neither was disturbed, if there are any. None when a side was not measured.
+    Only rounds in which neither was disturbed count, if there are any. Return None if one side was not measured.
     """
     over, under = _by_round(measurements, *ours), _by_round(measurements, *theirs)
     shared = [number for number in over if number in under and under[number][metric]]
@@ -114,7 +114,7 @@ def ratio(
 
 
 def disturbed(measurement: dict[str, Any]) -> bool:
-    """Return whether the machine did not have its CPUs during a measurement. Older results do not know."""
+    """Return True if a hypervisor took CPUs away during a measurement."""
     stolen = float(measurement.get("stolen_cpus", 0.0))
     return stolen > _STOLEN * float(measurement.get("cores", 1))
 

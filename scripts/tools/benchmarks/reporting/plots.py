@@ -30,7 +30,7 @@ def groups(measurements: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, 
 
 
 def draw(workload: str, title: str, cases: dict[str, dict[str, list[Any]]], out: Path) -> None:
-    """Draw one workload: bars per case and system, with the rounds' ends as whiskers."""
+    """Draw one workload: a bar for each case and system, with whiskers from the lowest to the highest round."""
     systems = list(dict.fromkeys(name for case in cases.values() for name in case))
     figure, axes = plt.subplots(2, 1, figsize=(max(7, 1.6 * len(cases)), 7), sharex=True)
     width = 0.8 / len(systems)

@@ -1,4 +1,4 @@
-"""The files of a run: results.json, report.md, and plots made of them."""
+"""Writes the files of a run: results.json, report.md and plots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLOTS = Path(__file__).with_name("plots.py")
 
 
 def write(results: dict[str, Any], out: Path, plots: bool = True) -> None:
-    """Write all of it to a folder, and print the tables."""
+    """Write the files of a run to a folder, and print the report."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "results.json"
     path.write_text(json.dumps(results, indent=1) + "\n")
@@ -29,7 +29,7 @@ def write(results: dict[str, Any], out: Path, plots: bool = True) -> None:
 
 
 def plot(path: Path, out: Path) -> None:
-    """Draw the plots, with matplotlib in an environment of its own; say so when that fails."""
+    """Draw the plots, with matplotlib in its own environment. If that fails, print why."""
     try:
         python = environments.ensure("plots", ("matplotlib",))
     except environments.NotInstalled as error:
@@ -76,14 +76,14 @@ def _head(results: dict[str, Any]) -> str:
 
 
 def _quiet(results: dict[str, Any]) -> str:
-    """Say how much of the machine was not the benchmark's, where that was looked at."""
+    """Return a sentence on the CPUs that the benchmark did not have; "" if unknown."""
     known = [one for one in results["measurements"] if "stolen_cpus" in one]
     if not known:
         return ""
     others, stolen = (median(one[name] for one in known) for name in ("others_cpus", "stolen_cpus"))
     kept = sum(map(disturbed, known))
     return (
-        f" Meanwhile others on this machine used {others:.1f} CPUs and others on the same host {stolen:.1f} (medians); "
+        f" Other programs on this machine used {others:.1f} CPUs, other machines on the host {stolen:.1f} (medians); "
         f"{kept} of {len(known)} measurements lacked more than a tenth of the CPUs."
     )
 
@@ -96,8 +96,8 @@ def _ratios(results: dict[str, Any]) -> str:
     lines = [
         "## Ratios: ours ÷ theirs",
         "",
-        f"{met} of {len(found)} reached. Medians of the rounds' ratios, with their ends; rounds in which a hypervisor "
-        "kept more than a tenth of the CPUs are left out where there are others.",
+        f"{met} of {len(found)} goals reached. Medians of the ratios in each round, and their extremes. Rounds in which a "
+        "hypervisor took more than a tenth of the CPUs away are left out if there are others.",
         "",
         "| case | metric | compared with | goal | measured | spread | reached |",
         "|---|---|---|--:|--:|--:|---|",
@@ -137,8 +137,8 @@ def _runner(results: dict[str, Any]) -> str:
     lines = [
         "## The runner",
         "",
-        "`runner.model.run(x)` beside the same request with bare tritonclient, median µs of a call; in brackets "
-        "the middle half.",
+        "`runner.model.run(x)` compared with the same request by tritonclient: median µs of a call, in brackets the "
+        "quartiles.",
         "",
         "| protocol | float32 | tritonclient | runner | more |",
         "|---|--:|--:|--:|--:|",
@@ -157,8 +157,8 @@ def _cases(results: dict[str, Any]) -> str:
     lines = [
         "## All figures",
         "",
-        "Median (least to most) of the rounds. CPUs: 1.0 is one core. Others: the kernel's work for the network, and "
-        "whatever else ran here. Stolen: wanted here, and used by others on the same host.",
+        "Median (lowest to highest) of the rounds. CPUs: 1.0 is one core. Others: the kernel's network stack, and other "
+        "programs. Stolen: taken away by the hypervisor.",
         "",
     ]
     last = ""

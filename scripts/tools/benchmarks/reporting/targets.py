@@ -1,4 +1,4 @@
-"""The figures to reach, and whether a run reached them."""
+"""Goals, and whether a run reached them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _PEERS = ("litserve", "ray-serve", "ray-serve-haproxy", "gunicorn", "bentoml", "
 
 @dataclass(frozen=True)
 class Target:
-    """Ours ÷ theirs of one metric is to be at least (or, for times, at most) a number.
+    """A goal for ours ÷ theirs: at least a number or, for times, at most.
 
     Args:
-        cases: workload and numbers of clients; each protocol of each is a row of its own
-        theirs: the system that is compared with
+        cases: workloads and numbers of clients; each has a row for each protocol
+        theirs: the system to compare with
         goal: the number
         metric: as in `figures.METRICS`
-        most: the ratio is to be at most the goal
-        other: the workload on their side, if another one
-        protocol: of their side, for systems with one protocol only; None: the same as ours
+        most: whether the goal is a maximum
+        other: the workload of the other side, if it is a different one
+        protocol: that of the other side, if it has only one; None: the same as ours
         ours: the system that is compared
-        only: the one protocol of both sides that the goal is about; None: each that both have
+        only: the only protocol that the goal is for; None: every protocol that both have
     """
 
     cases: tuple[tuple[str, int], ...]
@@ -53,7 +53,7 @@ class Verdict:
     measured: float | None
     spread: tuple[float, float] | None
     met: bool | None  #: None: not measured
-    disturbed: bool = False  #: measured, but never with all CPUs
+    disturbed: bool = False  #: measured, but a hypervisor took CPUs away in every round
 
 
 def _cases(workload: str, *clients: int) -> tuple[tuple[str, int], ...]:
@@ -120,7 +120,7 @@ TARGETS: tuple[Target, ...] = (
 
 
 def verdicts(results: dict[str, Any]) -> list[Verdict]:
-    """Return every row whose two sides were asked for in the run that `results` are of."""
+    """Return a row for each goal whose two sides were measured."""
     measurements = results["measurements"]
     seen = {
         (one["system"], one["workload"], one["protocol"], one["clients"]) for one in measurements
@@ -140,7 +140,7 @@ def _sides(target: Target) -> Iterator[tuple[Key, Key]]:
             if target.only not in (None, protocol):
                 continue
             if target.protocol and protocol != target.protocol:
-                continue  # a peer with HTTP alone is compared over HTTP
+                continue  # a system with HTTP only is compared over HTTP
             yield (workload, protocol, clients), (target.other or workload, theirs, clients)
 
 
@@ -157,7 +157,7 @@ def _verdict(target: Target, measurements: list[dict[str, Any]], ours: Key, thei
     )
 
 
-#: Footprint of ours: name of the figure -> at most, in its unit.
+#: Goals for our footprint: name of the figure -> maximum, in its unit.
 LIMITS = {
     "idle CPU, 10 models": 0.5,
     "memory, 1 model": 150.0,

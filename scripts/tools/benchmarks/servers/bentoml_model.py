@@ -21,13 +21,13 @@ OCTETS = "application/octet-stream"
 
 
 async def tokens() -> AsyncIterator[bytes]:
-    """Yield the answers of a stream."""
+    """Yield the responses of a stream."""
     for token in work.tokens(MODEL):
         yield work.encode(MODEL, token)
 
 
 async def raw(request: Request) -> Response:
-    """Answer a request of bytes; one at a time, as the copy of a model does."""
+    """Respond to raw bytes, one request at a time, as one instance of a model does."""
     if MODEL["decoupled"]:
         return StreamingResponse(tokens(), media_type=OCTETS)
     x = work.decode(MODEL, await request.body())
@@ -41,6 +41,6 @@ class Served:
 
     @bentoml.api(batchable=True, max_batch_size=32, max_latency_ms=60_000, route="/batched")
     def batched(self, x: np.ndarray) -> np.ndarray:
-        """Answer a batch; the arrays of its requests are put together along the first axis."""
+        """Respond to a batch: the arrays of its requests, concatenated along the first axis."""
         answer: np.ndarray = COMPUTE(x)
         return answer

@@ -1,4 +1,4 @@
-"""Becomes a BentoML server of the model."""
+"""Replaces this process by a BentoML server of the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import work
 
 
 def main() -> None:
-    """Replace this process by `bentoml serve`; the model goes by the environment."""
+    """Start `bentoml serve`. An environment variable describes the model."""
     spec = work.spec()
     module = "typed_bentoml_model" if spec["model"]["work"] == "typed" else "bentoml_model"
     os.environ["BENCH_MODEL"] = json.dumps(spec["model"])

@@ -1,4 +1,4 @@
-"""The model as gunicorn's dirty arbiter keeps it, and the WSGI application that asks it."""
+"""The model in gunicorn's dirty arbiter, and the WSGI application that calls it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Deployed(DirtyApp):
     """One isolated worker."""
 
     def init(self) -> None:
-        """Make the model's function, once in each worker."""
+        """Create the model's function, once in each worker."""
         self.compute = None if MODEL["decoupled"] else work.function(MODEL)
 
     def infer(self, body: bytes) -> bytes:
-        """Answer one request."""
+        """Respond to one request."""
         assert self.compute is not None
         return work.encode(MODEL, self.compute(work.decode(MODEL, body)))
 
     def stream(self) -> Iterator[bytes]:
-        """Answer with one piece after the other."""
+        """Yield the responses of a stream."""
         for token in work.tokens(MODEL):
             yield work.encode(MODEL, token)
 
@@ -37,7 +37,7 @@ class Deployed(DirtyApp):
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Hand the body to a worker, and its bytes to the client."""
+    """Send the body to a worker, and the result to the client."""
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     client = get_dirty_client()
     if MODEL["decoupled"]:

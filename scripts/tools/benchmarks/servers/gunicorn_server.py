@@ -1,4 +1,4 @@
-"""Serves the model with gunicorn: HTTP workers in front, the model in the workers of its dirty arbiter."""
+"""Serves the model with gunicorn: HTTP workers, and the model in workers of the dirty arbiter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THREADS = 32
 
 
 def main() -> None:
-    """Become gunicorn; the model comes to its processes by the environment."""
+    """Replace this process by gunicorn. An environment variable describes the model."""
     spec = work.spec()
     os.environ["BENCH_MODEL"] = json.dumps(spec["model"])
     here = os.path.dirname(os.path.abspath(__file__))

@@ -1,4 +1,4 @@
-"""Serves the model with LitServe: the raw body in, a response of bytes out."""
+"""Serves the model with LitServe. Requests and responses are raw bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Api(ls.LitAPI):
     """One model."""
 
     def setup(self, device: str) -> None:
-        """Read which work it is."""
+        """Create the model's function."""
         self.model: dict[str, Any] = self.spec_model
         if not self.model["decoupled"]:
             self.compute = work.function(self.model)
@@ -27,11 +27,11 @@ class Api(ls.LitAPI):
         return work.decode(self.model, request)
 
     def batch(self, inputs: Any) -> Any:
-        """Return one array of several."""
+        """Stack the arrays of a batch."""
         return np.stack(inputs)
 
     def unbatch(self, output: Any) -> Any:
-        """Return several arrays of one."""
+        """Split the array of a batch."""
         return list(output)
 
     def predict(self, x: Any) -> Any:
@@ -44,7 +44,7 @@ class Api(ls.LitAPI):
 
 
 class Stream(Api):
-    """A model that answers with tokens."""
+    """A model that streams tokens."""
 
     def predict(self, x: Any) -> Iterator[Any]:
         """Yield the tokens."""
@@ -56,12 +56,12 @@ class Stream(Api):
             yield work.encode(self.model, token)
 
 
-# FastAPI hands over a body as it is when the parameter is declared in this way.
+# With this annotation, FastAPI passes the body unchanged.
 Api.decode_request.__annotations__["request"] = Annotated[bytes, Body(media_type=OCTETS)]
 
 
 def main() -> None:
-    """Serve until the process is ended."""
+    """Serve until the process is stopped."""
     spec = work.spec()
     model = spec["model"]
     batched = model["work"] == "nap"

@@ -1,4 +1,4 @@
-"""The MLServer runtime: V2 tensors by MLServer's own codecs."""
+"""The MLServer runtime. Its codecs decode and encode the tensors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Served(MLModel):
     """The model."""
 
     async def load(self) -> bool:
-        """Read which work it is."""
+        """Create the model's function."""
         self.model: dict[str, Any] = self.settings.parameters.extra
         self.compute = work.function(self.model)
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """Answer a request, or a batch that MLServer made."""
+        """Respond to a request, or to a batch created by MLServer."""
         if self.model["dtype"] == "BYTES":
             strings = StringCodec.decode_input(payload.inputs[0])
             output = StringCodec.encode_output("y", self.compute(strings))

@@ -1,4 +1,4 @@
-"""Becomes an MLServer of the model."""
+"""Replaces this process by an MLServer of the model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main() -> None:
         "grpc_port": spec["grpc_port"],
         "metrics_port": spec["metrics_port"],
         "grpc_max_message_length": 64 << 20,
-        # One instance runs in the server's own process, which spares it a queue.
+        # A single instance runs in the server's own process, without a queue.
         "parallel_workers": model["instances"] if model["instances"] > 1 else 0,
         "debug": False,
     }

@@ -13,7 +13,7 @@ from mosec import Server, Worker
 
 
 class Model(Worker):
-    """One worker process; the model comes by the environment, since mosec spawns it."""
+    """A worker process. mosec spawns it, so an environment variable describes the model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,14 +29,14 @@ class Model(Worker):
         return work.encode(self.model, data)
 
     def forward(self, data: Any) -> Any:
-        """Answer one request, or a batch of them."""
+        """Respond to a request, or to a batch."""
         if isinstance(data, list):
             return list(self.compute(np.stack(data)))
         return self.compute(data)
 
 
 def main() -> None:
-    """Serve until the process is ended."""
+    """Serve until the process is stopped."""
     spec = work.spec()
     model = spec["model"]
     os.environ["BENCH_MODEL"] = json.dumps(model)

@@ -1,4 +1,4 @@
-"""Serves the model with nvidia-pytriton, by its documented interface, in an environment of its own."""
+"""Serves the model with nvidia-pytriton as documented, in its own environment."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def callable_of(model: dict[str, Any], batch: Any) -> Any:
     return single
 
 
-def say(event: str, **facts: Any) -> None:
-    """Print one event with its time, for footprint.py."""
+def emit(event: str, **facts: Any) -> None:
+    """Print an event with its time, for footprint.py."""
     print(json.dumps({"event": event, "at": time.monotonic(), **facts}), flush=True)
 
 
 def bind(triton: Any, model: dict[str, Any], name: str) -> None:
-    """Bind the model; several instances are several callables."""
+    """Bind the model. Several instances are several callables."""
     from pytriton.decorators import batch
     from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
 
@@ -64,8 +64,8 @@ def bind(triton: Any, model: dict[str, Any], name: str) -> None:
 
 
 def main() -> int:
-    """Serve the model of the specification, as often as it asks for, until the process is ended."""
-    say("begun", pid=os.getpid())
+    """Serve the model until the process is stopped, under several names if the specification has `copies`."""
+    emit("begun", pid=os.getpid())
     from pytriton.triton import Triton, TritonConfig
 
     spec = work.spec()
@@ -75,14 +75,14 @@ def main() -> int:
         metrics_address="127.0.0.1", metrics_port=spec["metrics_port"],
     )  # fmt: skip
     with Triton(config=config, workspace=f"{spec['folder']}/workspace") as triton:
-        say("ready")
+        emit("ready")
         for index in range(spec.get("copies", 1)):
             bind(triton, spec["model"], f"{spec['model']['name']}{index or ''}")
-        say("registered")
+        emit("registered")
         ended = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: ended.set())
         triton.run()
-        ended.wait()  # leaving the block ends it in order, which gives its memory back
+        ended.wait()  # leaving the block shuts tritonserver down, which frees its shared memory
     return 0
 
 

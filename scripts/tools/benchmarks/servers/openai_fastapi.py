@@ -1,4 +1,4 @@
-"""Serves the OpenAI API with a bare FastAPI app: what somebody writes in an afternoon."""
+"""Serves the OpenAI API with a plain FastAPI app."""
 
 from __future__ import annotations
 

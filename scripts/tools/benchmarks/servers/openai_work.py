@@ -1,4 +1,4 @@
-"""The work behind the OpenAI API in each of the servers: 100 tokens at once, one every 10 ms, or embeddings.
+"""The models behind the OpenAI API, the same in every server: 100 tokens at once, one every 10 ms, or embeddings.
 
 This file is put on the path of every system's own environment, so it imports nothing but numpy.
 """
@@ -27,6 +27,6 @@ async def tokens(name: str) -> AsyncIterator[str]:
 
 
 def embed(texts: Sequence[Any]) -> Any:
-    """Return a row for each text; a batch takes its 3 ms, however many there are."""
+    """Return a row for each text. A batch takes 3 ms, whatever its size."""
     time.sleep(BATCH_S)
     return np.full((len(texts), DIMENSIONS), 0.25, np.float32)

@@ -1,4 +1,4 @@
-"""Starts a daemon of this checkout and registers the model with it; ends when the daemon does."""
+"""Starts a daemon of this checkout, registers the model, and waits until the daemon exits."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def callable_of(model: dict[str, Any]) -> Any:
 
 
 def config_of(model: dict[str, Any]) -> ModelConfig:
-    """Return the model's configuration: dynamic batching without a delay, or no batch axis at all."""
+    """Return the model's configuration: dynamic batching without a delay, or no batch axis."""
     if model["max_batch_size"]:
         return ModelConfig(max_batch_size=model["max_batch_size"], batcher=DynamicBatcher())
     return ModelConfig(batching=False, decoupled=model["decoupled"])
 
 
 def uncounted(model: dict[str, Any]) -> Any:
-    """Return a factory of the callable, which turns counters off in its worker."""
+    """Return a factory of the callable that turns off the counters of its worker."""
 
     def make() -> Any:
         import reduced_counters
@@ -72,7 +72,7 @@ def uncounted(model: dict[str, Any]) -> Any:
 def register(
     client: DaemonClient, model: dict[str, Any], name: str | None = None, recording: str = ""
 ) -> None:
-    """Register a model under its name, or another; `recording`: see systems/base.py."""
+    """Register a model, by default under its own name. For `recording`, see systems/base.py."""
     if model["folder"]:
         client.register_model(model["folder"], name, progress=False)
         return
@@ -109,42 +109,42 @@ def launch(spec: dict[str, Any], openai: bool = False) -> subprocess.Popen[bytes
 
 
 def runtime_dir(spec: dict[str, Any]) -> str:
-    """Return the daemon's folder."""
+    """Return the daemon's runtime directory."""
     return str(Path(spec["folder"]) / "run")
 
 
 def wait_ready(spec: dict[str, Any], process: subprocess.Popen[bytes]) -> DaemonClient:
-    """Return a client when the daemon is ready."""
+    """Wait until the daemon is ready. Return a client of it."""
     while process.poll() is None:
         try:
             client = connect(runtime_dir=runtime_dir(spec))
         except DaemonNotRunningError:
-            time.sleep(0.01)  # its socket is not there yet: nothing tells another process
+            time.sleep(0.01)  # its socket does not exist yet, and no event announces it
             continue
         if client.status().state == "ready":
             return client
         client.close()
         time.sleep(0.01)
-    raise SystemExit(f"the daemon ended with {process.returncode}")
+    raise SystemExit(f"the daemon exited with {process.returncode}")
 
 
-def say(event: str, **facts: Any) -> None:
-    """Print one event with its time, for footprint.py."""
+def emit(event: str, **facts: Any) -> None:
+    """Print an event with its time, for footprint.py."""
     print(json.dumps({"event": event, "at": time.monotonic(), **facts}), flush=True)
 
 
 def run(register: Callable[[DaemonClient, dict[str, Any]], None], openai: bool = False) -> int:
     """Start a daemon, register, and wait until the daemon exits or the benchmark stops this process."""
-    say("begun")
+    emit("begun")
     spec = work.spec()
     # SIGTERM is how the benchmark stops it; as an exception it passes through the `finally` below.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     process = launch(spec, openai)
     try:
         client = wait_ready(spec, process)
-        say("ready", pid=process.pid)
+        emit("ready", pid=process.pid)
         register(client, spec)
-        say("registered")
+        emit("registered")
         if spec["recording"] == "all":
             url = f"{client.status().management_urls[0]}/metrics"
             threading.Thread(target=scrape, args=(url,), daemon=True).start()
@@ -156,14 +156,14 @@ def run(register: Callable[[DaemonClient, dict[str, Any]], None], openai: bool =
 
 
 def register_copies(client: DaemonClient, spec: dict[str, Any]) -> None:
-    """Register the model of the specification as often as it says."""
+    """Register the model, under several names if the specification has `copies`."""
     for index in range(spec.get("copies", 1)):
         name = f"{spec['model']['name']}{index or ''}"
         register(client, spec["model"], name, spec["recording"])
 
 
 def scrape(url: str) -> None:
-    """Scrape each second, as a Prometheus does that is asked to; ends with the process."""
+    """Scrape every second, as Prometheus can. Runs until the process exits."""
     while True:
         with urllib.request.urlopen(url, timeout=10) as answer:
             answer.read()

@@ -1,4 +1,4 @@
-"""Serves the model with Ray Serve: the raw body in, a response of bytes out."""
+"""Serves the model with Ray Serve. Requests and responses are raw bytes."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def application(model: dict[str, Any]) -> Any:
             for token in work.tokens(model):
                 yield work.encode(model, token)
 
-    # Starlette's types are found by their names, which are local ones here.
+    # Ray resolves Starlette's types by name, and the names are local here.
     deployment: Any = Deployed
     deployment.func_or_class.__call__.__annotations__["request"] = Request
     return deployment.bind()
 
 
 def main() -> None:
-    """Serve until the process is ended."""
+    """Serve until the process is stopped."""
     import ray
     from ray import serve
 
@@ -74,7 +74,7 @@ def main() -> None:
     serve.run(application(spec["model"]), route_prefix="/")
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     sys.stdout.flush()
-    os._exit(0)  # the keeper ends what is left
+    os._exit(0)  # the reaper kills the remaining processes
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Counters of workers turned off, to measure what they cost: a worker only shows that a call begins and ends."""
+"""Turns off the counters of workers, to measure what they cost. Workers only record when a call begins and ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytriton.worker import user_metrics
 
 
 def install() -> None:
-    """Turn them off in this process; to be called before it serves."""
+    """Turn off the counters of this process. Call this before it serves."""
     WorkerStatsPage.begin = _begin  # type: ignore[method-assign]
     WorkerStatsPage.end = _end  # type: ignore[method-assign]
     WorkerStatsPage.merged = _merged  # type: ignore[method-assign]

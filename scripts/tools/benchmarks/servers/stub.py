@@ -1,4 +1,4 @@
-"""Becomes the tritonserver that ours would start, with the model's code as a model.py inside the stub."""
+"""Replaces this process by the tritonserver that our daemon uses, with the model's code in a model.py."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def config_text(model: dict[str, Any]) -> str:
         lines.append("dynamic_batching { }")
     if model["decoupled"]:
         lines.append("model_transaction_policy { decoupled: true }")
-    text = json.dumps(json.dumps(model))  # a string of protobuf's text format is quoted like JSON's
+    text = json.dumps(json.dumps(model))  # protobuf's text format quotes strings as JSON does
     lines.append(f'parameters {{ key: "model" value {{ string_value: {text} }} }}')
     return "\n".join(lines)
 
 
 def lay_out(folder: Path, model: dict[str, Any]) -> Path:
-    """Write a model repository and return it."""
+    """Write a model repository. Return its path."""
     if model["folder"]:
         shutil.copytree(model["folder"], folder / "models" / model["name"])
         return folder / "models"
@@ -56,7 +56,7 @@ def main() -> None:
     assert runtime.python is not None
     backends = folder / "backends"
     backends.mkdir()
-    # Not the server's own folder: its stub may be for another version of Python.
+    # Not the wheel's own folder: its stub may be for another version of Python.
     (backends / "python").symlink_to(runtime.python.folder)
     arguments = [
         f"--model-repository={lay_out(folder, spec['model'])}",

@@ -1,4 +1,4 @@
-"""The model inside Triton's python backend, written as its users write one: no layer between."""
+"""The model in Triton's python backend, written as users write one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TritonPythonModel:
     """The interface that Triton's python backend calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read which work it is."""
+        """Create the model's function."""
         config = json.loads(args["model_config"])
         self.model: dict[str, Any] = json.loads(config["parameters"]["model"]["string_value"])
         self.once = self.model["work"] == "nap"  # the work is done once for a whole batch
@@ -21,7 +21,7 @@ class TritonPythonModel:
             self.compute = work.function(self.model)
 
     def execute(self, requests: Any) -> Any:
-        """Answer a batch."""
+        """Respond to a batch."""
         if self.model["decoupled"]:
             for request in requests:
                 self.stream(request)

@@ -1,4 +1,4 @@
-"""The work of the models: the same functions in every system, on numpy arrays and bytes alone.
+"""The work of the models: the same functions in every system, which only need numpy arrays and bytes.
 
 This file is copied or put on the path of every system's own environment, so it imports nothing but numpy.
 Arrays have the batch axis first where the model has batching.
@@ -21,14 +21,14 @@ _tables: dict[int, list[Array]] = {}
 
 
 def spec() -> dict[str, Any]:
-    """Return the model that this server is to serve, and its ports: the one argument, a JSON file."""
+    """Read the JSON file named on the command line: the model to serve, and the ports."""
     with open(sys.argv[1], encoding="utf-8") as file:
         found: dict[str, Any] = json.load(file)
     return found
 
 
 def spin(turns: float) -> int:
-    """Keep one CPU busy with Python's own bytecode."""
+    """Keep a CPU busy with Python bytecode."""
     total = 0
     for turn in range(int(turns)):
         total += turn & 7
@@ -36,9 +36,9 @@ def spin(turns: float) -> int:
 
 
 def turns_for(seconds: float) -> int:
-    """Return how many turns of `spin` take that long here, at best: the same for every system."""
+    """Return the number of turns of `spin` that take this time on an undisturbed CPU."""
     turns, best = 20_000, float("inf")
-    end = time.monotonic() + 3.0  # long enough to meet a moment when nobody else wants the CPU
+    end = time.monotonic() + 3.0  # long enough to include an undisturbed moment
     while time.monotonic() < end:
         start = time.perf_counter()
         spin(turns)
@@ -47,7 +47,7 @@ def turns_for(seconds: float) -> int:
 
 
 def function(model: dict[str, Any]) -> Callable[[Array], Array]:
-    """Return the function of a model: from the input (a batch, if it has batching) to the output."""
+    """Return the function of a model. Its input and output are batches if the model has batching."""
     amount = model["amount"]
 
     def identity(x: Array) -> Array:
@@ -79,7 +79,7 @@ def function(model: dict[str, Any]) -> Callable[[Array], Array]:
 
 
 def tables(size: int) -> list[Array]:
-    """Return the two answers of `table`, made once: what is measured is their way to the client."""
+    """Return the two results of `table`. They are created once, because only their transfer is measured."""
     if size not in _tables:
         row = np.arange(size, dtype=np.float32) % 1024
         _tables[size] = [row + 1, row]
@@ -87,16 +87,16 @@ def tables(size: int) -> list[Array]:
 
 
 def tokens(model: dict[str, Any]) -> Iterator[Array]:
-    """Yield the answers of a stream, one number each."""
+    """Yield the responses of a stream, one number each."""
     for index in range(int(model["amount"])):
         yield np.array([index], dtype=np.float32)
 
 
 def decode(model: dict[str, Any], body: bytes) -> Array:
-    """Return the array in a raw body: float32, or strings with their length in 4 bytes before each."""
+    """Return the array in a raw body: float32, or strings, each preceded by its length in 4 bytes."""
     if model["dtype"] != "BYTES":
         return np.frombuffer(body, dtype=np.float32)
-    body = bytes(body)  # mosec hands over a memoryview
+    body = bytes(body)  # mosec passes a memoryview
     strings, position = [], 0
     while position < len(body):
         (length,) = struct.unpack_from("<I", body, position)

@@ -1,6 +1,7 @@
 """The systems that serve a typed function as a web API, each set up as its documentation shows it.
 
-All get the same text or image: as JSON or as a form, except mosec, which has no forms (base64 in JSON, or bytes in msgpack).
+All get the same text in JSON, and the same image in a form. LitServe and mosec cannot receive a file in a form: they get
+the image in base64, or mosec in msgpack.
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ def body(payload: Payload) -> tuple[bytes, str]:
     return start + image(payload) + f"\r\n--{_BOUNDARY}--\r\n".encode(), _FORM
 
 
+def base64_json(payload: Payload) -> bytes:
+    """Return the arguments as JSON, an image in base64."""
+    given = arguments(payload)
+    if "image" in given:
+        given["image"] = base64.b64encode(given["image"]).decode()
+    return json.dumps(given).encode()
+
+
 def check(wanted: Any, decode: Callable[[bytes], Any]) -> Check:
     """Return a function that raises WrongAnswer unless a response's body contains this result."""
     return partial(_check, wanted, decode)
@@ -77,6 +86,12 @@ class _Typed(System):
         url = f"{ports.http_base}/{workload.model.name}"
         right = check(result(workload.payload), json.loads)
         return Request(url, content, right, {"content-type": kind})
+
+    @staticmethod
+    def json_request(workload: Workload, url: str) -> Request:
+        """Return the request of systems that accept only JSON."""
+        right = check(result(workload.payload), json.loads)
+        return Request(url, base64_json(workload.payload), right, {"content-type": _JSON})
 
 
 class OursRoute(_Typed, Ours):
@@ -163,7 +178,10 @@ class TypedLitServe(_Typed, LitServe):
     title = "LitServe"
     script = "typed_litserve.py"
     distributions = ("litserve", "fastapi", "pydantic")
-    note = "1 worker, fast queue; JSON validated by pydantic"
+    note = "1 worker, fast queue; JSON validated by pydantic, the upload in base64"
+
+    def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
+        return self.json_request(workload, f"{ports.http_base}/{workload.model.name}")
 
 
 class TypedBentoML(_Typed, BentoML):
@@ -190,12 +208,7 @@ class MosecJson(_Typed):
         return {"BENCH_FORMAT": self.format}
 
     def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
-        given = arguments(workload.payload)
-        if "image" in given:
-            given["image"] = base64.b64encode(given["image"]).decode()
-        right = check(result(workload.payload), json.loads)
-        content = json.dumps(given).encode()
-        return Request(f"{ports.http_base}/inference", content, right, {"content-type": _JSON})
+        return self.json_request(workload, f"{ports.http_base}/inference")
 
 
 class MosecMsgpack(MosecJson):
