@@ -159,7 +159,7 @@ def measure(
         "titles": {one.name: one.title for one in chosen},
         "workloads": {one.key: one.title for one in loads},
         "measurements": recorder.measurements,
-        "footprint": [],
+        "footprint": recorder.figures,
         "runner": [],
         "skipped": recorder.skipped,
         "missing": recorder.missing,
@@ -189,20 +189,17 @@ def measure_extras(
     recorder: runner.Recorder,
     results: dict[str, Any],
 ) -> None:
-    """Measure what is not a load on every system, and add it to `results`."""
+    """Measure what is not a load on every system."""
     if "runner" in extras and any(one.name == "ours" for one in chosen):
         runner_overhead.measure(plan.quick, results["runner"])
     if "footprint" in extras:
-        rounds = 1 if plan.quick else 3
-        footprint.measure(chosen, rounds, recorder, results["footprint"])
+        footprint.measure(chosen, 1 if plan.quick else 3, recorder)
     if "sockets" in extras:
-        sockets.measure(chosen, plan.quick, recorder, results["footprint"])
+        sockets.measure(chosen, plan.quick, recorder)
     if "openai" in extras:
-        openai_api.measure(
-            chosen, plan.rounds, plan.seconds, plan.quick, recorder, results["footprint"]
-        )
+        openai_api.measure(chosen, plan.rounds, plan.seconds, plan.quick, recorder)
     if "models100" in extras:
-        footprint.measure_many(chosen, recorder, results["footprint"])
+        footprint.measure_many(chosen, recorder)
 
 
 if __name__ == "__main__":

@@ -31,17 +31,15 @@ _WITH_EVENTS = ("ours", "nvidia-pytriton")
 Rows = list[tuple[str, float, str]]
 
 
-def measure(
-    systems: list[System], rounds: int, recorder: Recorder, into: list[dict[str, Any]]
-) -> None:
-    """Add figures (name, system, value, unit) of all systems whose servers print events to `into`."""
-    _each(systems, "footprint", lambda system: _all(system, rounds), recorder, into)
+def measure(systems: list[System], rounds: int, recorder: Recorder) -> None:
+    """Record the figures of all systems whose servers print events."""
+    _each(systems, "footprint", lambda system: _all(system, rounds), recorder)
 
 
-def measure_many(systems: list[System], recorder: Recorder, into: list[dict[str, Any]]) -> None:
-    """Add figures of our daemon with 100 models to `into`."""
+def measure_many(systems: list[System], recorder: Recorder) -> None:
+    """Record the figures of our daemon with 100 models."""
     ours = [one for one in systems if one.name == "ours"]
-    _each(ours, "models100", lambda system: _several(system, _MANY), recorder, into)
+    _each(ours, "models100", lambda system: _several(system, _MANY), recorder)
 
 
 def _each(
@@ -49,7 +47,6 @@ def _each(
     name: str,
     figures: Callable[[System], Rows],
     recorder: Recorder,
-    into: list[dict[str, Any]],
 ) -> None:
     for system in systems:
         if system.name not in _WITH_EVENTS:
@@ -60,8 +57,7 @@ def _each(
             recorder.miss(system.name, name, str(error))
             continue
         for what, value, unit in rows:
-            into.append({"name": what, "system": system.name, "value": value, "unit": unit})
-            print(f"[bench] {what}: {system.name} {value:.2f} {unit}", flush=True)
+            recorder.figure(what, system.name, value, unit)
 
 
 def _all(system: System, rounds: int) -> Rows:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import psutil
 
@@ -75,9 +74,8 @@ def measure(
     seconds: float,
     quick: bool,
     recorder: Recorder,
-    into: list[dict[str, Any]],
 ) -> None:
-    """Add figures (name, system, value, unit) to `into`, interleaved: each system once in each round.
+    """Record the figures. Each system is measured once in each round.
 
     The FastAPI app is always measured; the others if they are chosen.
     """
@@ -97,10 +95,7 @@ def measure(
                 except (DidNotStart, GeneratorFailed, NotInstalled) as error:
                     recorder.miss(system.name, f"openai {name}", str(error))
     for (name, count, system_name), several in found.items():
-        into += _rows(name, count, system_name, several)
-        failed = sum(one["failed"] for one in several)
-        if failed:
-            recorder.miss(system_name, f"openai {name} {count}", f"{failed:g} requests failed")
+        _record(name, count, system_name, several, recorder)
 
 
 def _loads(
@@ -153,9 +148,9 @@ def _wait(deployment: Deployment, name: str, port: int) -> None:
         time.sleep(0.1)
 
 
-def _rows(
-    name: str, count: int, system: str, several: list[dict[str, float]]
-) -> Iterator[dict[str, Any]]:
+def _record(
+    name: str, count: int, system: str, several: list[dict[str, float]], recorder: Recorder
+) -> None:
     what = "embeddings" if name == "embed" else f"tokens, {name}"
     figures = [
         (f"openai: {what}, {count} clients", median(one["per_s"] for one in several), "/s"),
@@ -176,7 +171,6 @@ def _rows(
         print(f"[bench] {what}, {count} clients: {system}: µs by process: {shown}", flush=True)
     failed = sum(one["failed"] for one in several)
     if failed:
-        figures.append((f"openai: failed {what}, {count} clients", failed, ""))
+        recorder.miss(system, f"openai {name} {count}", f"{failed:g} requests failed")
     for title, value, unit in figures:
-        print(f"[bench] {title}: {system} {value:.2f} {unit}", flush=True)
-        yield {"name": title, "system": system, "value": value, "unit": unit}
+        recorder.figure(title, system, value, unit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -49,12 +50,21 @@ class Plan:
 
 
 class Recorder:
-    """The results so far: measurements, rows that do not apply, and rows that are missing."""
+    """The results so far: measurements, other figures, rows that do not apply, and rows that are missing."""
 
     def __init__(self) -> None:
         self.measurements: list[dict[str, Any]] = []
         self.skipped: list[dict[str, str]] = []
         self.missing: list[dict[str, str]] = []
+        self.figures: list[dict[str, Any]] = []
+
+    def figure(self, name: str, system: str, value: float, unit: str) -> None:
+        """Record and print a figure that is not a measurement of a workload; NaN is a missing row."""
+        if math.isnan(value):
+            self.miss(system, name, "nothing was measured")
+            return
+        self.figures.append({"name": name, "system": system, "value": value, "unit": unit})
+        print(f"[bench] {name}: {system} {value:.2f} {unit}", flush=True)
 
     def skip(self, system: str, workload: str, reason: str) -> None:
         """Record and print that a system does not support a workload."""

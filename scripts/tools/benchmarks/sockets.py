@@ -8,7 +8,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from benchmarks import process_trees
 from benchmarks.deployment import Deployment, DidNotStart
@@ -27,10 +26,8 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x0
 Rows = list[tuple[str, float, str]]
 
 
-def measure(
-    systems: list[System], quick: bool, recorder: Recorder, into: list[dict[str, Any]]
-) -> None:
-    """Add figures (name, system, value, unit) of our own systems to `into`."""
+def measure(systems: list[System], quick: bool, recorder: Recorder) -> None:
+    """Record the figures of our own systems."""
     for system in systems:
         if not system.name.startswith("ours"):
             continue
@@ -43,8 +40,7 @@ def measure(
         except generators.GeneratorFailed as error:
             recorder.miss(system.name, "sockets", f"no load over unix sockets: {error}")
         for what, value, unit in rows:
-            into.append({"name": what, "system": system.name, "value": value, "unit": unit})
-            print(f"[bench] {what}: {system.name} {value:.2f} {unit}", flush=True)
+            recorder.figure(what, system.name, value, unit)
 
 
 def _plain() -> Workload:

@@ -87,12 +87,14 @@ def test_sockets_that_cannot_be_measured_make_a_run_fail(
     assert bench.measure([ours], [], PLAN, tmp_path, {"sockets"}) == 1
 
 
-@pytest.mark.parametrize(("failed", "code"), [(0.0, 0), (1.0, 1)])
-def test_failed_requests_to_the_openai_api_make_a_run_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: float, code: int
+@pytest.mark.parametrize(
+    ("failed", "first_ms", "code"), [(0.0, 1.0, 0), (1.0, 1.0, 1), (0.0, float("nan"), 1)]
+)
+def test_failed_or_unmeasured_requests_to_the_openai_api_make_a_run_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: float, first_ms: float, code: int
 ) -> None:
     def loads(*_: Any) -> Iterator[tuple[int, dict[str, float]]]:
-        yield 1, {"per_s": 9.0, "first_ms": 1.0, "failed": failed, "cpu_us: others": 5.0}
+        yield 1, {"per_s": 9.0, "first_ms": first_ms, "failed": failed, "cpu_us: others": 5.0}
 
     monkeypatch.setattr(openai_api, "_loads", loads)
     assert bench.measure([_Peer(True)], [], PLAN, tmp_path, {"openai"}) == code
