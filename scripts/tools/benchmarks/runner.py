@@ -109,8 +109,10 @@ def measure_workload(
         standing = _start_all([one for one in fit if not one.restless], workload, stack, recorder)
         restless = [one for one in fit if one.restless]
         for round_number in range(plan.rounds):
-            for case in cases:  # systems are compared within a case, so they take turns there
-                for deployment in standing:
+            for case in (
+                cases
+            ):  # systems are compared within a case, so they take turns there, in both orders
+                for deployment in standing[:: -1 if round_number % 2 else 1]:
                     _measure(deployment, case, plan, round_number, recorder)
             for system in list(restless):
                 with _started(system, workload, recorder) as started:
