@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,16 @@ _POLICY = (
 )
 
 
+class _Described:
+    """A route, the size of its description, and its encoded part of the OpenAPI document: thousands are published at once."""
+
+    def __init__(self, spec: messages.ModelSpec) -> None:
+        assert spec.web is not None  # checked by the caller
+        self.web = spec.web
+        self.size = _size(spec.web)
+        self.item = msgspec.Raw(msgspec.json.encode(_path_item(spec, {})))
+
+
 class WebRoutes:
     """Publishes the routes of the registered models to the frontend whenever they change.
 
@@ -58,10 +68,10 @@ class WebRoutes:
         self._frontend = frontend
         self._folder = folder
         self._origins = list(origins)
-        #: The routes that the frontend serves, by model.
-        self._published: list[tuple[str, messages.WebRoute | None]] = []
-        #: The routes whose size is known, by model, with their size.
-        self._sizes: dict[str, tuple[messages.WebRoute, int]] = {}
+        #: The routes that the frontend serves, by model, and whether it logs error responses.
+        self._published: tuple[list[tuple[str, messages.WebRoute | None]], bool] = [], False
+        #: By model.
+        self._described: dict[str, _Described] = {}
         self._lock = asyncio.Lock()
 
     def check(self, spec: messages.ModelSpec) -> None:
@@ -84,23 +94,11 @@ class WebRoutes:
                     f"model {spec.name}: the route {spec.web.path} belongs to the model {other.name}; choose another "
                     "with route=",
                 )
-        if size + self._size_of_all(others) > _MAX_DOCUMENT:
+        if size + sum(self._describe(one).size for one in others) > _MAX_DOCUMENT:
             raise RemoteFailure(
                 ErrorKind.INVALID,
                 f"model {spec.name}: the descriptions of all routes together have more than {_MAX_DOCUMENT} bytes",
             )
-        self._sizes[spec.name] = spec.web, size
-
-    def _size_of_all(self, specs: list[messages.ModelSpec]) -> int:
-        """Return the size in bytes of the descriptions of these models. Encode only those that have changed."""
-        former, self._sizes = self._sizes, {}
-        for spec in specs:
-            assert spec.web is not None  # see _specs
-            known = former.get(spec.name)
-            if known is None or known[0] is not spec.web:
-                known = spec.web, _size(spec.web)
-            self._sizes[spec.name] = known
-        return sum(size for _, size in self._sizes.values())
 
     async def run(self) -> None:
         """Publish the routes after each change of the served models, for example when one is restored."""
@@ -116,12 +114,14 @@ class WebRoutes:
         """
         async with self._lock:
             specs = _unambiguous(self._specs())
-            current = [(spec.name, spec.web) for spec in specs]
+            logs_errors = self._logs_errors()
+            current = [(spec.name, spec.web) for spec in specs], logs_errors
             if current == self._published:
                 return
             document: dict[str, Any] = {
                 "routes": [_route(spec) for spec in specs],
                 "origins": self._origins,
+                "log_errors": logs_errors,
             }
             try:
                 if specs:
@@ -138,8 +138,26 @@ class WebRoutes:
         specs.update((one.spec.name, one.spec) for one in self._registry.served)
         return [spec for spec in specs.values() if spec.web is not None]
 
+    def _logs_errors(self) -> bool:
+        """Return whether the frontend logs error responses, which `serve` shows: most of them have not reached a worker.
+
+        A model with an access log that ends with its client is one of `serve`.
+        """
+        return any(
+            one.spec.access_log and one.spec.web is not None and not one.kept
+            for one in self._registry.served
+        )
+
+    def _describe(self, spec: messages.ModelSpec) -> _Described:
+        found = self._described.get(spec.name)
+        if found is None or found.web is not spec.web:
+            found = self._described[spec.name] = _Described(spec)
+        return found
+
     def _pages(self, specs: list[messages.ModelSpec]) -> list[dict[str, str]]:
-        content = msgspec.json.encode(openapi(specs))
+        items = {spec.name: self._describe(spec).item for spec in specs}
+        content = msgspec.json.encode(openapi(specs, items))
+        self._described = {name: self._described[name] for name in items}
         path = self._folder / f"openapi-{hashlib.sha256(content).hexdigest()[:16]}.json"
         if not path.exists():
             for former in self._folder.glob("openapi-*.json"):
@@ -161,21 +179,26 @@ class WebRoutes:
         return pages
 
 
-def openapi(specs: list[messages.ModelSpec]) -> dict[str, Any]:
+def openapi(
+    specs: list[messages.ModelSpec], items: Mapping[str, msgspec.Raw] | None = None
+) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of typed models.
 
     If two models use the same name for different schemas, one is renamed to MODEL.SCHEMA.
+
+    Args:
+        specs: the models
+        items: the encoded path items of their routes, by model
     """
+    items = items or {}
     schemas: dict[str, Any] = {}
     paths: dict[str, Any] = {}
     for spec in specs:
         if spec.web is None:
             continue
         renamed = routes.merge_schemas(spec.web.schemas, schemas, prefix=f"{spec.name}.")
-        operation = routes.with_references(spec.web.operation, renamed)
-        paths[spec.web.path] = {
-            "post": {"operationId": spec.name, "tags": ["functions"], **operation}
-        }
+        item = None if renamed else items.get(spec.name)
+        paths[spec.web.path] = _path_item(spec, renamed) if item is None else item
     return {
         "openapi": "3.1.0",
         "info": {"title": "pytriton-daemon", "version": own_version()},
@@ -183,6 +206,16 @@ def openapi(specs: list[messages.ModelSpec]) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": schemas},
     }
+
+
+def _path_item(spec: messages.ModelSpec, renamed: Mapping[str, str]) -> dict[str, Any]:
+    """Return the operations of a route, which refer to schemas by their new names."""
+    assert spec.web is not None  # checked by the caller
+    operation = routes.with_references(spec.web.operation, renamed)
+    operation = {"operationId": spec.name, "tags": ["functions"], **operation}
+    if not spec.web.put:
+        return {"post": operation}
+    return {"post": operation, "put": {**operation, "operationId": f"{spec.name}.put"}}
 
 
 def _size(web: messages.WebRoute) -> int:
@@ -271,4 +304,5 @@ def _route(spec: messages.ModelSpec) -> dict[str, Any]:
         "model": spec.name,
         "type": spec.web.media_type,
         "streams": spec.web.streams,
+        "put": spec.web.put,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import sys
 import threading
@@ -40,6 +41,11 @@ _GRACE_S = 5.0
 #: Timeout of the check whether a frontend has routes, in seconds.
 _PROBE_S = 10.0
 _NOT_FOUND = 404
+#: A line of the frontend (proxy_backend/frontend/http/error_log.h).
+_ERROR_RESPONSE = "error response: "
+_ERROR_RESPONSE_LINE = re.compile(
+    rf"{_ERROR_RESPONSE}(\d+) (\S*) (\S*) ([\d.]+) ms(?: \[request id: (.*)\])?"
+)
 #: Outcome of a request -> HTTP status, for the outcomes that determine it.
 _STATUS = {"ok": "200", "callable": "500", "result": "500"}
 
@@ -81,7 +87,7 @@ def serve(
     model = None
     with contextlib.suppress(KeyboardInterrupt), daemon_at(RuntimeDir(folder), host, port) as found:
         client = connect(found.path, timeout_s=30.0)
-        with Console(found) as console:
+        with Console(found, shows_all=found.path != folder) as console:
             try:
                 model = client.register(infer_fn, model_name, progress=False, **options)
                 console.follow(model.name, model.info().route)
@@ -207,21 +213,43 @@ class Console:
     Args:
         rundir: runtime directory of the daemon
         write: prints a text, in which control characters have been escaped
+        shows_all: whether errors of requests to other paths are printed, too
     """
 
-    def __init__(self, rundir: RuntimeDir, write: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        rundir: RuntimeDir,
+        write: Callable[[str], None] | None = None,
+        *,
+        shows_all: bool = False,
+    ) -> None:
         self._rundir = rundir
         self._write = write or _print
+        self._shows_all = shows_all
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def follow(self, name: str, route: str) -> None:
         """Print a model's log, from the beginning of its registration."""
-        for path, text_of in (
-            (self._rundir.log_file(name), output_of),
-            (self._rundir.access_log_file(name), lambda line: request_line(line, route or name)),
-        ):
-            thread = threading.Thread(target=self._run, args=(path, text_of), daemon=True)
+        paths = (route, f"/v2/models/{name}/")
+        followed: list[tuple[Path, int, Callable[[str], Optional[str]]]] = [
+            (self._rundir.log_file(name), sys.maxsize, output_of),
+            (
+                self._rundir.access_log_file(name),
+                sys.maxsize,
+                lambda line: request_line(line, route or name, succeeded=bool(route)),
+            ),
+        ]
+        if route:
+            followed.append(
+                (
+                    self._rundir.log_file(),
+                    0,
+                    lambda line: error_line(line, None if self._shows_all else paths),
+                )
+            )
+        for path, lines, text_of in followed:
+            thread = threading.Thread(target=self._run, args=(path, lines, text_of), daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -237,9 +265,9 @@ class Console:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, path: Path, text_of: Callable[[str], Optional[str]]) -> None:
+    def _run(self, path: Path, lines: int, text_of: Callable[[str], Optional[str]]) -> None:
         with contextlib.suppress(OSError):  # nobody reads the output any more
-            for line in follow(path, sys.maxsize, self._closed):
+            for line in follow(path, lines, self._closed):
                 text = text_of(line)
                 if text is not None:
                     self._write(text)
@@ -250,11 +278,43 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def request_line(line: str, route: str) -> str | None:
-    """Return a readable form of a line of the access log: time, status, duration, route, and the error."""
+def error_line(line: str, paths: tuple[str, str] | None) -> str | None:
+    """Return a readable form of an error response in the daemon's log: time, status, duration, path, and the request's id.
+
+    Args:
+        line: of the log
+        paths: a path, and the beginning of others; None: errors of all requests
+    """
+    if _ERROR_RESPONSE not in line:
+        return None
+    try:
+        record = json.loads(line)
+        found = _ERROR_RESPONSE_LINE.fullmatch(str(record["event"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+    if found is None or record.get("source") != "tritonserver":
+        return None
+    status, method, path, duration_ms, request_id = found.groups()
+    if paths is not None and path != paths[0] and not path.startswith(paths[1]):
+        return None
+    what = path if method == "POST" else f"{method} {path}"
+    text = f"{time.strftime('%H:%M:%S')}  {status}  {float(duration_ms):7.1f} ms  {what}"
+    return _visible(text if request_id is None else f"{text}  [request id: {request_id}]")
+
+
+def request_line(line: str, route: str, *, succeeded: bool = False) -> str | None:
+    """Return a readable form of a line of the access log: time, status, duration, route, and the error.
+
+    Args:
+        line: of the access log
+        route: path of the model
+        succeeded: whether to return only requests that succeeded, as the frontend logs the others
+    """
     try:
         entry = msgspec.json.decode(line, type=messages.RequestEntry)
     except msgspec.DecodeError:
+        return None
+    if succeeded and entry.status != "ok":
         return None
     kind, _, code = entry.error.partition(" ")
     status = code or _STATUS.get(entry.status, entry.status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
@@ -94,22 +95,22 @@ def merge_schemas(named: dict[str, Any], into: dict[str, Any], prefix: str = "")
     Returns:
         The new names, by the former ones.
     """
-    taken = {*named, *into}
     changed = [name for name, one in named.items() if into.get(name, one) != one]
     users: dict[str, list[str]] = {}
     for name, one in named.items() if changed else ():
         for other in _references_in(one):
             users.setdefault(other, []).append(name)
     renamed: dict[str, str] = {}
+    used: set[str] = set()
     while changed:
         name = changed.pop()
         if name in renamed or name not in into:
             continue
         new, number = f"{prefix}{name}", 1
-        while new in taken:
+        while new in named or new in into or new in used:
             number += 1
             new = f"{prefix}{name}-{number}"
-        taken.add(new)
+        used.add(new)
         renamed[name] = new
         changed += users.get(name, ())  # they refer to another schema now, and so differ themselves
     for name, one in named.items():
@@ -117,7 +118,7 @@ def merge_schemas(named: dict[str, Any], into: dict[str, Any], prefix: str = "")
     return renamed
 
 
-def with_references(value: Any, renamed: dict[str, str]) -> Any:
+def with_references(value: Any, renamed: Mapping[str, str]) -> Any:
     """Return a copy of a JSON schema (or of a document with several) that refers to schemas by their new names.
 
     Args:

@@ -53,8 +53,12 @@ class TypedModel(NamedTuple):
     signature: Signature
     documented: tuple[dict[str, Any], dict[str, Any]]
 
-    def route(self, path: str) -> WebRoute:
+    def route(self, path: str, *, put: bool = False) -> WebRoute:
         """Return the description of the model's HTTP route.
+
+        Args:
+            path: its path
+            put: whether it accepts PUT like POST
 
         Raises:
             PyTritonValidationError: the path is invalid
@@ -65,7 +69,7 @@ class TypedModel(NamedTuple):
             raise PyTritonValidationError(f"{self.signature.name}: {error}") from None
         operation, schemas = self.documented
         media_type = media_type_of(self.signature.result)
-        return WebRoute(path, media_type, self.signature.streams, operation, schemas)
+        return WebRoute(path, media_type, self.signature.streams, operation, schemas, put)
 
 
 def make_model(targets: Sequence[Any], config: ModelConfig | None, *, factory: bool) -> TypedModel:

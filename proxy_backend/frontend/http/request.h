@@ -84,6 +84,8 @@ typedef struct {
     bool is_refused; /* the stream failed before its first event; `refusal` is the error */
     Problem refusal;
     char *headers; /* additional lines of the response's head, in the call's memory, or NULL */
+    char *subject; /* method and path of a request whose error is logged, in the call's memory, or NULL (error_log.h) */
+    uint64_t began_ns;
     const char *allow; /* with status 405: the allowed methods */
     bool retry_later; /* with status 503: the error says that the request can be retried later */
     HttpDeferred deferred;

@@ -1,6 +1,7 @@
 /* Reads requests into the memory of their calls. */
 #include "common/clock.h"
 #include "http/connection.h"
+#include "http/error_log.h"
 #include "http1/encoding.h"
 
 #include <stddef.h>
@@ -59,8 +60,10 @@ static void send_problem(Call *call, size_t head_size, Problem *problem)
     HttpLimits limits = http_head_limits(connection_endpoint(state->connection)->limits);
     Problem ignored = {0};
     HttpHead head;
-    state->is_typed = http_read_head(&head, (Slice){call->body.data, head_size}, &limits, &ignored) &&
-        request_is_typed(state->service, head.path);
+    if (http_read_head(&head, (Slice){call->body.data, head_size}, &limits, &ignored)) {
+        state->is_typed = request_is_typed(state->service, head.path);
+        error_log_begin(call, &head);
+    }
     problem_clear(&ignored);
     response_send_problem(call, problem);
 }
@@ -201,9 +204,13 @@ void request_refuse(Connection *connection, const HttpConnection *http, Problem 
     HttpLimits limits = http_head_limits(limits_of(connection));
     Problem ignored = {0};
     HttpHead head;
-    bool is_typed = http->phase != READS_HEAD &&
-        http_read_head(&head, (Slice){http->call->body.data, http->head_size}, &limits, &ignored) &&
-        request_is_typed(connection_endpoint(connection)->service, head.path);
+    const HttpService *service = connection_endpoint(connection)->service;
+    bool is_typed = false;
+    if (http->phase != READS_HEAD &&
+        http_read_head(&head, (Slice){http->call->body.data, http->head_size}, &limits, &ignored)) {
+        is_typed = request_is_typed(service, head.path);
+        error_log_refusal(service, &head, problem_status(problem->kind));
+    }
     problem_clear(&ignored);
     response_refuse(connection, is_typed, problem);
 }

@@ -1,4 +1,5 @@
 /* Writes answers, in any thread. Head and body are written in one system call if the socket accepts them. */
+#include "http/error_log.h"
 #include "http/request.h"
 #include "http/typed.h"
 #include "http1/encoding.h"
@@ -252,6 +253,7 @@ void response_send_problem(Call *call, Problem *problem)
         json_put_sanitized(&call->reply, slice_of(problem_text(problem)));
         buffer_put_char(&call->reply, '}');
     }
+    error_log_write(call, status, problem);
     problem_clear(&ignored);
     problem_clear(problem);
     response_send(call, status, state->is_typed ? TYPE_PROBLEM : TYPE_JSON, NULL, 0, 0);

@@ -18,11 +18,13 @@ struct Routes {
     size_t count, room;
     char **origins;
     size_t origin_count;
+    bool logs_errors;
 };
 
 struct RouteTable {
     pthread_mutex_t lock;
     Routes *current;
+    atomic_bool logs_errors; /* of the current ones */
 };
 
 static Routes *routes_new(void)
@@ -131,6 +133,11 @@ const Route *route_table_find(RouteTable *table, const Target *target, Routes **
     return found;
 }
 
+bool route_table_logs_errors(RouteTable *table)
+{
+    return atomic_load_explicit(&table->logs_errors, memory_order_relaxed);
+}
+
 bool routes_allow_origin(const Routes *routes, Slice origin)
 {
     for (size_t i = 0; i < routes->origin_count; i++)
@@ -215,6 +222,8 @@ static bool read_route(Json *json, Routes *routes, Problem *problem)
             good = take_string(json, to, problem);
         else if (slice_is(key, "streams"))
             good = json_bool(json, &route->streams);
+        else if (slice_is(key, "put"))
+            good = json_bool(json, &route->takes_put);
         else
             good = json_skip(json);
     }
@@ -253,6 +262,10 @@ static bool read_routes(Json *json, Routes *routes, Problem *problem)
     bool good = json_object(json);
     while (good && json_member(json, &scratch, &key)) {
         bool is_origins = slice_is(key, "origins");
+        if (slice_is(key, "log_errors")) {
+            good = json_bool(json, &routes->logs_errors);
+            continue;
+        }
         if (!is_origins && !slice_is(key, "routes") && !slice_is(key, "pages")) {
             good = json_skip(json);
             continue;
@@ -298,6 +311,7 @@ bool route_table_replace(RouteTable *table, Slice document, Problem *problem)
     pthread_mutex_lock(&table->lock);
     Routes *former = table->current;
     table->current = routes;
+    atomic_store(&table->logs_errors, routes->logs_errors);
     pthread_mutex_unlock(&table->lock);
     routes_release(former);
     return true;

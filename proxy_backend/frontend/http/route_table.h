@@ -1,9 +1,9 @@
 /* Paths beyond Triton's: the routes of models that are typed functions, and pages. The dispatcher sends the whole table
  * whenever it changes (POST /admin/routes):
  *
- *     {"routes": [{"path": "/predict", "model": "predict", "type": "application/json", "streams": false}, ...],
+ *     {"routes": [{"path": "/predict", "model": "predict", "type": "application/json", "streams": false, "put": false}, ...],
  *      "pages": [{"path": "/docs", "type": "text/html", "file": "/path/of/page.html", "policy": "default-src 'none'"}, ...],
- *      "origins": ["https://example.com", ...]}
+ *      "origins": ["https://example.com", ...], "log_errors": false}
  *
  * The table is replaced as a whole; requests in progress keep what they found. Any thread may call any of these.
  */
@@ -25,6 +25,7 @@ typedef struct {
     const char *path, *type; /* `type`: of the response */
     const char *model; /* NULL: a page */
     bool streams; /* the model responds with events */
+    bool takes_put; /* PUT does the same as POST */
     Slice content; /* of the page */
     const char *policy; /* the page's Content-Security-Policy; NULL: none */
 } Route;
@@ -40,6 +41,8 @@ bool route_table_replace(RouteTable *table, Slice document, Problem *problem);
  */
 const Route *route_table_find(RouteTable *table, const Target *target, Routes **routes);
 void routes_release(Routes *routes);
+/* Returns whether error responses are logged. */
+bool route_table_logs_errors(RouteTable *table);
 /* Returns whether pages of another origin may send requests to routes. */
 bool routes_allow_origin(const Routes *routes, Slice origin);
 

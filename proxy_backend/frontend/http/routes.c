@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "http/connection.h"
+#include "http/error_log.h"
 #include "http/typed.h"
 #include "http1/browsers.h"
 
@@ -242,6 +243,8 @@ void request_run(HttpRequest *request)
     Problem problem = {0};
     HttpRoute route;
     bool is_found = route_find(request->service, request->target, &route);
+    if (!is_found || route.api == API_INFERENCE)
+        error_log_begin(request->call, request->head);
     if (!is_found && run_typed(request))
         return;
     if (!request_is_of_own_site(request, &problem)) {

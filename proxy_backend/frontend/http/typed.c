@@ -4,6 +4,7 @@
 #include "http/typed.h"
 
 #include "common/json_writer.h"
+#include "http/error_log.h"
 
 #include <stdio.h>
 
@@ -29,8 +30,7 @@ static int own_status(const char *text)
     return status >= 400 && status <= 599 ? status : 0;
 }
 
-/* Returns the id in " [request id: 7]" at the end of an error text; `start` NULL: none. It is in the model's log, too. */
-static Slice id_of(const char *text)
+Slice typed_request_id(const char *text)
 {
     static const char before[] = " [request id: ";
     const char *found = NULL;
@@ -57,7 +57,7 @@ int typed_put_problem(Buffer *text, const Problem *problem)
         buffer_put_string(text, ",\"detail\":");
         json_put_sanitized(text, slice_of(words));
     }
-    Slice id = id_of(words);
+    Slice id = typed_request_id(words);
     if (id.start) {
         buffer_put_string(text, ",\"request_id\":");
         json_put_sanitized(text, id);
@@ -130,7 +130,7 @@ static bool send_event(Call *call, const CallResponse *response)
         put_data(text, body);
     if (problem.kind != PROBLEM_NONE) {
         buffer_put_string(text, "event: error\ndata: ");
-        typed_put_problem(text, &problem);
+        error_log_write(call, typed_put_problem(text, &problem), &problem);
         problem_clear(&problem);
     }
     buffer_put_string(text, "\n\n");
@@ -234,11 +234,17 @@ bool typed_allows_origin(HttpRequest *request, const Routes *routes)
     return true;
 }
 
-static void answer_preflight(HttpRequest *request)
+/* The methods of a route, as in the header Allow. */
+static const char *route_methods(const Route *route)
+{
+    return route->model == NULL ? "GET, HEAD" : route->takes_put ? "POST, PUT" : "POST";
+}
+
+static void answer_preflight(HttpRequest *request, const Route *route)
 {
     HttpCall *state = http_call(request->call);
     Slice headers = http_header(request->head, "access-control-request-headers");
-    add_header(state, request->call, "Access-Control-Allow-Methods", SLICE("POST"));
+    add_header(state, request->call, "Access-Control-Allow-Methods", slice_of(route_methods(route)));
     if (headers.start && headers.size <= HEADERS_ROOM / 2)
         add_header(state, request->call, "Access-Control-Allow-Headers", headers);
     add_header(state, request->call, "Access-Control-Max-Age", SLICE("600"));
@@ -262,13 +268,14 @@ void typed_run(HttpRequest *request, const Route *route, bool is_allowed_origin)
     Problem problem = {0};
     HttpMethod method = request->head->method;
     HttpCall *state = http_call(request->call);
-    bool is_get = method == HTTP_GET || method == HTTP_HEAD;
+    bool is_allowed = route->model ? method == HTTP_POST || (method == HTTP_PUT && route->takes_put)
+                                   : method == HTTP_GET || method == HTTP_HEAD;
     if (method == HTTP_OPTIONS && is_allowed_origin) {
-        answer_preflight(request);
+        answer_preflight(request, route);
         return;
     }
-    if (route->model ? method != HTTP_POST : !is_get) {
-        state->allow = route->model ? "POST" : "GET, HEAD";
+    if (!is_allowed) {
+        state->allow = route_methods(route);
         problem_set(&problem, PROBLEM_METHOD, "Use %s", route->model ? "POST" : "GET");
     } else if (!request_is_allowed(request, route->model ? API_INFERENCE : API_METADATA, &problem)) {
         /* The problem says which header is missing. */

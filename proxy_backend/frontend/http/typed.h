@@ -11,6 +11,8 @@ bool typed_allows_origin(HttpRequest *request, const Routes *routes);
  * clients.
  */
 int typed_put_problem(Buffer *text, const Problem *problem);
+/* Returns the id in " [request id: 7]" at the end of an error text; `start` NULL: none. It is in the model's log, too. */
+Slice typed_request_id(const char *text);
 /* Answer a request. */
 void typed_run(HttpRequest *request, const Route *route, bool is_allowed_origin);
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -20,12 +21,16 @@ from pytriton._protocol.files.rundir import RuntimeDir
 if TYPE_CHECKING:
     from pytriton._register.packing import Packer
 
-#: Interval between checks of the files, in seconds; the shorter one applies while they are changing.
-_POLL_S, _SETTLE_S = 0.1, 0.03
-#: Interval between checks of the daemon if no files are watched, in seconds. An exit of the daemon is noticed at once.
+#: Changes are handled when the files have been still for the first time, at the latest after the second, in milliseconds.
+_STILL_MS, _DEBOUNCE_MS = 30, 200
+#: Interval between checks of the daemon, and of files about whose changes the kernel says nothing, in seconds.
+_CHECK_S = 1.0
+#: The same if no files are watched. An exit of the daemon is noticed at once.
 _IDLE_S = 60.0
 #: Maximum time without a message from the daemon, except during a registration.
 _ANSWER_S = 30.0
+
+_Entries = dict[str, tuple[int, int, int]]
 
 
 @command
@@ -100,7 +105,10 @@ def serve(
         with errors_of_clients():
             packer.prepare()  # it imports while the daemon starts
             with daemon_at(rundir, host, port) as found:
-                _ServedTarget(target, options, found, packer).run(watches=watches)
+                served = _ServedTarget(
+                    target, options, found, packer, shows_all=found.path != rundir.path
+                )
+                served.run(watches=watches)
     except KeyboardInterrupt:
         say("pytriton-daemon: stopped")
     finally:
@@ -115,10 +123,17 @@ class _ServedTarget:
         options: keyword arguments of `DaemonClient.register`
         rundir: runtime directory of the daemon
         packer: imports the module
+        shows_all: whether errors of requests to other paths are printed, too
     """
 
     def __init__(
-        self, target: str, options: dict[str, Any], rundir: RuntimeDir, packer: Packer
+        self,
+        target: str,
+        options: dict[str, Any],
+        rundir: RuntimeDir,
+        packer: Packer,
+        *,
+        shows_all: bool,
     ) -> None:
         from pytriton.daemon import connect
         from pytriton.foreground import Console
@@ -129,7 +144,7 @@ class _ServedTarget:
         self._options = {name: value for name, value in options.items() if value is not None}
         self._options.update(access_log=True, ephemeral=True)
         self._client = connect(rundir.path, timeout_s=_ANSWER_S)
-        self._console = Console(rundir, typer.echo)
+        self._console = Console(rundir, typer.echo, shows_all=shows_all)
         self._name = ""
         self._files = _Files([os.path.dirname(os.path.abspath(target.partition(":")[0]))])
 
@@ -160,9 +175,11 @@ class _ServedTarget:
                 while True:
                     if watches:
                         self._packer.prepare()
+                        self._files.wait(_CHECK_S)
                         self._replace_if_changed()
-                    wait(self._rundir, _POLL_S if watches else _IDLE_S)
+                    wait(self._rundir, 0.0 if watches else _IDLE_S)
             finally:
+                self._files.close()
                 if self._name:
                     unregister(self._client, self._name)
 
@@ -206,7 +223,10 @@ class _ServedTarget:
 
 
 class _Files:
-    """Polls the Python files in some folders, which works on every file system and with every editor.
+    """Watches the Python files in some folders.
+
+    The kernel's notifications only end a wait. What has changed is seen by comparing the files, which also finds changes
+    that have no notifications: on network file systems, or of a folder that is replaced or is a symbolic link.
 
     Attributes:
         include_folders: whether changes in subfolders count, where a missing module may appear
@@ -214,7 +234,9 @@ class _Files:
 
     def __init__(self, folders: Iterable[str]) -> None:
         self.include_folders = False
-        self._seen: dict[str, dict[str, Any]] = {}
+        self._seen: dict[str, _Entries] = {}
+        self._watched: set[tuple[str, int, int]] = set()
+        self._changes: Generator[object, None, None] | None = None
         self.add(folders)
 
     def add(self, folders: Iterable[str]) -> None:
@@ -223,17 +245,41 @@ class _Files:
             if folder not in self._seen:
                 self._seen[folder] = _entries(folder)
 
-    def changed(self) -> list[str]:
-        """Return the names of the files that have changed since the last call. Wait until they no longer change."""
-        names: set[str] = set()
-        while True:
-            found = self._changed()
-            if not found:
-                return sorted(names)
-            names |= found
-            time.sleep(_SETTLE_S)
+    def wait(self, seconds: float) -> None:
+        """Wait for `seconds`, or until something in the folders has changed and is still."""
+        from watchfiles import watch
 
-    def _changed(self) -> set[str]:
+        watched = set(self._folders())
+        if watched != self._watched:
+            self.close()
+            self._watched = watched
+            if watched:
+                self._changes = watch(
+                    *sorted(path for path, *_ in watched),
+                    watch_filter=None,
+                    debounce=_DEBOUNCE_MS,
+                    step=_STILL_MS,
+                    rust_timeout=int(seconds * 1000),
+                    yield_on_timeout=True,
+                    recursive=False,
+                )
+        if self._changes is None:
+            time.sleep(seconds)
+            return
+        try:
+            next(self._changes)
+        except OSError:  # a folder has just been deleted, or the user has no watches left
+            self.close()
+            time.sleep(seconds)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._changes is not None:
+            self._changes.close()
+        self._changes, self._watched = None, set()
+
+    def changed(self) -> list[str]:
+        """Return the names of the files that have changed since the last call."""
         names = set()
         for folder, seen in self._seen.items():
             now = _entries(folder)
@@ -243,21 +289,38 @@ class _Files:
                 ):
                     names.add(name)
             self._seen[folder] = now
-        return names
+        return sorted(names)
+
+    def _folders(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the path, device and inode of each folder to watch, including those of linked files."""
+        paths = set(self._seen)
+        for folder, entries in self._seen.items():
+            for name in entries:
+                path = os.path.join(folder, name)
+                if name.endswith("/"):
+                    if self.include_folders:
+                        paths.add(path.rstrip("/"))
+                elif os.path.islink(path):
+                    paths.add(os.path.dirname(os.path.realpath(path)))
+        for path in paths:
+            with contextlib.suppress(OSError):  # it is being replaced
+                about = os.stat(path)
+                yield path, about.st_dev, about.st_ino
 
 
-def _entries(folder: str) -> dict[str, Any]:
+def _entries(folder: str) -> _Entries:
     """Return the time, size and inode of each Python file and each subfolder."""
-    found: dict[str, Any] = {}
+    found: _Entries = {}
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 is_file = entry.name.endswith(".py")
                 if not is_file and (entry.name.startswith((".", "__")) or not entry.is_dir()):
                     continue
-                about = entry.stat()
-                name = entry.name if is_file else f"{entry.name}/"
-                found[name] = (about.st_mtime_ns, about.st_size, about.st_ino)
-    except OSError:  # the folder, or a file in it, is being replaced
+                with contextlib.suppress(OSError):  # it was deleted, or is a link to nothing
+                    about = entry.stat()
+                    name = entry.name if is_file else f"{entry.name}/"
+                    found[name] = (about.st_mtime_ns, about.st_size, about.st_ino)
+    except OSError:  # the folder is being replaced
         pass
     return found

@@ -123,7 +123,7 @@ class WebRoute(msgspec.Struct, frozen=True):
 
     `path` begins with a slash. `media_type` is the Content-Type of its responses; if `streams`, they are server-sent
     events. `operation` describes the route as an operation object of OpenAPI 3.1; `schemas` are the named JSON schemas
-    that it refers to.
+    that it refers to. If `put`, the route accepts PUT like POST.
     """
 
     path: str
@@ -131,6 +131,7 @@ class WebRoute(msgspec.Struct, frozen=True):
     streams: bool
     operation: dict[str, Any]
     schemas: dict[str, Any] = {}
+    put: bool = False
 
 
 class Lease(msgspec.Struct, frozen=True):

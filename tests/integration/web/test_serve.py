@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -162,6 +163,43 @@ def test_requests_and_output_are_shown(serving: Serving) -> None:
     assert "worker started" not in said
 
 
+def test_each_refused_request_is_a_line(serving: Serving) -> None:
+    kind = "Content-Type: application/json"
+    for line, status in (
+        ("POST /absent", 404),
+        ("GET /predict", 405),
+        ("POST /predict HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\n", 415),
+        (f"POST /predict HTTP/1.1\r\nHost: h\r\n{kind}\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        (f"POST /predict HTTP/1.1\r\nHost: h\r\n{kind}\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\n", 400),
+    ):  # fmt: skip
+        whole = (
+            line if "\r\n" in line else f"{line} HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", serving.port), 60) as client:
+            client.sendall(f"{whole}x".encode())
+            assert int(client.recv(1 << 16).split()[1]) == status
+    assert serving.answer(7)[0] == 422
+    assert serving.answer("boom")[0] == 500
+    for number in range(3):
+        serving.call(f"{number}")
+
+    def lines() -> list[list[str]]:
+        words = [one.split() for one in serving.said().splitlines()]
+        return sorted([one[1], *one[4:6]] for one in words if one[3:4] == ["ms"])
+
+    wanted = [
+        *[["200", "/predict"]] * 3,
+        ["400", "/predict"],
+        ["404", "/absent"],
+        ["405", "GET", "/predict"],
+        ["413", "/predict"],
+        ["415", "/predict"],
+        ["422", "/predict"],
+        ["500", "/predict", "[request"],
+    ]
+    eventually(lambda: lines() == wanted, lambda: f"{lines()}\n{serving.said()}")
+
+
 def test_saved_changes_are_served_without_a_lost_request(serving: Serving) -> None:
     answers: list[str] = []
     stop = threading.Event()
@@ -215,6 +253,43 @@ def test_saved_changes_are_served_without_a_lost_request(serving: Serving) -> No
             one.join()
     assert all(alive), "a request failed"
     assert len(answers) > 100
+
+
+def test_changes_behind_links_and_in_replaced_folders_are_served(folder: Path) -> None:
+    versions = [folder / "first", folder / "second"]
+    for version, word in zip(versions, ("one", "two")):
+        version.mkdir()
+        (version / "code.py").write_text(APP.replace("one", word))
+    (folder / "current").symlink_to("first")
+    (folder / "app").mkdir()
+    (folder / "app" / "linked.py").symlink_to("../current/code.py")
+    serving = Serving(folder, "app/linked.py:predict", "--reload")
+
+    def expect(answer: str) -> None:
+        eventually(lambda: serving.call("x") == answer, serving.said)
+
+    try:
+        serving.wait_served()
+        assert serving.call("x") == "one x"
+        (versions[0] / "code.py").write_text(APP.replace("one", "six"))  # the file behind the link
+        expect("six x")
+        (folder / "next").symlink_to("second")
+        os.replace(folder / "next", folder / "current")  # as releases are switched
+        expect("two x")
+        (versions[1] / "code.py").write_text(APP.replace("one", "ten"))
+        expect("ten x")
+        shutil.rmtree(folder / "app")
+        serving.wait_for("the previous version keeps serving")
+        assert serving.call("x") == "ten x"
+        (folder / "app").mkdir()
+        (folder / "app" / "linked.py").write_text(APP.replace("one", "new"))
+        expect("new x")
+        (folder / "app" / "linked.py").write_text(APP.replace("one", "own"))
+        expect("own x")
+        serving.interrupt()
+        assert serving.process.wait(60) == 0
+    finally:
+        serving.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from pytriton._cli.commands.serve import _Files
-from pytriton.foreground import output_of, request_line
+from pytriton.foreground import error_line, output_of, request_line
 
 
 def test_changes_are_seen_once(tmp_path: Path) -> None:
@@ -84,6 +84,27 @@ def test_a_request_is_a_line() -> None:
     assert words("callable", "KeyError") == ["500", "1.5", *failed]
     assert words("timeout", "KeyError") == ["timeout", "1.5", *failed]
     assert request_line("no record", "/predict") is None
+    assert request_line(entry("ok"), "/predict", succeeded=True) is not None
+    assert request_line(entry("input"), "/predict", succeeded=True) is None
+
+
+def test_an_error_response_is_a_line() -> None:
+    def shown(event: str, paths: tuple[str, str] | None = None, **record: str) -> list[str] | None:
+        line = error_line(json.dumps({"source": "tritonserver", "event": event, **record}), paths)
+        return None if line is None else line.split()[1:]
+
+    text = "error response: 413 POST /predict 1.5 ms"
+    assert shown(text) == ["413", "1.5", "ms", "/predict"]
+    assert shown(text, ("/predict", "/v2/models/m/")) == ["413", "1.5", "ms", "/predict"]
+    assert shown(text, ("/other", "/v2/models/m/")) is None
+    infer = "error response: 500 POST /v2/models/m/infer 1.5 ms [request id: a-7]"
+    wanted = ["500", "1.5", "ms", "/v2/models/m/infer", "[request", "id:", "a-7]"]
+    assert shown(infer, ("/other", "/v2/models/m/")) == wanted
+    assert shown("error response: 404 GET /x 0.0 ms") == ["404", "0.0", "ms", "GET", "/x"]
+    assert shown(text, source="worker") is None
+    assert shown("another line") is None
+    assert shown(f"a model printed {text}") is None
+    assert error_line("error response: no record", None) is None
 
 
 def test_the_log_of_a_model_is_shown_as_its_author_wants_it() -> None:

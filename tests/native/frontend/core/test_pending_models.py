@@ -107,6 +107,26 @@ def test_a_request_waits_until_its_model_has_come(made: Built, kind: str) -> Non
         other.close()
 
 
+@pytest.mark.parametrize("stays", [True, False], ids=["stays", "disappears"])
+def test_a_request_to_a_route_waits_for_its_model(made: Built, stays: bool) -> None:
+    route = {"path": "/r", "model": "coming", "type": "application/json", "streams": False}
+    bodies = [b"[1]", b"", bytes(300_000)]
+    with _dispatched(made) as dispatcher:
+        dispatcher.post("/admin/routes", {"routes": [route], "log_errors": True})
+        clients = [RawClient(dispatcher.frontend) for _ in bodies]
+        for client, body in zip(clients, bodies):
+            client.send(head("POST /r", ("Content-Type: application/json",), body))
+        assert dispatcher.next_asked() == "coming"
+        if not stays:
+            dispatcher.post("/admin/routes", {"routes": []})
+        dispatcher.load("coming")
+        for client, body in zip(clients, bodies):
+            answer = client.answer()
+            assert answer[0] == (200 if stays else 404), answer
+            assert not stays or answer[2] == body
+            client.close()
+
+
 def _refused(frontend: OpenAIProcess) -> None:
     status, headers, body = ask(frontend, post("gone", json_of()))
     assert (status, headers.get("retry-after")) == (503, "1"), body

@@ -61,9 +61,10 @@ def frontend(made: Built, page: Path) -> Iterator[OpenAIProcess]:
     )
     table = {
         "routes": [*(route(f"/{name}", name) for name in names), route("/talking", "talking", streams=True),
-                   route("/text/echo", type=BINARY)],
+                   route("/text/echo", type=BINARY), route("/predictions/echo", put=True)],
         "pages": [{"path": "/docs", "type": "text/html", "file": str(page), "policy": "default-src 'none'"}],
         "origins": ["https://app.example"],
+        "log_errors": True,
     }  # fmt: skip
     with running(made, limits) as frontend:
         assert publish(frontend, table)[0] == 200
@@ -99,6 +100,8 @@ REFUSED = {
     "page that is not there": {"pages": [{"path": "/a", "type": "a/b", "file": "/no/such"}]},
     "page that is a folder": {"pages": [{"path": "/a", "type": "a/b", "file": "/"}]},
     "page that never ends": {"pages": [{"path": "/a", "type": "a/b", "file": "/dev/zero"}]},
+    "put that is a number": {"routes": [route("/a", put=1)]},
+    "log_errors that is text": {"log_errors": "yes"},
     "policy with a line break": {"pages": [{"path": "/a", "type": "a/b", "file": "/dev/null", "policy": "a\r\nb: c"}]},
     "too many origins": {"origins": ["https://a.example"] * 1001},
     "too many routes": {"routes": [route(f"/{number}") for number in range((1 << 16) + 1)]},
@@ -210,6 +213,32 @@ def chunked(path: str, body: bytes, size: int) -> bytes:
     chunks = b"".join(b"%x;a=b\r\n%s\r\n" % (len(one), one) for one in pieces)
     line = f"POST {path}"
     return head(line, ("Transfer-Encoding: chunked",)) + chunks + b"0\r\nTrailer: x\r\n\r\n"
+
+
+def test_put_does_what_post_does_where_the_route_takes_it(frontend: OpenAIProcess) -> None:
+    request = head("PUT /predictions/echo", (), b"abc")  # as `curl -T` sends it: without a type
+    assert ask(frontend, request)[::2] == (200, b"abc")
+    assert ask(frontend, post("/predictions/echo", b"[1]"))[::2] == (200, b"[1]")
+    for line, allowed in (("PUT /echo", "POST"), ("GET /predictions/echo", "POST, PUT")):
+        status, headers, _ = ask(frontend, head(line))
+        assert (status, headers["allow"]) == (405, allowed)
+    origin = "Origin: https://app.example"
+    preflight = head("OPTIONS /predictions/echo", (origin, "Access-Control-Request-Method: PUT"))
+    status, headers, _ = ask(frontend, preflight)
+    assert (status, headers["access-control-allow-methods"]) == (204, "POST, PUT")
+
+
+def test_a_route_may_disappear_while_its_requests_run(
+    changing: OpenAIProcess, tmp_path: Path
+) -> None:
+    streams = {"routes": [route("/talking", "talking", streams=True)]}
+    assert publish(changing, streams)[0] == 200
+    talk = Talk(changing, tmp_path)
+    talk.say(b"1")
+    assert publish(changing, {"routes": []})[0] == 200
+    assert ask(changing, post("/talking", b""))[0] == 404
+    talk.say(b"2")
+    assert talk.events() == b"data: 1\n\ndata: 2\n\n"
 
 
 def test_bodies_in_chunks_and_compressed(frontend: OpenAIProcess) -> None:
