@@ -45,6 +45,11 @@ static bool put_limits(Buffer *question, Slice *input)
         put_number(question, second + 1, 4);
     } else if (strcmp(name, "run_infer") == 0) {
         put_number(question, first << 8 | second, 4);
+    } else if (strcmp(name, "run_routes") == 0) {
+        /* The target ends at the first line break, behind which the document begins. */
+        const char *end = memchr(input->start, '\n', input->size);
+        size_t size = end ? (size_t)(end - input->start) : 0;
+        put_number(question, size, 4);
     } else if (strcmp(name, "run_expand") == 0) {
         put_number(question, first % 2 + 1, 1);
         put_number(question, second << 8, 8);

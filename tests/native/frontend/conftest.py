@@ -18,8 +18,8 @@ FRONT = _HERE.parents[2] / "proxy_backend" / "frontend"
 
 #: What the driver needs of the frontend.
 _SOURCES = (
-    "memory/*.c", "base/*.c", "json/*.c", "http1/*.c", "http/infer_request.c", "http/tensor_data.c", "core/api.c",
-    "net/limits.c",
+    "memory/*.c", "base/*.c", "json/*.c", "http1/*.c", "http/infer_request.c", "http/route_table.c", "http/tensor_data.c",
+    "core/api.c", "net/limits.c",
 )  # fmt: skip
 
 

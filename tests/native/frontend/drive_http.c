@@ -1,5 +1,6 @@
 #include "driver.h"
 
+#include "http/route_table.h"
 #include "http1/chunks.h"
 #include "http1/encoding.h"
 #include "http1/target.h"
@@ -119,6 +120,29 @@ void run_target(Slice question, Buffer *response)
         json_put_sanitized(response, target.segments[i]);
     }
     buffer_put_char(response, ']');
+}
+
+/* The target of a request, and a table of routes: answers the route that is found in it. */
+void run_routes(Slice question, Buffer *response)
+{
+    static Target target;
+    Problem problem = {0};
+    Routes *routes;
+    Slice path = cut_slice(&question), origin = SLICE("https://a.example");
+    RouteTable *table = route_table_new();
+    if (table == NULL)
+        abort();
+    if (!target_read(&target, path, &problem) || !route_table_replace(table, question, &problem)) {
+        response_send_problem(response, &problem);
+    } else {
+        const Route *route = route_table_find(table, &target, &routes);
+        buffer_format(response, "%s %s %d %d %d", route ? route->path : "none",
+            route && route->model ? route->model : "none", route && route->takes_put,
+            route && routes_allow_origin(routes, origin), route_table_logs_errors(table));
+        if (route)
+            routes_release(routes);
+    }
+    route_table_free(table);
 }
 
 /* The value of Accept-Encoding. */

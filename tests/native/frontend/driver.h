@@ -20,6 +20,6 @@ Slice apart(Slice bytes);
 
 Function run_utf8, run_mend, run_names, run_digest, run_expand, run_shrink, run_blocks;
 Function run_json, run_leaves, run_later, run_read_double, run_write_double, run_write_float, run_write_string;
-Function run_head, run_chunks, run_target, run_encoding, run_infer, run_unread, run_totals;
+Function run_head, run_chunks, run_target, run_encoding, run_infer, run_unread, run_totals, run_routes;
 
 #endif

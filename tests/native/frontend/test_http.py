@@ -29,6 +29,27 @@ def _get(*headers: bytes, line: bytes = b"GET / HTTP/1.1", host: bytes = b"Host:
     return b"\r\n".join([line, *([host] if host else []), *headers, b"", b""])
 
 
+def test_a_route_is_found(driver: Driver) -> None:
+    table = {
+        "routes": [
+            {"path": "/a", "model": "one", "type": "a/b"},
+            {"path": "/a/b", "model": "two", "type": "a/b", "put": True},
+        ],
+        "origins": ["https://a.example"],
+    }
+
+    def found(path: bytes, **more: Any) -> str:
+        document = json.dumps({**table, **more}).encode()
+        return driver.ask("R", struct.pack("<I", len(path)) + path + document).decode()
+
+    assert found(b"/a") == "/a one 0 1 0"
+    assert found(b"/a/b", log_errors=True) == "/a/b two 1 1 1"
+    assert found(b"/a/%62", origins=["*"]) == "/a/b two 1 1 0"
+    assert found(b"/b") == "none none 0 0 0"
+    with pytest.raises(Refused, match="two routes have the same path"):
+        found(b"/a", pages=[{"path": "/a", "type": "a/b", "file": "/dev/../etc/passwd"}])
+
+
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
 def test_a_head_in_pieces(driver: Driver, step: int) -> None:
     head = _get(
