@@ -42,6 +42,8 @@ class ToolModel:
         load: loads the model, and returns the function that `signature` describes
         decode: returns the arguments in a body, given its Content-Type; None: as a typed function's
         content: the bodies that `decode` accepts, as the content of an OpenAPI request body
+        prefix: what its route begins with, before its name, so that the tool's clients can stay as they are
+        put: whether the route accepts PUT like POST
     """
 
     name: str
@@ -49,6 +51,8 @@ class ToolModel:
     load: Callable[[], Callable[..., Any]]
     decode: Decode | None = None
     content: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    prefix: str = "/"
+    put: bool = False
 
 
 def serve(recipe: ToolRecipe) -> Callable[[Any], Any]:
@@ -82,7 +86,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         model = _opened(question["loader"], question["location"])
         name = question["name"] or re.sub(r"[^\w.-]", "_", model.name)
         typed = model_of(dataclasses.replace(model.signature, name=name))
-        web = typed.route(question["route"] or f"/{name}")
+        web = typed.route(question["route"] or f"{model.prefix}{name}", put=model.put)
     except (FormatError, PyTritonError) as error:
         traceback.print_exc()
         return {"error": str(error)}

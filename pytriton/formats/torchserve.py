@@ -75,7 +75,8 @@ def open_model(location: str) -> ToolModel:
         folder = _unpacked(path)
         return Service(handler, Context(manifest, str(folder), batch_size, config), _held(folder))
 
-    return ToolModel(name, signature, load, _decode, _CONTENT)
+    # TorchServe's path and methods
+    return ToolModel(name, signature, load, _decode, _CONTENT, prefix="/predictions/", put=True)
 
 
 class Context:

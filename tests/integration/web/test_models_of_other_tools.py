@@ -327,7 +327,7 @@ def test_a_torchserve_archive_gets_requests_as_torchserve_passes_them(
     target = archive(
         tmp_path / "words.mar", files, handler="handler.py", configFile="model-config.yaml"
     )
-    daemon.client.register_model(target, route="/predictions/words", env=cache_in(tmp_path))
+    daemon.client.register_model(target, env=cache_in(tmp_path))
     path = "/predictions/words"
     form = (
         b'--X\r\nContent-Disposition: form-data; name="data"; filename="w.txt"\r\n'
@@ -337,6 +337,10 @@ def test_a_torchserve_archive_gets_requests_as_torchserve_passes_them(
     assert post(daemon, path, {"text": "one"}) == wanted
     assert post(daemon, path, b"one", "application/octet-stream") == wanted
     assert post(daemon, path, b"one", "text/plain") == wanted
+    with urllib.request.urlopen(
+        urllib.request.Request(f"http://{daemon.http}{path}", b"one", method="PUT"), timeout=60
+    ) as answer:  # as `curl -T` does it
+        assert json.load(answer) == wanted[1]
     assert post(daemon, path, b"data=one", "application/x-www-form-urlencoded") == wanted
     assert post(daemon, path, form, "multipart/form-data; boundary=X") == wanted
     assert post(daemon, path, b"greet", "text/plain") == (200, "ciao")
@@ -363,8 +367,9 @@ def test_a_torchserve_handler_may_be_a_function(daemon: RunningDaemon, tmp_path:
     target = archive(tmp_path / "reverse.mar", {"h.py": FUNCTION_HANDLER}, handler="h.py:entry")
     model = daemon.client.register_model(target, env=cache_in(tmp_path))
     assert model.name == "reverse"
-    assert post(daemon, "/reverse", b"abc", "application/octet-stream") == (200, "cba")
-    described, _ = operation(daemon, "/reverse")
+    path = "/predictions/reverse"
+    assert post(daemon, path, b"abc", "application/octet-stream") == (200, "cba")
+    described, _ = operation(daemon, path)
     assert set(described["requestBody"]["content"]) >= {"application/json", "multipart/form-data"}
 
 
@@ -407,7 +412,7 @@ def test_a_handler_may_derive_from_torchserves_own(daemon: RunningDaemon, tmp_pa
     with zipfile.ZipFile(path, "a") as packed:
         packed.write(tmp_path / "model.pt", "model.pt")
     daemon.client.register_model(target, python=python, env=cache_in(tmp_path))
-    assert post(daemon, "/doubles", {"x": [1.5, 2]}) == (200, [3.0, 4.0])
+    assert post(daemon, "/predictions/doubles", {"x": [1.5, 2]}) == (200, [3.0, 4.0])
 
 
 # ── LitServe ──────────────────────────────────────────────────────────────────────────────────────
