@@ -128,9 +128,11 @@ def check_declared(target: Any, text: str) -> None:
     """Check that a short-lived command can register a callable.
 
     Raises:
-        PyTritonBadParameterError: the callable has no declaration, or is declared with isolation="thread"
+        PyTritonBadParameterError: it is not callable, has no declaration, or is declared with isolation="thread"
     """
     declaration = declaration_of(target)
+    if declaration is None and not callable(target):
+        raise PyTritonBadParameterError(f"{text} is {target!r:.100}, which cannot be called.")
     if declaration is None and not is_typed(target):
         raise PyTritonBadParameterError(
             f"{text} does not say what it takes and returns. Annotate all its parameters to serve JSON; or decorate it with "

@@ -162,8 +162,15 @@ def register(
 ) -> None:
     """Register a callable with a declaration (@declare) on every node, or on none if that fails."""
     from pytriton._cli.commands.fleet_on_ray import options_of_ray
-    from pytriton._cli.register_target import load_target, wanted_instances
+    from pytriton._cli.register_target import is_file, load_target, wanted_instances
     from pytriton.fleet.canary import Canary
+
+    if is_file(target):
+        raise CliError(
+            ExitCode.USAGE,
+            f"{target} is a file, or another tool's model, but a fleet registers only callables: run "
+            f"`pytriton-daemon register {target}` on every node",
+        )
 
     options: dict[str, Any] = {
         "model_name": name,

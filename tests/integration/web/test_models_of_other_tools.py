@@ -338,8 +338,11 @@ def test_a_torchserve_archive_gets_requests_as_torchserve_passes_them(
     assert post(daemon, path, b"one", "application/octet-stream") == wanted
     assert post(daemon, path, b"one", "text/plain") == wanted
     with urllib.request.urlopen(
-        urllib.request.Request(f"http://{daemon.http}{path}", b"one", method="PUT"), timeout=60
-    ) as answer:  # as `curl -T` does it
+        urllib.request.Request(
+            f"http://{daemon.http}{path}", b"one", {"Content-Type": ""}, method="PUT"
+        ),
+        timeout=60,
+    ) as answer:
         assert json.load(answer) == wanted[1]
     assert post(daemon, path, b"data=one", "application/x-www-form-urlencoded") == wanted
     assert post(daemon, path, form, "multipart/form-data; boundary=X") == wanted

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,12 @@ class Serving:
     """One `serve` process of a folder, whose descendants all carry a mark."""
 
     def __init__(
-        self, folder: Path, *words: str, code: str = "", daemon: RunningDaemon | None = None
+        self,
+        folder: Path,
+        *words: str,
+        code: str = "",
+        daemon: RunningDaemon | None = None,
+        keep: Sequence[int] = (),
     ) -> None:
         self.mark = uuid.uuid4().hex
         self.folder = folder
@@ -63,6 +68,7 @@ class Serving:
             stdout=self.output,
             stderr=self.output,
             start_new_session=True,
+            pass_fds=keep,
             env={**os.environ, "SERVE_MARK": self.mark, "XDG_RUNTIME_DIR": str(self.runtime)},
         )
 
@@ -423,12 +429,95 @@ def test_a_script_uses_the_running_daemon(tmp_path: Path, daemon: RunningDaemon)
         one.close()
 
 
+NOTEBOOK = """
+import asyncio
+import sys
+import urllib.request
+
+import nbformat
+from nbclient import NotebookClient
+
+cells = [nbformat.v4.new_code_cell(one) for one in (sys.argv[1], "print('next cell')")]
+client = NotebookClient(nbformat.v4.new_notebook(cells=cells), kernel_name="python3", timeout=120)
+
+def texts(cell):
+    return "".join(one.get("text", "") for one in cell.outputs)
+
+async def run():
+    async with client.async_setup_kernel():
+        running = asyncio.ensure_future(client.async_execute_cell(cells[0], 0))
+        while "Press" not in texts(cells[0]):
+            await asyncio.sleep(0.1)
+            assert not running.done(), cells[0].outputs
+        print(texts(cells[0]), flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        await client.km.interrupt_kernel()
+        await running
+        await client.async_execute_cell(cells[1], 1)
+    print(texts(cells[0]), texts(cells[1]))
+
+asyncio.run(run())
+"""
+
+
+def test_a_notebook_serves_until_its_kernel_is_interrupted(tmp_path: Path) -> None:
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    cell = SCRIPT.replace("from __future__ import annotations", "")
+    reader, writer = os.pipe()
+    one = Serving(
+        tmp_path,
+        code=f"import os, sys; os.dup2({reader}, 0); sys.argv[1:] = [{cell!r}]\n{NOTEBOOK}",
+        keep=[reader],
+    )
+    os.close(reader)
+    try:
+        one.wait_served()
+        assert one.call("x") == "script x"
+        os.write(writer, b"\n")
+        assert one.process.wait(60) == 0, one.said()
+        assert "after\n next cell" in one.said()
+    finally:
+        os.close(writer)
+        one.close()
+
+
+THREAD = SCRIPT.replace(
+    "    pytriton.serve(predict, port=PORT)\n",
+    "    import sys, threading\n"
+    "    threading.Thread(target=pytriton.serve, args=(predict,), kwargs={'port': PORT}, daemon=True).start()\n"
+    "    sys.stdin.readline()\n",
+)
+
+
+def test_a_script_may_serve_in_a_thread(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    one = Serving(
+        tmp_path,
+        code=f"import os; os.dup2({reader}, 0)\n{THREAD}".replace(
+            "from __future__ import annotations", ""
+        ),
+        keep=[reader],
+    )
+    os.close(reader)
+    try:
+        one.wait_served()
+        assert one.call("x") == "script x"
+        os.write(writer, b"\n")
+        assert one.process.wait(60) == 0, one.said()
+        assert one.said().endswith("after\n")
+    finally:
+        os.close(writer)
+        one.close()
+
+
 @pytest.mark.parametrize(
     ("code", "target", "said"),
     [
         (APP, "app.py:predcit", "has no attribute 'predcit'"),
         (APP + "def other(x: int) -> int: return x\n", "app.py", "defines predict, other"),
         ("X = 1\n", "app.py", "defines no function"),
+        ("predict = 1\n", "app.py:predict", "app.py:predict is 1, which cannot be called"),
         ("def predict(x): return x\n", "app.py:predict", "Annotate all its parameters"),
         ("import no_such_module\n", "app.py:predict", "No module named 'no_such_module'"),
         ("raise SystemExit(3)\n", "app.py:predict", "SystemExit: 3"),

@@ -188,6 +188,13 @@ def test_without_ray_nobody_holds_resources(asked: Asked) -> None:
     assert asked.connected == []
 
 
+@pytest.mark.parametrize("target", ["mlflow:model", "hf:text-classification=model", "model.onnx"])
+def test_what_a_fleet_does_not_register_is_refused(asked: Asked, target: str) -> None:
+    code, output = run("register", target, "--nodes", "n")
+    assert (code, "a fleet registers only callables" in output.replace("\n", " ")) == (2, True), output
+    assert asked.connected == []
+
+
 def test_nodes_that_are_too_many_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     start = Mock(return_value=2)
     monkeypatch.setattr("pytriton.fleet.on_ray.lifecycle.start_fleet", start)

@@ -78,7 +78,7 @@ def test_an_interpreter_that_is_named_has_an_archives_requirements(
     )
     assert message.spec.name == "other"
     assert message.spec.web is not None
-    assert message.spec.web.path == "/other"
+    assert message.spec.web.path == "/predictions/other"
     assert b"pytriton.formats.torchserve" in payload
 
 
