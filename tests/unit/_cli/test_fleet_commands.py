@@ -191,7 +191,9 @@ def test_without_ray_nobody_holds_resources(asked: Asked) -> None:
 @pytest.mark.parametrize("target", ["mlflow:model", "hf:text-classification=model", "model.onnx"])
 def test_what_a_fleet_does_not_register_is_refused(asked: Asked, target: str) -> None:
     code, output = run("register", target, "--nodes", "n")
-    assert (code, "a fleet registers only callables" in output.replace("\n", " ")) == (2, True), output
+    assert (code, "a fleet registers only callables" in output.replace("\n", " ")) == (2, True), (
+        output
+    )
     assert asked.connected == []
 
 
