@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,20 +103,20 @@ def test_the_descriptions_of_all_models_are_bounded(sim: SimulatedDaemon) -> Non
     assert isinstance(register(sim, web("/33", schemas=large), "33"), messages.Registered)
 
 
-def test_each_description_is_measured_once(
+def test_each_description_is_encoded_once(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured: list[str] = []
-    size = web_routes._size
+    encoded: list[str] = []
+    path_item = web_routes._path_item
 
-    def measure(route: messages.WebRoute) -> int:
-        measured.append(route.path)
-        return size(route)
+    def encode(spec: messages.ModelSpec, renamed: Mapping[str, str]) -> dict[str, Any]:
+        encoded.append(spec.name)
+        return path_item(spec, renamed)
 
-    monkeypatch.setattr(web_routes, "_size", measure)
+    monkeypatch.setattr(web_routes, "_path_item", encode)
     for name in ("a", "b", "c"):
         assert isinstance(register(sim, web(f"/{name}"), name), messages.Registered)
-    assert measured == ["/a", "/b", "/c"]
+    assert encoded == ["a", "b", "c"]
 
 
 def test_models_that_got_one_route_at_the_same_time_do_not_stop_the_others(
