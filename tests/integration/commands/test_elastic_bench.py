@@ -1,4 +1,4 @@
-"""Short runs of `scripts/tools/elastic-bench`; the figures of long ones are in docs/how-to/elastic.md."""
+"""Short runs of `scripts/tools/elastic-bench`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from elastic_bench.__main__ import main
+from elastic.bench import main
 
 
-def test_six_models_keep_to_the_memory_of_three(
+def test_six_models_stay_within_the_memory_of_three(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    short = [
+    options = [
         "--seconds",
         "3",
         "--models",
@@ -24,17 +24,20 @@ def test_six_models_keep_to_the_memory_of_three(
         "16",
         "--rate",
         "4",
+        "--out",
     ]
-    code = main(["budget", *short, "--out", str(tmp_path)])
-    reported = capsys.readouterr().out
-    assert code == 0, reported
-    assert " 0 wrong, 0 failed" in reported
-    assert re.search("most loaded at once [23]$", reported, re.MULTILINE)
+    code = main(["budget", *options, str(tmp_path)])
+    output = capsys.readouterr().out
+    assert code == 0, output
+    assert " 0 wrong, 0 failed" in output
+    assert re.search("at most [23] models loaded$", output, re.MULTILINE)
     ElementTree.parse(tmp_path / "memory-budget.svg")
 
 
-def test_a_square_wave_loses_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    short = [
+def test_scaling_with_a_square_wave_loses_no_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [
         "--seconds",
         "2",
         "--period",
@@ -45,17 +48,18 @@ def test_a_square_wave_loses_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
         "0.02",
         "--max-instances",
         "2",
+        "--out",
     ]
-    code = main(["square", *short, "--out", str(tmp_path)])
-    reported = capsys.readouterr().out
-    assert code == 0, reported
-    assert reported.count(" 0 wrong, 0 failed") == 2
-    assert "| 1 to 2 |" in reported
+    code = main(["square", *options, str(tmp_path)])
+    output = capsys.readouterr().out
+    assert code == 0, output
+    assert output.count(" 0 wrong, 0 failed") == 2
+    assert "| 1 to 2 |" in output
     ElementTree.parse(tmp_path / "square-wave.svg")
 
 
-def test_starts_find_all_names_ready(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lazy_models_are_ready_after_a_start(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["starts", "--models", "3"])
-    reported = capsys.readouterr().out
-    assert code == 0, reported
-    assert "\n| 3 | " in reported
+    output = capsys.readouterr().out
+    assert code == 0, output
+    assert "\n| 3 | " in output

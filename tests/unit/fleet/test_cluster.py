@@ -202,6 +202,24 @@ def test_a_holder_that_somebody_has_ended_is_gone(
     assert (cluster.gone, cluster.places) == (set(), {"m/1": (A, [])})
 
 
+def test_a_poll_queries_a_limited_number_of_holders(ray: FakeRay, cluster: Cluster) -> None:
+    """A fleet may have ten thousand of them. All their answers are awaited with one call to Ray."""
+    names = [f"m/{number}" for number in range(600)]
+    for name in names:
+        cluster.hold(name, {}, [])
+    cluster.poll({}, names)
+    assert len(cluster.places) == 600
+    polled = []
+    for _ in range(3):
+        ray.asked.clear()
+        ray.waits.clear()
+        cluster.poll({}, names)
+        polled.append(sum(one[1] == "where" for one in ray.asked))
+        assert len(ray.waits) == 1
+    assert max(polled) <= 250
+    assert sum(polled) == 600
+
+
 def test_only_unknown_holders_are_released(ray: FakeRay, cluster: Cluster) -> None:
     ray.named = [
         "fleet-f", "fleet-f/node-aaaa", "fleet-f/environment-aaaa-1-2", "fleet-f/m/1", "fleet-f/node-m/1",

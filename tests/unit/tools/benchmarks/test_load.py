@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,9 +12,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.context import SpawnProcess
 from multiprocessing.pool import Pool
-from pathlib import Path
 
-import numpy as np
 import pytest
 from benchmarks.load import python_load
 from benchmarks.load.client import Connection
@@ -115,15 +112,3 @@ def test_ctrl_c_while_the_generator_in_python_starts_leaves_no_process(
         for process in multiprocessing.active_children():
             process.kill()
             process.join()
-
-
-@pytest.mark.programs
-def test_the_request_of_the_comparison_with_ray_can_go_to_another_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("sklearn")  # the model's digits
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[4] / "examples" / "digits"))
-    from demos.fleet_against import request_for
-
-    made = request_for("127.0.0.1:1", "/", np.zeros(64, np.float32))
-    assert pickle.loads(pickle.dumps(made)) == made

@@ -1,7 +1,6 @@
-"""Ray's `runtime_env` on a fleet of two nodes on this machine: the workers are in it, and nothing of it is left behind.
+"""Use Ray's `runtime_env` with a fleet of two nodes on this machine; test_ray_fleet.py runs this program.
 
-Run in a network namespace of its own, for Ray listens on every address. Prints each step; an assertion says what is
-wrong.
+Ray listens on every address, so run it in its own network namespace. It prints each step.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ _FLEET = "kept"
 _PROJECT = """\
 [build-system]
 requires = []
-build-backend = "builds"
+build-backend = "backend"
 backend-path = ["."]
 """
-#: A build backend without any requirement: no package registry is asked.
-_BUILDS = """\
+#: A build backend without requirements, so that pip needs no package registry.
+_BACKEND = """\
 import zipfile
 
 
@@ -49,7 +48,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
         wheel.writestr("tiny_part.py", "WORD = 'tiny'\\n")
         about = "tiny_part-1.0.dist-info/"
         wheel.writestr(about + "METADATA", "Metadata-Version: 2.1\\nName: tiny-part\\nVersion: 1.0\\n")
-        wheel.writestr(about + "WHEEL", "Wheel-Version: 1.0\\nGenerator: builds\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(about + "WHEEL", "Wheel-Version: 1.0\\nGenerator: backend\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
         wheel.writestr(about + "RECORD", "")
     return "tiny_part-1.0-py3-none-any.whl"
 """
@@ -57,7 +56,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 @batch
 def report(x: Any) -> dict[str, Any]:
-    """Say what the worker finds around itself."""
+    """Return what the worker finds in its environment."""
     import importlib
     import sys
 
@@ -68,8 +67,8 @@ def report(x: Any) -> dict[str, Any]:
     words["env"] = {key: os.environ.get(key) for key in ("COLOUR", "EXPANDED")}
     words["data"] = Path("data.txt").read_text() if Path("data.txt").exists() else None
     words["python"] = sys.executable
-    said = json.dumps(words).encode()
-    return {"told": np.array([[said]] * len(x), dtype=object)}
+    report = json.dumps(words).encode()
+    return {"report": np.array([[report]] * len(x), dtype=object)}
 
 
 class _Stage:
@@ -84,12 +83,12 @@ class _Stage:
     def register(
         self, name: str = "m", *, replace: bool = False, runtime_env: dict[str, Any]
     ) -> None:
-        """Serve `report` on both nodes."""
+        """Register `report` on both nodes."""
         self.fleet.register(
             report,
             name,
             [Tensor(name="x", dtype=np.float32, shape=(1,))],
-            [Tensor(name="told", dtype=bytes, shape=(1,))],
+            [Tensor(name="report", dtype=bytes, shape=(1,))],
             instances=2,
             replace=replace,
             runtime_env=runtime_env,
@@ -97,14 +96,14 @@ class _Stage:
         )
 
     def refused(self, kind: type[Exception], runtime_env: dict[str, Any]) -> str:
-        """Return what is said when a registration with that is refused."""
-        said = ""
+        """Register with a `runtime_env` that is refused; return the error."""
+        message = ""
         try:
             self.register("bad", runtime_env=runtime_env)
         except kind as error:
-            said = str(error)
-        assert said, "it was registered"
-        return said
+            message = str(error)
+        assert message, "the registration was not refused"
+        return message
 
     def urls(self) -> dict[str, str]:
         return {
@@ -114,8 +113,8 @@ class _Stage:
         }
 
     def reported(self, name: str = "m") -> list[dict[str, Any]]:
-        """Return what the workers of each node say."""
-        said = []
+        """Return the report of a worker on each node."""
+        reports = []
         body = json.dumps(
             {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [0]}]}
         ).encode()
@@ -125,18 +124,18 @@ class _Stage:
             with urllib.request.urlopen(
                 f"{node.status.server.http_url}/v2/models/{name}/infer", body, 30
             ) as answer:
-                said.append(json.loads(json.load(answer)["outputs"][0]["data"][0]))
-        return said
+                reports.append(json.loads(json.load(answer)["outputs"][0]["data"][0]))
+        return reports
 
     def holders(self) -> list[str]:
         return named_actors(self.ray, f"fleet-{_FLEET}/environment-")
 
-    def until_holders(self, count: int) -> None:
-        # On another node, Ray may be at an environment that is not wanted any more.
+    def wait_for_holders(self, count: int) -> None:
+        # On another node, Ray may still be creating an environment that is no longer needed.
         until(lambda: len(self.holders()) == count, f"{count} holders", 300)
 
 
-def _play(stage: _Stage) -> None:
+def _run(stage: _Stage) -> None:
     folder = stage.folder
     for name, words in {"one": "folder", "two": "another folder"}.items():
         (folder / name).mkdir()
@@ -153,23 +152,23 @@ def _play(stage: _Stage) -> None:
 
     stage.register(runtime_env=first)
     expected = {"of_folder": "folder", "of_module": "module", "data": "folder"}
-    for said in stage.reported():
-        assert expected.items() <= said.items(), said
-        assert said["env"] == {"COLOUR": "blue", "EXPANDED": os.environ["HOME"] + "/x"}, said
+    for one in stage.reported():
+        assert expected.items() <= one.items(), one
+        assert one["env"] == {"COLOUR": "blue", "EXPANDED": os.environ["HOME"] + "/x"}, one
     assert len(stage.reported()) == 2
-    stage.until_holders(2)
+    stage.wait_for_holders(2)
     _say("working_dir, py_modules, env_vars")
 
     stage.register("other", runtime_env=first)
-    stage.until_holders(2)
+    stage.wait_for_holders(2)
     stage.fleet.unregister("other")
     stage.register(replace=True, runtime_env={"working_dir": str(folder / "two")})
-    assert {said["of_folder"] for said in stage.reported()} == {"another folder"}
-    stage.until_holders(2)
-    # The package of the first has no user any more, so Ray may forget it.
+    assert {one["of_folder"] for one in stage.reported()} == {"another folder"}
+    stage.wait_for_holders(2)
+    # Nothing uses the first package anymore, so Ray may have deleted it.
     stage.fleet.rollback("m")
-    assert {said["of_folder"] for said in stage.reported()} == {"folder"}
-    stage.until_holders(2)
+    assert {one["of_folder"] for one in stage.reported()} == {"folder"}
+    stage.wait_for_holders(2)
     _say("replaced and rolled back")
 
     lost = {"working_dir": "gcs://_ray_pkg_0000000000000000.zip"}
@@ -177,54 +176,54 @@ def _play(stage: _Stage) -> None:
     why = stage.refused(FleetError, {"pip": [str(folder / "nowhere")]})
     assert "Ray could not create the runtime_env" in why, why
     assert "runtime_env/pip.py" in why, why
-    stage.until_holders(2)
+    stage.wait_for_holders(2)
     assert [one.name for one in stage.fleet.models()] == ["m"]
-    _say("a failure is told in Ray's words")
+    _say("failures are reported with Ray's error")
 
     for kind in ("ray::NodeActor", "ray::Controller", "ray::EnvironmentHolder"):
         _kill(kind)
         until(
             lambda: stage.fleet._ask("progress", "m")[0] and len(stage.urls()) == 2, f"after {kind}"
         )
-        stage.until_holders(2)
-        assert {said["of_folder"] for said in stage.reported()} == {"folder"}
+        stage.wait_for_holders(2)
+        assert {one["of_folder"] for one in stage.reported()} == {"folder"}
     _say("actors killed")
     _end_a_holder(stage)
-    _say("a holder ended, and another one made")
+    _say("a holder ended and replaced")
 
     kill_node(stage.cluster, stage.fleet, stage.cluster.list_all_nodes()[-1])
     until(
         lambda: len(stage.fleet.nodes()) == 1 and stage.fleet._ask("progress", "m")[0],
         "all on one node",
     )
-    stage.until_holders(1)
+    stage.wait_for_holders(1)
     _say("a node killed")
 
     project = folder / "tiny"
     project.mkdir()
     (project / "pyproject.toml").write_text(_PROJECT)
-    (project / "builds.py").write_text(_BUILDS)
+    (project / "backend.py").write_text(_BACKEND)
     offline = ["--no-index", "--disable-pip-version-check", "--no-cache-dir"]
     stage.register(
         "piped", runtime_env={"pip": {"packages": [str(project)], "pip_install_options": offline}}
     )
-    (said,) = stage.reported("piped")
-    assert said["tiny_part"] == "tiny", said
-    assert "runtime_resources" in said["python"], said
-    stage.until_holders(2)
+    (one,) = stage.reported("piped")
+    assert one["tiny_part"] == "tiny", one
+    assert "runtime_resources" in one["python"], one
+    stage.wait_for_holders(2)
     _say("pip")
 
     stage.fleet.unregister("piped")
-    stage.until_holders(1)
-    _play_interpreters(stage, project)
+    stage.wait_for_holders(1)
+    _run_interpreters(stage, project)
     stage.fleet.unregister("m")
-    stage.until_holders(0)
+    stage.wait_for_holders(0)
     stage.register("last", runtime_env={"env_vars": {"COLOUR": "red"}})
     _say("unregistered")
 
 
 def _end_a_holder(stage: _Stage) -> None:
-    """End one as somebody may who lists Ray's actors: Ray does not start it again."""
+    """End a holder as a user of Ray could. Ray does not restart it."""
     names = f"fleet-{_FLEET}/m/"
     victim, *_ = named_actors(stage.ray, names)
     stage.ray.kill(stage.ray.get_actor(victim, NAMESPACE), no_restart=True)
@@ -235,30 +234,30 @@ def _end_a_holder(stage: _Stage) -> None:
     until(lambda: len(there()) == 2 and stage.fleet._ask("progress", "m")[0], "another holder")
 
 
-def _play_interpreters(stage: _Stage, project: Path) -> None:
-    """Have workers run in interpreters that others have made: one that is there, and one of uv's where Ray has it."""
-    other = _interpreter_beside(stage.folder / "other")
+def _run_interpreters(stage: _Stage, project: Path) -> None:
+    """Run workers in an existing interpreter and, if uv is installed, in one that uv creates."""
+    other = _create_interpreter(stage.folder / "other")
     stage.register("elsewhere", runtime_env={"py_executable": other})
-    (said,) = stage.reported("elsewhere")
-    assert said["python"] == other, said
+    (one,) = stage.reported("elsewhere")
+    assert one["python"] == other, one
     stage.fleet.unregister("elsewhere")
-    stage.until_holders(1)
+    stage.wait_for_holders(1)
     _say("py_executable")
     if importlib.util.find_spec("uv") is None:
-        _say("uv is not installed, and not tried")
+        _say("skipped uv, which is not installed")
         return
     offline = {"packages": [str(project)], "uv_pip_install_options": ["--offline", "--no-cache"]}
     stage.register("by_uv", runtime_env={"uv": offline})
-    (said,) = stage.reported("by_uv")
-    assert said["tiny_part"] == "tiny", said
-    assert "runtime_resources" in said["python"], said
+    (one,) = stage.reported("by_uv")
+    assert one["tiny_part"] == "tiny", one
+    assert "runtime_resources" in one["python"], one
     stage.fleet.unregister("by_uv")
-    stage.until_holders(1)
+    stage.wait_for_holders(1)
     _say("uv")
 
 
-def _interpreter_beside(folder: Path) -> str:
-    """Return the interpreter of a new environment that has all packages of this one."""
+def _create_interpreter(folder: Path) -> str:
+    """Create an environment with all packages of this one; return its interpreter."""
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "all.pth").write_text("\n".join(one for one in sys.path if "-packages" in one))
@@ -279,7 +278,7 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def main() -> None:
-    """Play it."""
+    """Run all steps on a new fleet."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     loopback_up()
     folder = Path(tempfile.mkdtemp(prefix="ptf-"))
@@ -288,7 +287,7 @@ def main() -> None:
             stage = _Stage(cluster, folder)
             _say("the fleet runs")
             try:
-                _play(stage)
+                _run(stage)
             finally:
                 stop_fleet(_FLEET, cluster.address)
             assert named_actors(stage.ray, f"fleet-{_FLEET}") == []
@@ -297,11 +296,11 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-_BEGUN = time.monotonic()
+_STARTED_AT = time.monotonic()
 
 
 def _say(text: str) -> None:
-    print(f"[{time.monotonic() - _BEGUN:5.1f} s] {text}", flush=True)
+    print(f"[{time.monotonic() - _STARTED_AT:5.1f} s] {text}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Plots as SVG, written by hand: a browser shows them, and no library is needed."""
+"""Draw plots as SVG, without a plotting library."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 _WIDTH, _HEIGHT, _LEFT, _GAP, _TOP = 900, 150, 60, 46, 34
-_COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
+_COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 
 
 class Line(NamedTuple):
-    """One quantity over time; `steps`: it holds until it changes."""
+    """One quantity over time. With `steps`, each value holds until the next one."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -19,18 +19,17 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Some quantities of one unit."""
+    """Lines that share a vertical axis."""
 
     title: str
     lines: Sequence[Line]
 
 
 def svg(title: str, panels: Sequence[Panel]) -> str:
-    """Return a picture of some panels, one below the other, with one axis of time."""
+    """Return a picture of the panels, one below the other, with a common time axis."""
     height = _TOP + len(panels) * (_HEIGHT + _GAP)
-    end = max(
-        (at for panel in panels for line in panel.lines for at, _ in line.points), default=1.0
-    )
+    points = [point for panel in panels for line in panel.lines for point in line.points]
+    end = max((at for at, _ in points), default=1.0)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
         f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12">',
@@ -53,7 +52,7 @@ def _panel(panel: Panel, top: float, end: float) -> list[str]:
         f'<text x="{right}" y="{bottom + 15}" text-anchor="end">{end:.0f} s</text>',
     ]
     for number, line in enumerate(panel.lines):
-        colour = _COLOURS[number % len(_COLOURS)]
+        color = _COLORS[number % len(_COLORS)]
         path = []
         before = None
         for at, value in line.points:
@@ -64,9 +63,10 @@ def _panel(panel: Panel, top: float, end: float) -> list[str]:
             path.append(f"{x:.1f} {y:.1f}")
             before = y
         if path:
-            parts.append(f'<path d="M{"L".join(path)}" fill="none" stroke="{colour}"/>')
+            parts.append(f'<path d="M{"L".join(path)}" fill="none" stroke="{color}"/>')
+        x_label = right - 170 * (len(panel.lines) - number - 1)
         parts.append(
-            f'<text x="{right - 170 * (len(panel.lines) - number - 1)}" y="{top + 12}" fill="{colour}" '
-            f'text-anchor="end">{escape(line.label)}</text>'
+            f'<text x="{x_label}" y="{top + 12}" fill="{color}" text-anchor="end">'
+            f"{escape(line.label)}</text>"
         )
     return parts
