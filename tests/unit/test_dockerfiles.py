@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from release.images import instructions
 from support.command_line import whole_command_line
 
 from pytriton._host.install import proxy_compiler
@@ -38,6 +37,14 @@ MORE = "DL3057"
 MADE_BEFORE = {"examples/runner/models"}
 #: The daemon: the wheel file of a checkout or of a release, put beside the Dockerfile.
 WHEEL = "pytriton_daemon-*.whl"
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """Return the instructions of a Dockerfile as (name, arguments), with continued lines joined."""
+    lines = [line for line in path.read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    pairs = (line.split(None, 1) for line in joined.splitlines() if line.strip())
+    return [(name.upper(), rest.strip()) for name, rest in pairs]
 
 
 def values(path: Path, name: str) -> list[str]:

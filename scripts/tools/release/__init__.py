@@ -1,14 +1,12 @@
-"""Releases: what a version needs before it is published, its files, and the list of what would go out.
+"""Build, check and sign a release.
 
 | module | what it does |
 |---|---|
-| `state` | looks at the repository: version, tag, changelog, nothing uncommitted |
-| `building` | builds the sdist and the wheels; the same commit gives the same bytes |
-| `artifacts` | checks the files: what is in them, the platform tag |
-| `trying`, `serving` | installs the wheel for each Python here and serves a model with it |
-| `papers` | what goes out beside the files: SBOM (`inventory`), origin (`provenance`), changes (`notes`), sums |
-| `signing` | signs the sums, and checks what was downloaded |
-| `rehearsal` | installs, upgrades and downgrades from a local index; signs with a key that nobody keeps |
-| `images` | plays the steps of a Dockerfile where no engine is |
-| `dependencies` | measures what each dependency costs (docs/reference/dependencies.md) |
+| `state` | checks the repository: version, tag, changelog, no uncommitted changes |
+| `builder` | builds the sdist and the wheels; the same commit gives the same bytes |
+| `artifacts` | checks the contents and platform tags of these files |
+| `attachments` | writes the SBOM, the provenance, the release notes and the checksums |
+| `install_check`, `smoke_test` | install the wheel for each Python on this machine, and serve a model with it |
+| `signatures` | signs the checksums, and verifies downloaded files |
+| `rehearsal` | installs, upgrades and downgrades from a local index, and signs with a temporary key |
 """

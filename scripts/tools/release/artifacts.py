@@ -1,4 +1,4 @@
-"""Checks of a release's files: what has to be in them, the platform tag, an index's own look."""
+"""Check the files of a release: their contents, the platform tags, and whether an index would accept them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 from release.builder import GLIBC, Built
 from release.tool_runner import ReleaseError, run
 
-#: Folders of the repository that are installed below `pytriton` (pyproject.toml, package-dir).
+#: Folders that are installed below `pytriton` (pyproject.toml, package-dir).
 _PROCESSES = ("dispatcher", "worker", "proxy_backend")
 _INSTALLED = (".py", ".c", ".h", ".typed")
-#: Data files that are installed, too.
+#: Data files that are also installed.
 _DATA = ("dispatcher/telemetry/dashboard/static/", "pytriton/_host/settings/advisories.json")
 _LIBRARY = "pytriton/proxy_backend/backend/libtriton_pytriton_native.so"
 _FRONT = "pytriton/proxy_backend/frontend/pytriton-frontend"
 _COMPILED = {_LIBRARY: "compiled proxy", _FRONT: "native frontend"}
-#: Every Linux with glibc has these; whatever else the compiled parts need they load when they start.
+#: Libraries of every Linux with glibc. The compiled parts load all others when they start.
 _SYSTEM_LIBRARIES = (
     "libc.so.6",
     "libm.so.6",
@@ -35,13 +35,13 @@ _SYSTEM_LIBRARIES = (
     "librt.so.1",
     "ld-linux",
 )
-#: What auditwheel says of a wheel that is in order.
+#: auditwheel's output for a valid wheel.
 _ALLOWED = re.compile(r'consistent with the following platform tag: "([^"]+)"')
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 
 
 def faults(root: Path, built: Built, commit: str = "HEAD") -> list[str]:
-    """Return what is wrong with the files that were built from a commit, one sentence each."""
+    """Return the problems of the files built from a commit, one sentence each."""
     committed = _committed(root, commit)
     found = _faults_of_sdist(built.sdist, committed)
     for wheel in built.wheels:
@@ -65,7 +65,7 @@ def _faults_of_wheel(wheel: Path, committed: list[str]) -> list[str]:
         for name, what in _COMPILED.items():
             if wheel.name.endswith("-any.whl"):
                 if name in names:
-                    found.append(f"{wheel.name} is for every system, and has a {what}")
+                    found.append(f"{wheel.name} is for every system, but contains a {what}")
             elif name not in names:
                 found.append(f"{wheel.name} has no {what}: it was not compiled")
             else:
@@ -75,7 +75,7 @@ def _faults_of_wheel(wheel: Path, committed: list[str]) -> list[str]:
 
 
 def _flaws(wheel: Path, file: IO[bytes]) -> list[str]:
-    """Return what keeps a compiled part from running where the wheel's tag says that it does."""
+    """Return what prevents a compiled part from running on the platform of the wheel's tag."""
     elf = ELFFile(file)
     machine = _MACHINES.get(elf["e_machine"], elf["e_machine"])
     flaws = [] if machine in wheel.name else [f"is for {machine}"]
@@ -90,7 +90,7 @@ def _flaws(wheel: Path, file: IO[bytes]) -> list[str]:
 
 
 def _glibc_versions(elf: ELFFile) -> list[tuple[int, ...]]:
-    """Return the versions of glibc whose functions a program calls."""
+    """Return the glibc versions of the functions that a program calls."""
     sections = (one for one in elf.iter_sections() if isinstance(one, GNUVerNeedSection))
     names = [
         needed.name
@@ -106,34 +106,34 @@ def _glibc_versions(elf: ELFFile) -> list[tuple[int, ...]]:
 
 
 def check_for_index(built: Built) -> None:
-    """Have twine look at the files, and auditwheel at the platform tags, as an index would.
+    """Check the files with twine, and the platform tags with auditwheel, as an index would.
 
     Raises:
-        ReleaseError: an index would refuse one of them.
+        ReleaseError: an index would reject one of them
     """
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.files)]
     run("twine check", command)
     for wheel in built.wheels:
         if wheel.name.endswith("-any.whl"):
             continue
-        said = run("auditwheel", [sys.executable, "-m", "auditwheel", "show", str(wheel)])
-        allowed = _ALLOWED.search(" ".join(said.split()))
+        output = run("auditwheel", [sys.executable, "-m", "auditwheel", "show", str(wheel)])
+        allowed = _ALLOWED.search(" ".join(output.split()))
         if allowed is None or not wheel.name.endswith(f"-{allowed[1]}.whl"):
-            raise ReleaseError(f"auditwheel does not agree with the tag of {wheel.name}:\n{said}")
+            raise ReleaseError(f"auditwheel disagrees with the tag of {wheel.name}:\n{output}")
 
 
 def digest(file: Path) -> str:
-    """Return the SHA-256 of a file, as hexadecimal digits."""
+    """Return the SHA-256 of a file in hexadecimal."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def write_sums(files: Sequence[Path], sums: Path) -> None:
-    """Write the SHA-256 of files as `sha256sum --check` reads them."""
+    """Write the SHA-256 of files in the format of `sha256sum --check`."""
     sums.write_text("".join(f"{digest(file)}  {file.name}\n" for file in files))
 
 
 def installed_names(committed: list[str]) -> list[str]:
-    """Return where committed files lie in a wheel, of those that belong there."""
+    """Return the paths in a wheel of those committed files that belong into it."""
     names = [name for name in committed if _of_package(name)]
     return [name if name.startswith("pytriton/") else f"pytriton/{name}" for name in names]
 

@@ -1,4 +1,4 @@
-"""Builds the sdist and the wheels from committed files: the same commit gives the same bytes.
+"""Build the sdist and the wheels from committed files: the same commit gives the same bytes.
 
 ```
 last commit ──export──▶ source ──▶ sdist ──unpack──▶ wheel manylinux x86_64    compiled by zig for an old glibc
@@ -6,8 +6,8 @@ last commit ──export──▶ source ──▶ sdist ──unpack──▶ w
                                                      wheel py3-none-any        nothing compiled: clients, other systems
 ```
 
-zig is a C compiler that brings the headers of each glibc along (the wheel `ziglang`). So no wheel depends on the
-machine that it was built on.
+zig is a C compiler that includes the headers of each glibc (the wheel `ziglang`), so the wheels do not depend on the
+machine that they are built on.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pathlib import Path
 
 from release.tool_runner import ReleaseError, run
 
-#: What the compiled parts need at the least: Ubuntu 20.04 and Debian 11 have it. The frontend waits with
-#: pthread_cond_clockwait, which came with 2.30.
+#: Minimum version for the compiled parts. Ubuntu 20.04 and Debian 11 have it. The frontend needs
+#: pthread_cond_clockwait (2.30).
 GLIBC = (2, 31)
 _VERSION_LINE = re.compile(r'^version = "[^"]*"$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of machine that has a wheel with compiled parts."""
+    """An architecture that has a wheel with compiled parts."""
 
     machine: str
 
@@ -45,12 +45,12 @@ class Target:
 
     @property
     def zig(self) -> str:
-        """The name that zig has for it."""
+        """The target's name in zig."""
         return f"{self.machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
 
 
 TARGETS = (Target("x86_64"), Target("aarch64"))
-#: The wheels of a release; None is the one without compiled parts.
+#: The wheels of a release. None is the wheel without compiled parts.
 EVERYWHERE: tuple[Target | None, ...] = (*TARGETS, None)
 
 
@@ -63,11 +63,11 @@ class Built:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All of them, the sdist first."""
+        """The sdist and the wheels."""
         return (self.sdist, *self.wheels)
 
     def wheel_for(self, machine: str) -> Path:
-        """Return the wheel that pip takes on a Linux machine of this kind."""
+        """Return the wheel that pip selects on Linux on this architecture."""
         return next((one for one in self.wheels if machine in one.name), self.wheels[-1])
 
 
@@ -76,22 +76,28 @@ class Commit:
     """The sources of a release."""
 
     root: Path  #: the checkout
-    id: str  #: the full hash: a branch may go on while a release is built
-    version: str  #: what the release is called
-    epoch: int  #: when the commit was made, in seconds since the epoch: the time of every file
+    id: str  #: the full hash, because a branch may move while a release is built
+    version: str  #: version of the release
+    epoch: int  #: time of the commit, and of every file, in seconds since the epoch
 
 
 def commit_of(root: Path, ref: str, version: str) -> Commit:
-    """Return the commit that a tag or branch names now, to be released as `version`."""
+    """Return the current commit of a tag or branch, to be released as `version`."""
     git = ["git", "-C", str(root)]
     found = run("git", [*git, "rev-parse", f"{ref}^{{commit}}"]).strip()
     return Commit(root, found, version, int(run("git", [*git, "log", "-1", "--format=%ct", found])))
 
 
 def export(commit: Commit, folder: Path) -> None:
-    """Write the files of a commit into an empty folder, with its version in pyproject.toml."""
+    """Write the files of a commit into an empty folder, and the release's version into pyproject.toml."""
     archive = folder.with_suffix(".tar")
-    git = ["git", "-C", str(commit.root), "-c", "tar.umask=0022"]  # whatever this user has set
+    git = [
+        "git",
+        "-C",
+        str(commit.root),
+        "-c",
+        "tar.umask=0022",
+    ]  # independent of this user's setting
     run("git archive", [*git, "archive", "-o", str(archive), commit.id])
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="fully_trusted")
@@ -107,7 +113,7 @@ def export(commit: Commit, folder: Path) -> None:
 def build_commit(
     commit: Commit, out: Path, scratch: Path, targets: Sequence[Target | None] = EVERYWHERE
 ) -> Built:
-    """Export a commit into the folder `source` of `scratch`, which is made, and build it into `out`."""
+    """Create `scratch`, export a commit into its folder `source`, and build it into `out`."""
     scratch.mkdir()
     export(commit, scratch / "source")
     return build(scratch / "source", out, scratch, commit.epoch, targets)
@@ -124,15 +130,15 @@ def build(
 
     Args:
         source: the exported files
-        out: where the files go; it is there
-        scratch: an empty folder for what is needed meanwhile, such as the compiler's cache
-        epoch: the time that files get, in seconds since the epoch
-        targets: what wheels are built for; None is every system
+        out: existing folder for the files
+        scratch: an empty folder for temporary files, such as the compiler's cache
+        epoch: time of the files, in seconds since the epoch
+        targets: targets of the wheels; None is every system
 
     Raises:
-        ReleaseError: one of the tools failed.
+        ReleaseError: a tool failed
     """
-    os.umask(0o022)  # the modes of files are part of what is built
+    os.umask(0o022)  # the build contains the files' modes
     stage = scratch / "sdist"
     _build(source, stage, "--sdist", [], {"SOURCE_DATE_EPOCH": str(epoch)})
     (draft,) = stage.glob("*.tar.gz")
@@ -143,7 +149,7 @@ def build(
 
 
 def _wheel(sdist: Path, out: Path, scratch: Path, target: Target | None, epoch: int) -> Path:
-    """Build the wheel for a kind of machine; for None the one without compiled parts."""
+    """Build the wheel for a target, or for None the wheel without compiled parts."""
     work = scratch / (target.machine if target else "any")
     work.mkdir()
     with tarfile.open(sdist) as tar:
@@ -169,15 +175,15 @@ def _wheel(sdist: Path, out: Path, scratch: Path, target: Target | None, epoch: 
 def _build(
     source: Path, out: Path, kind: str, options: list[str], environment: dict[str, str]
 ) -> None:
-    # This environment's setuptools: another day's would not give the same bytes. provenance.json names it.
+    # Without isolation: another version of setuptools would give other bytes. provenance.json records the version.
     command = [sys.executable, "-m", "build", "--no-isolation", kind, "--outdir", str(out)]
     run(f"build {kind}", [*command, *options, str(source)], environment)
 
 
 def _compiler(folder: Path, target: Target) -> Path:
-    """Write the program that setup.py takes for the C compiler.
+    """Write a wrapper of zig that setup.py uses as the C compiler.
 
-    No debug information: that of zig's own run-time library would name the folder of this build.
+    Strips debug information, because that of zig's run-time library contains the path of this build.
     """
     path = folder / "cc"
     path.write_text(
@@ -188,7 +194,7 @@ def _compiler(folder: Path, target: Target) -> Path:
 
 
 def repack_sdist(draft: Path, result: Path, epoch: int) -> None:
-    """Write an sdist anew without what differs from build to build: times, owners, the order of files."""
+    """Rewrite an sdist without what differs between builds: times, owners, the order of files."""
     packed = io.BytesIO()
     with tarfile.open(draft) as source, tarfile.open(fileobj=packed, mode="w") as target:
         for member in sorted(source.getmembers(), key=lambda one: one.name):
@@ -202,7 +208,7 @@ def repack_sdist(draft: Path, result: Path, epoch: int) -> None:
 
 
 def differing(first: Built, second: Built) -> list[str]:
-    """Return the names of files that are not the same, byte for byte, in two builds."""
+    """Return the names of files that differ between two builds."""
     return [
         one.name
         for one, other in zip(first.files, second.files)

@@ -1,15 +1,14 @@
-"""Rehearses a release: a local index, an installation from it, an upgrade, and the way back, with the state kept.
+"""Rehearse a release: install it from a local index, upgrade, and downgrade, with a persistent state directory.
 
 ```
 index (a folder)      environment            state directory
   former  ──install──▶  daemon serves    ──▶  a model is registered
-  coming  ──upgrade──▶  daemon serves    ◀──  the model comes back
-  former  ─downgrade─▶  daemon serves    ◀──  the model comes back
-  coming  ──sign, by a key that nobody keeps──▶ check, as those do who download it
+  coming  ──upgrade──▶  daemon serves    ◀──  the model is restored
+  former  ─downgrade─▶  daemon serves    ◀──  the model is restored
+  coming  ──sign with a temporary key──▶ verify
 ```
 
-The index is a folder that pip takes with --no-index: it holds both releases and everything that they need, so what is
-installed is what is in it.
+The index is a folder with both releases and their dependencies, which pip uses with --no-index.
 """
 
 from __future__ import annotations
@@ -20,15 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from release import attachments, builder, install_check, signatures
-from release.inventory import NAME
 from release.tool_runner import ReleaseError, run
 
 
 def rehearse(former: builder.Commit, coming: builder.Commit, scratch: Path) -> Iterator[str]:
-    """Build both releases; install, upgrade and downgrade from an index; sign one; yield what was seen.
+    """Build both releases; install, upgrade and downgrade from an index; sign one; yield a line about each step.
 
     Raises:
-        ReleaseError: a step failed.
+        ReleaseError: a step failed
     """
     index = scratch / "index"
     index.mkdir()
@@ -39,11 +37,11 @@ def rehearse(former: builder.Commit, coming: builder.Commit, scratch: Path) -> I
     ]
     _mirror(index, [one.wheels[0] for one in built])
     yield from _steps(scratch, index, former.version, coming.version)
-    yield from _signed(scratch, built[1], coming)
+    yield from _sign(scratch, built[1], coming)
 
 
-def _signed(scratch: Path, built: builder.Built, commit: builder.Commit) -> Iterator[str]:
-    """Sign a release of this machine's wheel alone with a key of its own, and check it."""
+def _sign(scratch: Path, built: builder.Built, commit: builder.Commit) -> Iterator[str]:
+    """Sign this machine's wheel with a temporary key, and verify the signature."""
     out = scratch / "release"
     out.mkdir()
     sdist, *wheels = (Path(shutil.copy2(one, out)) for one in built.files)
@@ -55,9 +53,9 @@ def _signed(scratch: Path, built: builder.Built, commit: builder.Commit) -> Iter
 
 
 def _mirror(index: Path, wheels: list[Path]) -> None:
-    """Put what both releases need into the index, as wheels for this Python."""
+    """Download the dependencies of both releases into the index, as wheels for this Python."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
-    for wheel in wheels:  # one at a time: they are of one name
+    for wheel in wheels:  # separately, because they have the same name
         run("pip download", [*pip, "--only-binary=:all:", "--dest", str(index), str(wheel)])
 
 
@@ -73,11 +71,11 @@ def _steps(scratch: Path, index: Path, former: str, coming: str) -> Iterator[str
         ("upgraded to", coming, "restore"),
         ("downgraded to", former, "restore"),
     ):
-        install_check.install(environment, *only, f"{NAME}=={version}")
+        install_check.install(environment, *only, f"pytriton-daemon=={version}")
         report = install_check.serve(environment, scratch / "served", task)
         if report["version"] != version:
             raise ReleaseError(
-                f"{what} {version}, but the daemon says that it is {report['version']}"
+                f"{what} {version}, but the daemon reports version {report['version']}"
             )
-        came = "a model is registered" if task == "register" else "the model came back"
-        yield f"{what} {version}: {came} and answers over HTTP and gRPC"
+        outcome = "a model was registered" if task == "register" else "the model was restored"
+        yield f"{what} {version}: {outcome} and answers over HTTP and gRPC"

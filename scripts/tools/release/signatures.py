@@ -1,12 +1,12 @@
-"""The signature of a release, by OpenSSH: SHA256SUMS is signed, and SHA256SUMS has all other files.
+"""Sign and verify a release with OpenSSH. SHA256SUMS covers all other files, and is signed.
 
 ```
-files ──▶ SHA256SUMS ──ssh-keygen -Y sign, the key of who releases──▶ SHA256SUMS.sig
-                     ──ssh-keygen -Y verify, release-signers────────▶ who signed it
+files ──▶ SHA256SUMS ──ssh-keygen -Y sign, with a private key───────▶ SHA256SUMS.sig
+                     ──ssh-keygen -Y verify, with release-signers───▶ the signer
 ```
 
-The public keys lie in `release-signers` of the repository, in OpenSSH's form of allowed signers. A key beside the files
-would prove nothing: whoever exchanges these exchanges that, too.
+The file `release-signers` in the repository has the public keys, in OpenSSH's format of allowed signers. A public key
+next to the files would prove nothing: an attacker who replaces the files could replace it, too.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pathlib import Path
 from release.artifacts import digest
 from release.tool_runner import ReleaseError, run
 
-#: What a signature is for: one of a commit or of a mail does not count.
+#: Purpose of a signature. OpenSSH rejects those made for something else, such as a commit.
 NAMESPACE = "pytriton-daemon-release"
-#: Whom a line of `release-signers` has to name.
+#: The principal in the lines of `release-signers`.
 SIGNER = "releases@pytriton-daemon"
 SIGNERS = "release-signers"
 SUMS = "SHA256SUMS"
 
 
 def sign(sums: Path, key: Path) -> Path:
-    """Sign a file of sums and return the signature's file.
+    """Sign a file and return the path of the signature.
 
     Args:
         sums: SHA256SUMS
-        key: a private key of OpenSSH, or a public one whose private half an agent holds
+        key: an OpenSSH private key, or a public key whose private key an agent holds
 
     Raises:
-        ReleaseError: ssh-keygen is not there, or refuses the key.
+        ReleaseError: ssh-keygen is not installed, or rejects the key
     """
     signature = sums.with_name(f"{sums.name}.sig")
     signature.unlink(missing_ok=True)
@@ -43,21 +43,21 @@ def sign(sums: Path, key: Path) -> Path:
 
 
 def check_key(key: Path, signers: Path, folder: Path) -> None:
-    """Find out whether a key may sign, by a signature that it makes in a folder for what is needed meanwhile.
+    """Check that `signers` lists a key: sign a file in a temporary folder, and verify the signature.
 
     Raises:
-        ReleaseError: as check_signature().
+        ReleaseError: it does not
     """
     probe = folder / "probe"
-    probe.write_text("who releases tries a key\n")
+    probe.write_text("check of the signing key\n")
     if not signers.is_file():
-        raise ReleaseError(f"there is no file {signers} that names who may sign")
+        raise ReleaseError(f"no file {signers} with the permitted signers")
     sign(probe, key)
     check_signature(probe, signers)
 
 
 def make_key(folder: Path) -> tuple[Path, Path]:
-    """Make a key without a passphrase, and a file that names it alone as a signer; return both."""
+    """Create a key without a passphrase, and a file that lists it as the only signer; return both paths."""
     key, signers = folder / "key", folder / SIGNERS
     run("ssh-keygen", ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)])
     public = key.with_suffix(".pub").read_text("utf-8")
@@ -66,56 +66,56 @@ def make_key(folder: Path) -> tuple[Path, Path]:
 
 
 def check_signature(sums: Path, signers: Path) -> str:
-    """Check the signature beside a file of sums, and return what ssh-keygen says of it.
+    """Verify the signature of a file, and return the output of ssh-keygen.
 
     Raises:
-        ReleaseError: there is none, it does not fit, or none of the signers made it.
+        ReleaseError: the signature is missing or invalid, or was not made by one of the signers
     """
     signature = sums.with_name(f"{sums.name}.sig")
-    for file, what in ((signature, "the release is not signed"), (signers, "nobody may sign")):
+    for file, what in ((signature, "the release is not signed"), (signers, "no permitted signers")):
         if not file.is_file():
-            raise ReleaseError(f"{what}: there is no file {file}")
+            raise ReleaseError(f"{what}: no file {file}")
     options = ["-f", str(signers), "-I", SIGNER, "-n", NAMESPACE, "-s", str(signature)]
-    return run("ssh-keygen", ["ssh-keygen", "-Y", "verify", *options], given=sums).strip()
+    return run("ssh-keygen", ["ssh-keygen", "-Y", "verify", *options], stdin=sums).strip()
 
 
 def check(folder: Path, signers: Path | None) -> list[str]:
-    """Check the files of a release against its sums and its provenance, and these against the signature.
+    """Verify the signature of a release's checksums, and compare its files with the checksums and the provenance.
 
     Args:
-        folder: has the files; those that were not downloaded are passed over
-        signers: who may sign; None: the signature is not looked at
+        folder: has the files; files that were not downloaded are skipped
+        signers: file of permitted signers; None: do not verify the signature
 
     Returns:
-        What was found to be right, a line each.
+        The results, a line for each.
 
     Raises:
-        ReleaseError: a file is not what it should be; tells which one.
+        ReleaseError: a file differs; names it
     """
-    said = [] if signers is None else [check_signature(folder / SUMS, signers)]
+    results = [] if signers is None else [check_signature(folder / SUMS, signers)]
     sums = _sums(folder / SUMS)
     there = [name for name in sums if (folder / name).is_file()]
     for name in there:
         _compare(folder / name, sums[name], SUMS)
-    strange = {one.name for one in folder.iterdir()} - set(sums) - {SUMS, f"{SUMS}.sig"}
-    if strange:
-        raise ReleaseError(f"{SUMS} does not name {', '.join(sorted(strange))}")
-    said.append(f"{len(there)} of {len(sums)} files are here, and as {SUMS} says")
+    unknown = {one.name for one in folder.iterdir()} - set(sums) - {SUMS, f"{SUMS}.sig"}
+    if unknown:
+        raise ReleaseError(f"{SUMS} does not list {', '.join(sorted(unknown))}")
+    results.append(f"{len(there)} of {len(sums)} files are present and match {SUMS}")
     if (folder / "provenance.json").is_file():
-        said.append(_check_provenance(folder))
-    return said
+        results.append(_check_provenance(folder))
+    return results
 
 
 def _sums(file: Path) -> dict[str, str]:
     try:
         lines = file.read_text("utf-8").splitlines()
     except OSError as error:
-        raise ReleaseError(f"{file} cannot be read: {error.strerror}") from error
+        raise ReleaseError(f"cannot read {file}: {error.strerror}") from error
     sums = {}
     for line in lines:
         value, space, name = line.partition("  ")
         if not space or len(value) != 64 or Path(name).name != name:
-            raise ReleaseError(f"{file} has a line that is no sum of a file beside it: {line!r}")
+            raise ReleaseError(f"{file} has an invalid line: {line!r}")
         sums[name] = value
     return sums
 
@@ -127,9 +127,11 @@ def _check_provenance(folder: Path) -> str:
         if file.is_file():
             _compare(file, one["digest"]["sha256"], "provenance.json")
     source, *_ = document["predicate"]["buildDefinition"]["resolvedDependencies"]
-    return f"provenance.json says that they were built from commit {source['digest']['gitCommit']}"
+    return f"provenance.json: built from commit {source['digest']['gitCommit']}"
 
 
-def _compare(file: Path, wanted: str, said_by: str) -> None:
-    if digest(file) != wanted:
-        raise ReleaseError(f"{file.name} is not the file that {said_by} names: its SHA-256 differs")
+def _compare(file: Path, expected: str, source: str) -> None:
+    if digest(file) != expected:
+        raise ReleaseError(
+            f"{file.name} differs from the file in {source}: its SHA-256 is another one"
+        )

@@ -1,9 +1,9 @@
-"""Run in an environment with nothing but a release: starts the daemon, serves a model, asks it. Prints JSON.
+"""Start the daemon of an installed release, serve a model and send it requests. Print a report as JSON.
 
-`python serving.py FOLDER register`: starts a daemon in FOLDER, registers a model, asks it, stops the daemon.
-`python serving.py FOLDER restore`: the same without registering: the state directory in FOLDER has the model.
+`python smoke_test.py FOLDER register` starts a daemon in FOLDER, registers a model, queries it, and stops the daemon.
+`python smoke_test.py FOLDER restore` does the same with the model that is registered in the state directory in FOLDER.
 
-It knows the installed package only, so it can be run with any release of it.
+Uses only the installed package, so it works with every release.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def linear(x):
 
 
 def main() -> None:
-    """Do what the command line says."""
-    # Python 3.9 starts commands by fork(2). There, gRPC's handlers can end the child before it is the command.
+    """Run the command line."""
+    # Python 3.9 starts commands with fork(2), where gRPC's handlers can terminate the child before it execs.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     folder, what = Path(sys.argv[1]), sys.argv[2]
     command = str(Path(sys.executable).with_name("pytriton-daemon"))
@@ -49,7 +49,7 @@ def main() -> None:
             (folder / "linear_model.py").write_text(MODEL)
             _run([command, "register", "linear_model:linear", *place], folder)
         status = json.loads(_run([command, "status", "--json", *place]))
-        answers = [_ask(status["server"][f"{name}_url"]) for name in ("http", "grpc")]
+        answers = [_query(status["server"][f"{name}_url"]) for name in ("http", "grpc")]
     finally:
         _run([command, "stop", *place])
     report = {
@@ -61,7 +61,7 @@ def main() -> None:
     print(json.dumps(report))
 
 
-def _ask(url: str) -> list[list[float]]:
+def _query(url: str) -> list[list[float]]:
     import numpy as np
 
     from pytriton.client import ModelClient

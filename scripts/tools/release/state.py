@@ -1,4 +1,4 @@
-"""The state of the repository before a release: a version, its tag, its changelog, nothing uncommitted."""
+"""Check the repository before a release: version, tag, changelog, no uncommitted changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: What a version may look like: https://packaging.python.org/en/latest/specifications/version-specifiers/
+#: Permitted versions: https://packaging.python.org/en/latest/specifications/version-specifiers/
 _VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 _HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\](?P<rest>.*)$", re.MULTILINE)
 
@@ -21,7 +21,7 @@ def version_of(root: Path) -> str:
     """Return the version in pyproject.toml.
 
     Raises:
-        ValueError: it is not of the form X.Y.Z, X.Y.ZaN, X.Y.ZbN or X.Y.ZrcN.
+        ValueError: it is not of the form X.Y.Z, X.Y.ZaN, X.Y.ZbN or X.Y.ZrcN
     """
     return _version_in((root / "pyproject.toml").read_text(encoding="utf-8"), "pyproject.toml")
 
@@ -30,7 +30,7 @@ def version_at(root: Path, ref: str) -> str:
     """Return the version in pyproject.toml of a commit or tag.
 
     Raises:
-        ValueError: as version_of(), or there is no such commit.
+        ValueError: the version is invalid, or there is no such commit
     """
     command = ["git", "-C", str(root), "show", f"{ref}:pyproject.toml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -44,29 +44,31 @@ def _version_in(text: str, where: str) -> str:
 
 
 def checked(version: str, where: str) -> str:
-    """Return a version that may be released.
+    """Return the version if it is valid.
 
     Raises:
-        ValueError: it is not of the form X.Y.Z, X.Y.ZaN, X.Y.ZbN or X.Y.ZrcN; says where it stands.
+        ValueError: it is not of the form X.Y.Z, X.Y.ZaN, X.Y.ZbN or X.Y.ZrcN; the message contains `where`
     """
     if not _VERSION.fullmatch(version):
-        raise ValueError(f"{where}: version {version!r} has to be X.Y.Z, X.Y.ZaN, bN or rcN")
+        raise ValueError(
+            f"{where}: version {version!r} must have the form X.Y.Z, X.Y.ZaN, X.Y.ZbN or X.Y.ZrcN"
+        )
     return version
 
 
 def next_patch(version: str) -> str:
-    """Return the version that a rehearsal upgrades to: the next patch release."""
+    """Return the version of the next patch release."""
     major, minor, patch = re.split(r"\.", re.sub(r"(a|b|rc)\d+$", "", version))
     return f"{major}.{minor}.{int(patch) + 1}"
 
 
 def tag_of(version: str) -> str:
-    """Return the name of the git tag of a version."""
+    """Return the git tag of a version."""
     return f"v{version}"
 
 
 def changelog_section(text: str, version: str) -> str | None:
-    """Return what a changelog says about a version, without its heading; None if it has no such section."""
+    """Return the section of a changelog about a version, without its heading; None if it has no such section."""
     headings = list(_HEADING.finditer(text))
     for heading, following in zip(headings, [*headings[1:], None]):
         if heading["version"] == version:
@@ -75,27 +77,27 @@ def changelog_section(text: str, version: str) -> str | None:
 
 
 def changes_of(root: Path, version: str) -> str:
-    """Return what the changelog says about a version; what is unreleased if it has no such section yet."""
+    """Return the section of the changelog about a version or, if there is none, the unreleased changes."""
     text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     return changelog_section(text, version) or changelog_section(text, "Unreleased") or ""
 
 
 def lacks(root: Path, version: str) -> list[str]:
-    """Return what is missing before this version may be published, one sentence each."""
+    """Return what is missing before this version can be published, one sentence each."""
     missing = []
     written = version_of(root)
     if written != version:
-        missing.append(f"pyproject.toml says version {written}, not {version}")
+        missing.append(f"pyproject.toml has version {written}, not {version}")
     changes = changelog_section((root / "CHANGELOG.md").read_text(encoding="utf-8"), version)
     if not changes:
         missing.append(f"CHANGELOG.md has no section '## [{version}] - DATE' with text below it")
     if _git(root, "status", "--porcelain"):
-        missing.append("the working tree has changes that are not committed")
+        missing.append("the working tree has uncommitted changes")
     tag = tag_of(version)
     if _git(root, "tag", "--list", tag) != tag:
-        missing.append(f"there is no tag {tag}: git tag --annotate {tag}")
+        missing.append(f"tag {tag} does not exist: git tag --annotate {tag}")
     elif _git(root, "rev-parse", f"{tag}^{{commit}}") != _git(root, "rev-parse", "HEAD"):
-        missing.append(f"the tag {tag} is at another commit")
+        missing.append(f"tag {tag} points to another commit")
     return missing
 
 

@@ -1,4 +1,4 @@
-"""Running tools: one function, whose error holds what the tool printed."""
+"""Run external tools. An error contains what the tool printed."""
 
 from __future__ import annotations
 
@@ -7,48 +7,51 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-#: More is not shown of what a tool printed.
+#: Number of characters of a failed tool's output that the error shows.
 _SHOWN = 4000
 
 
 class ReleaseError(Exception):
-    """The release cannot be made; the text says what failed and holds what the tool printed."""
+    """The release cannot be made. The text says what failed, and contains what the tool printed."""
 
 
 def run(
-    what: str,
+    name: str,
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
-    given: Path | None = None,
+    stdin: Path | None = None,
+    stderr: bool = True,
 ) -> str:
-    """Run a tool and return what it printed.
+    """Run a tool and return its output.
 
     Args:
-        what: the tool's name in an error
+        name: the tool's name in an error
         command: the program and its arguments
-        environment: variables besides those of this process
-        folder: where it runs; default: here
-        given: a file that it reads from its standard input; default: nothing
+        environment: variables in addition to those of this process
+        folder: its working directory; default: the current one
+        stdin: a file for its standard input; default: empty
+        stderr: whether the output includes its standard error
 
     Raises:
-        ReleaseError: it failed, or is not there.
+        ReleaseError: it failed, or is not installed
     """
     try:
-        with open(given or os.devnull, "rb") as standard_input:
+        with open(stdin or os.devnull, "rb") as standard_input:
             done = subprocess.run(
                 command,
                 env={**os.environ, **(environment or {})},
                 cwd=folder,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.STDOUT if stderr else subprocess.PIPE,
                 stdin=standard_input,
                 text=True,
                 errors="replace",
                 check=False,
             )
     except OSError as error:
-        raise ReleaseError(f"{what} cannot be run: {error}") from error
+        raise ReleaseError(f"cannot run {name}: {error}") from error
     if done.returncode != 0:
-        raise ReleaseError(f"{what} failed:\n{done.stdout.strip()[-_SHOWN:]}")
+        output = (done.stdout + (done.stderr or "")).strip()
+        raise ReleaseError(f"{name} failed:\n{output[-_SHOWN:]}")
     return done.stdout

@@ -1,4 +1,4 @@
-"""What is looked for in the files of a release."""
+"""Check that incomplete or wrongly tagged files of a release are found."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FRONT = "pytriton/proxy_backend/frontend/pytriton-frontend"
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A library that every x86_64 Linux with glibc can load."""
+    """A library that every x86-64 Linux with glibc can load."""
     folder = tmp_path_factory.mktemp("program")
     (folder / "one.c").write_text("int one(void) { return 1; }\n")
     command = ["cc", "-shared", "-fPIC", "-o", str(folder / "one.so"), str(folder / "one.c")]
@@ -52,7 +52,7 @@ def root(tmp_path: Path) -> Path:
 def _files(
     folder: Path, program: bytes, *, without: str = "", platform: str = TARGETS[0].platform
 ) -> Built:
-    """An sdist and a wheel with all that belongs in them, but for one name."""
+    """Create an sdist and a wheel that are complete, except for one file."""
     sdist, wheel = folder / "p-1.0.tar.gz", folder / f"p-1.0-py3-none-{platform}.whl"
     with tarfile.open(sdist, "w:gz") as tar:
         for name in _COMMITTED:
@@ -114,7 +114,7 @@ def test_a_part_for_another_machine_is_reported(root: Path, program: bytes) -> N
 
 
 def test_a_part_for_a_newer_glibc_is_reported(root: Path) -> None:
-    """The interpreter of these tests was compiled for this machine."""
+    """The interpreter of these tests was compiled for this machine's glibc."""
     faults = artifacts.faults(root, _files(root.parent, Path(sys.executable).read_bytes()))
     assert any("needs glibc 2." in one for one in faults)
 
@@ -123,9 +123,9 @@ def test_a_wheel_for_every_system_has_no_compiled_part(root: Path, program: byte
     built = _files(root.parent, program)
     renamed = built.wheels[0].rename(root.parent / "p-1.0-py3-none-any.whl")
     faults = artifacts.faults(root, Built(built.sdist, (renamed,)))
-    assert [one.partition(", and ")[2] for one in faults] == [
-        "has a compiled proxy",
-        "has a native frontend",
+    assert [one.partition(", but ")[2] for one in faults] == [
+        "contains a compiled proxy",
+        "contains a native frontend",
     ]
 
 

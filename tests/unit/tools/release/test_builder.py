@@ -1,4 +1,4 @@
-"""What makes two builds of one commit the same: sdists without times and owners."""
+"""Check that two builds of a commit give the same bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_files_that_differ_are_named(tmp_path: Path) -> None:
     assert builder.differing(first, builder.Built(files[2], (files[3],))) == ["p.whl"]
 
 
-def test_an_export_has_the_version_that_is_released(tmp_path: Path) -> None:
+def test_an_export_has_the_released_version(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "pyproject.toml").write_text('[project]\nversion = "0.1.0"\nname = "p"\n')
@@ -67,7 +67,7 @@ def test_an_export_has_the_version_that_is_released(tmp_path: Path) -> None:
         builder.export(builder.commit_of(root, "HEAD", "0.2.0"), tmp_path / "other")
 
 
-def test_a_wheel_is_chosen_as_pip_chooses_it(tmp_path: Path) -> None:
+def test_the_wheel_for_a_machine(tmp_path: Path) -> None:
     wheels = tuple(
         tmp_path / f"p-1-py3-none-{one}.whl"
         for one in (*(target.platform for target in builder.TARGETS), "any")

@@ -1,4 +1,4 @@
-"""The command line of a release: what is signed, when, and what the exit codes say. The building itself is left out."""
+"""Check the command line of a release, without the builds: what is signed when, and the exit codes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FILES = {
     "CHANGELOG.md": "# Changelog\n\n## [1.2.0] - 2026-01-02\n\n- a feature\n",
     "dispatcher/models/persistence/state_dir.py": "_OWN_FORM = 1\n",
     "pytriton/_protocol/messages/base.py": "PROTOCOL = 12\n",
-    "docs/releases.md": "| 1.2 | 1 | 12 | 1.2 |\n",
+    "docs/operations/releases.md": "| 1.2 | 1 | 12 | 1.2 |\n",
 }
 Run = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository of version 1.2.0 that lacks nothing; `key`, beside it, may sign."""
+    """A repository that is ready for the release of version 1.2.0. `key`, next to it, is permitted to sign."""
     folder = tmp_path_factory.mktemp("release")
     _, signers = signatures.make_key(folder)
     root = folder / "root"
@@ -50,7 +50,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(repository: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the command; one file is built, and what is done with it meanwhile can be given."""
+    """Return a function that runs the command. It builds one file; `check` is called when the file is checked."""
 
     def build(commit: builder.Commit, out: Path, scratch: Path, once: bool) -> builder.Built:
         out.mkdir()
@@ -60,8 +60,8 @@ def run(repository: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     def write(commit: builder.Commit, built: builder.Built, out: Path, *_: Path) -> None:
         artifacts.write_sums(built.files, out / signatures.SUMS)
 
-    def main(*words: str, tried: Callable[[], None] = lambda: None) -> int:
-        monkeypatch.setattr(command, "_try", lambda built, scratch: tried())
+    def main(*words: str, check: Callable[[], None] = lambda: None) -> int:
+        monkeypatch.setattr(command, "_check_installation", lambda built, scratch: check())
         monkeypatch.setattr("sys.argv", ["release", "--root", str(repository), *words])
         return command.main()
 
@@ -74,32 +74,32 @@ def _signing(repository: Path, out: Path) -> list[str]:
     return ["--sign", str(repository.with_name("key")), "--out", str(out)]
 
 
-def test_a_release_is_signed_when_it_was_tried_and_then_verified(
+def test_a_release_is_signed_after_the_checks_and_then_verified(
     run: Run, repository: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     signature = out / "SHA256SUMS.sig"
 
-    def tried() -> None:
+    def check() -> None:
         assert (out / signatures.SUMS).is_file()
         assert not signature.exists()
 
-    assert run(*_signing(repository, out), tried=tried) == 0
+    assert run(*_signing(repository, out), check=check) == 0
     assert signature.is_file()
     capsys.readouterr()
     signers = repository / signatures.SIGNERS
     assert run("--verify", str(out), "--signers", str(signers)) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith(f'Good "{signatures.NAMESPACE}" signature')
-    assert said.err == ""
+    output = capsys.readouterr()
+    assert output.out.startswith(f'Good "{signatures.NAMESPACE}" signature')
+    assert output.err == ""
 
 
-def test_without_signers_success_is_not_claimed(
+def test_verifying_without_signers_exits_with_3(
     run: Run, repository: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*_signing(repository, out)) == 0
     (out / "SHA256SUMS.sig").write_text("whatever")
     assert run("--verify", str(out)) == 3
-    assert "NOT CHECKED: who made these files" in capsys.readouterr().err
+    assert "The signature was NOT verified" in capsys.readouterr().err
     (out / "p.tar.gz").write_text("another one")
     assert run("--verify", str(out)) == 1
 
@@ -110,7 +110,7 @@ def test_a_release_that_failed_its_checks_is_not_signed(
     def fails() -> None:
         raise ReleaseError("the model does not answer")
 
-    assert run(*_signing(repository, out), tried=fails) == 1
+    assert run(*_signing(repository, out), check=fails) == 1
     assert not (out / "SHA256SUMS.sig").exists()
 
 
@@ -120,12 +120,12 @@ def test_files_changed_after_the_checksums_are_not_signed(
     def changes() -> None:
         (out / "p.tar.gz").write_text("another one")
 
-    assert run(*_signing(repository, out), tried=changes) == 1
-    assert "p.tar.gz is not the file that SHA256SUMS names" in capsys.readouterr().err
+    assert run(*_signing(repository, out), check=changes) == 1
+    assert "p.tar.gz differs from the file in SHA256SUMS" in capsys.readouterr().err
     assert not (out / "SHA256SUMS.sig").exists()
 
 
-def test_a_key_that_may_not_sign_is_refused_before_anything_is_built(
+def test_an_unlisted_key_is_refused_before_the_build(
     run: Run, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key, _ = signatures.make_key(tmp_path)
@@ -140,12 +140,11 @@ def test_a_key_that_may_not_sign_is_refused_before_anything_is_built(
         ["--dry-run"],
         ["--once"],
         ["--rehearse"],
-        ["--run-dockerfile"],
         ["--verify", "folder"],
     ],
     ids=lambda words: words[0],
 )
-def test_only_a_whole_release_is_signed(
+def test_signing_requires_all_checks(
     run: Run, out: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as raised:
@@ -155,9 +154,7 @@ def test_only_a_whole_release_is_signed(
     assert not out.exists()
 
 
-def test_signers_are_for_looking_at_a_signature(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_signers_require_verify(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         run("--signers", "file")
     assert "--signers requires --verify" in capsys.readouterr().err

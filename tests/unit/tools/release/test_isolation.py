@@ -1,4 +1,4 @@
-"""What is looked at in an environment is what was installed there, wherever a release is made."""
+"""Check that an environment is inspected without the packages of the checkout."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from release import install_check, inventory
+from release import attachments, install_check
+from release.builder import Built
 
 pytestmark = pytest.mark.programs
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder: it has a package of its own, as a checkout has, and so has one on PYTHONPATH."""
+    """The current folder and a folder on PYTHONPATH contain packages, as a checkout does."""
     for name in ("here", "there"):
         (tmp_path / name / "strange.egg-info").mkdir(parents=True)
         text = f"Name: strange-{name}\nVersion: 1\n"
@@ -25,20 +26,23 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-def test_the_inventory_is_of_the_environment_alone(checkout: Path) -> None:
-    names = [one.name for one in inventory.installed(Path(sys.executable))]
-    assert "numpy" in names
-    assert [one for one in names if one.startswith("strange")] == []
+def test_the_sbom_lists_only_the_environment(checkout: Path) -> None:
+    pytest.importorskip("cyclonedx_py")
+    (checkout / "p.tar.gz").write_text("")
+    built = Built(checkout / "p.tar.gz", ())
+    text = attachments.sbom(Path(sys.executable), built, Path(__file__).parents[4], 1)
+    assert '"name": "numpy"' in text
+    assert '"name": "strange' not in text
 
 
-def test_the_client_that_is_tried_is_the_one_that_was_installed(
+def test_the_installed_client_is_checked(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "environment" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    # This environment has a client already: pip has nothing to do.
+    # This environment already has a client, so pip has nothing to do.
     python.write_text(f'#!/bin/sh\n[ "$1" = -m ] || exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     made = install_check.Environment(tmp_path / "environment", {})
     monkeypatch.setattr(install_check, "make_environment", lambda *_: made)
-    assert "clients work" in install_check.try_client(tmp_path / "p.whl", tmp_path)
+    assert "clients work" in install_check.check_client(tmp_path / "p.whl", tmp_path)

@@ -1,4 +1,4 @@
-"""The signature of a release: it covers every file, and only a signer's counts."""
+"""Check that a release's signature covers every file, and that only permitted signers are accepted."""
 
 from __future__ import annotations
 
@@ -60,32 +60,32 @@ def release(tmp_path: Path, key: Path) -> Path:
     return folder
 
 
-def test_a_release_as_it_was_signed(release: Path, signers: Path) -> None:
+def test_a_signed_release_is_verified(release: Path, signers: Path) -> None:
     signature, sums, provenance = signatures.check(release, signers)
     assert signature.startswith(f'Good "{signatures.NAMESPACE}" signature for {signatures.SIGNER}')
-    assert sums == "3 of 3 files are here, and as SHA256SUMS says"
+    assert sums == "3 of 3 files are present and match SHA256SUMS"
     assert "commit c0ffee" in provenance
 
 
-def test_a_file_that_was_not_downloaded_is_passed_over(release: Path, signers: Path) -> None:
+def test_missing_downloads_are_skipped(release: Path, signers: Path) -> None:
     (release / "p.tar.gz").unlink()
-    assert "2 of 3 files are here, and as SHA256SUMS says" in signatures.check(release, signers)
+    assert "2 of 3 files are present and match SHA256SUMS" in signatures.check(release, signers)
 
 
-def test_another_file_is_found(release: Path, signers: Path) -> None:
+def test_a_replaced_file_is_found(release: Path, signers: Path) -> None:
     (release / "p.whl").write_text("another wheel")
-    with pytest.raises(ReleaseError, match=r"p\.whl is not the file that SHA256SUMS names"):
+    with pytest.raises(ReleaseError, match=r"p\.whl differs from the file in SHA256SUMS"):
         signatures.check(release, signers)
 
 
-def test_a_file_that_the_sums_do_not_name_is_found(release: Path, signers: Path) -> None:
+def test_an_unlisted_file_is_found(release: Path, signers: Path) -> None:
     (release / "q.whl").write_text("one more")
-    with pytest.raises(ReleaseError, match=r"SHA256SUMS does not name q\.whl"):
+    with pytest.raises(ReleaseError, match=r"SHA256SUMS does not list q\.whl"):
         signatures.check(release, signers)
 
 
-def test_other_sums_are_found(release: Path, signers: Path) -> None:
-    """Also those that fit the files: nobody has signed them."""
+def test_replaced_checksums_are_found(release: Path, signers: Path) -> None:
+    """Checksums that match the files are rejected if their signature does not match."""
     (release / "p.whl").write_text("another wheel")
     artifacts.write_sums([release / "p.whl"], release / signatures.SUMS)
     with pytest.raises(ReleaseError, match="ssh-keygen failed"):
@@ -100,25 +100,25 @@ def test_provenance_of_other_files_is_found(release: Path, tmp_path: Path, key: 
     )
     files = [release / name for name in ("p.whl", "p.tar.gz", "provenance.json")]
     artifacts.write_sums(files, release / signatures.SUMS)
-    with pytest.raises(ReleaseError, match=r"p\.whl is not the file that provenance\.json names"):
+    with pytest.raises(ReleaseError, match=r"p\.whl differs from the file in provenance\.json"):
         signatures.check(release, None)
 
 
-def test_a_signature_by_somebody_else_does_not_count(release: Path, signers: Path) -> None:
+def test_a_signature_by_another_key_is_rejected(release: Path, signers: Path) -> None:
     stranger = make_key(signers.with_name("stranger"))
     signatures.sign(release / signatures.SUMS, stranger)
     with pytest.raises(ReleaseError, match="ssh-keygen failed"):
         signatures.check(release, signers)
 
 
-def test_a_signature_for_another_purpose_does_not_count(release: Path, key: Path) -> None:
+def test_a_signature_for_another_purpose_is_rejected(release: Path, key: Path) -> None:
     signers = write_signers(release.with_name("others"), key, namespace="git")
     with pytest.raises(ReleaseError, match="ssh-keygen failed"):
         signatures.check(release, signers)
 
 
 def test_missing_files_are_named(release: Path, signers: Path, tmp_path: Path) -> None:
-    with pytest.raises(ReleaseError, match=f"nobody may sign: there is no file {tmp_path}/none"):
+    with pytest.raises(ReleaseError, match=f"no permitted signers: no file {tmp_path}/none"):
         signatures.check(release, tmp_path / "none")
     (release / "SHA256SUMS.sig").unlink()
     with pytest.raises(ReleaseError, match="the release is not signed"):
@@ -126,7 +126,7 @@ def test_missing_files_are_named(release: Path, signers: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("line", ["no sum", f"{64 * '0'}  ../../etc/passwd", f"{64 * '0'} p.whl"])
-def test_a_line_that_is_no_sum_of_a_file_here_is_refused(release: Path, line: str) -> None:
+def test_invalid_checksum_lines_are_refused(release: Path, line: str) -> None:
     (release / signatures.SUMS).write_text(f"{line}\n")
-    with pytest.raises(ReleaseError, match="a line that is no sum"):
+    with pytest.raises(ReleaseError, match="an invalid line"):
         signatures.check(release, None)

@@ -1,4 +1,4 @@
-"""What a release needs of the repository."""
+"""Check what a release requires of the repository."""
 
 from __future__ import annotations
 
@@ -40,28 +40,26 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_tagged_commit_with_its_changes_lacks_nothing(repository: Path) -> None:
+def test_a_tagged_commit_with_a_changelog_is_complete(repository: Path) -> None:
     assert state.lacks(repository, state.version_of(repository)) == []
 
 
 def test_uncommitted_changes_are_reported(repository: Path) -> None:
     (repository / "more.py").write_text("")
-    assert state.lacks(repository, "1.2.0") == [
-        "the working tree has changes that are not committed"
-    ]
+    assert state.lacks(repository, "1.2.0") == ["the working tree has uncommitted changes"]
 
 
 def test_a_tag_at_another_commit_is_reported(repository: Path) -> None:
     _git(repository, "commit", "--quiet", "--allow-empty", "-m", "second")
-    assert state.lacks(repository, "1.2.0") == ["the tag v1.2.0 is at another commit"]
+    assert state.lacks(repository, "1.2.0") == ["tag v1.2.0 points to another commit"]
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "1.1.0"], ids=["no section", "an empty section"])
 def test_a_version_without_changes_or_tag_is_reported(repository: Path, version: str) -> None:
     assert state.lacks(repository, version) == [
-        f"pyproject.toml says version 1.2.0, not {version}",
+        f"pyproject.toml has version 1.2.0, not {version}",
         f"CHANGELOG.md has no section '## [{version}] - DATE' with text below it",
-        f"there is no tag v{version}: git tag --annotate v{version}",
+        f"tag v{version} does not exist: git tag --annotate v{version}",
     ]
 
 
@@ -70,20 +68,20 @@ def test_a_section_ends_where_the_next_begins() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.2.0", "0.10.3", "1.0.0a1", "2.0.0rc12"])
-def test_versions_that_may_be_released(tmp_path: Path, version: str) -> None:
+def test_valid_versions(tmp_path: Path, version: str) -> None:
     (tmp_path / "pyproject.toml").write_text(f'[project]\nversion = "{version}"\n')
     assert state.version_of(tmp_path) == version
 
 
 @pytest.mark.parametrize("version", ["1.2", "v1.2.0", "1.2.0.dev1", "1.2.0+local", ""])
-def test_versions_that_may_not(tmp_path: Path, version: str) -> None:
+def test_invalid_versions(tmp_path: Path, version: str) -> None:
     (tmp_path / "pyproject.toml").write_text(f'[project]\nversion = "{version}"\n')
-    with pytest.raises(ValueError, match="has to be"):
+    with pytest.raises(ValueError, match="must have the form"):
         state.version_of(tmp_path)
 
 
-def test_a_version_that_is_not_that_of_pyproject_is_reported(repository: Path) -> None:
-    assert state.lacks(repository, "1.1.9")[0] == "pyproject.toml says version 1.2.0, not 1.1.9"
+def test_another_version_in_pyproject_is_reported(repository: Path) -> None:
+    assert state.lacks(repository, "1.1.9")[0] == "pyproject.toml has version 1.2.0, not 1.1.9"
 
 
 def test_the_version_of_a_tag(repository: Path) -> None:
@@ -96,10 +94,10 @@ def test_the_version_of_a_tag(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "following"), [("1.2.0", "1.2.1"), ("0.10.9", "0.10.10"), ("1.0.0rc2", "1.0.1")]
 )
-def test_the_patch_release_that_follows(version: str, following: str) -> None:
+def test_the_next_patch_release(version: str, following: str) -> None:
     assert state.next_patch(version) == following
 
 
-def test_changes_that_are_not_released_stand_for_a_version_to_come(repository: Path) -> None:
+def test_a_coming_version_gets_the_unreleased_changes(repository: Path) -> None:
     assert state.changes_of(repository, "1.2.0") == "- a feature\n- a fix"
     assert state.changes_of(repository, "1.3.0") == "- something new"
