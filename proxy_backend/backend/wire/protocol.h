@@ -1,7 +1,7 @@
 /* Written by scripts/generate from the messages of pytriton/_protocol: do not edit.
  *
- * Of an array (lanes, calls): NAME_SIZE elements if all are there, at least NAME_LEAST. The first one of a message
- * is its name; NAME_field is the place of a field. Of a map (control): NAME_FIELDS fields besides its type.
+ * An array (lanes, calls) has at most NAME_SIZE and at least NAME_LEAST elements. The first element of a message is its
+ * name; NAME_field is the position of a field. A map (control) has NAME_FIELDS fields besides its type.
  */
 /* clang-format off */
 #ifndef PYTRITON_BACKEND_WIRE_PROTOCOL_H
@@ -25,7 +25,7 @@ enum { MAX_METRICS = 4096, MAX_LABELS = 64, MAX_BUCKETS = 1024 };
 #define VERSIONS_PARAMETER "pytriton_versions"
 #define VERSION_PARAMETER "pytriton_version"
 
-/* ── What messages are made of ─────────────────────────────────────────────────────────────────────────── */
+/* ── Parts of messages ─────────────────────────────────────────────────────────────────────────────────── */
 
 /* A tensor in shared memory: C-contiguous, little-endian. BYTES have Triton's serialized form. */
 enum {

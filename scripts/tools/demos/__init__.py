@@ -1,1 +1,1 @@
-"""The programs of the demonstration scripts: crashes, cancelled streams, a fleet."""
+"""Demonstrations and measurements that documents refer to: crashes, cancelled streams, HAProxy, screenshots."""

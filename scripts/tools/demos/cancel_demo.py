@@ -1,4 +1,4 @@
-"""The effect on tritonserver of gRPC clients that cancel streams: with its own python backend, and with our proxies."""
+"""Cancel gRPC streams continuously: with Triton's own python backend, and with our proxies."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ class TritonPythonModel:
             n = int(pb_utils.get_input_tensor_by_name(request, "n").as_numpy()[0])
             self.threads.submit(self.answer, request.get_response_sender(), n)
 """
-#: Settings of the daemon by what gives the answers.
+#: The daemon's settings for each system.
 SYSTEMS: dict[str, dict[str, Any]] = {
     "compiled": {"proxy": "native"},
     "python": {"proxy": "python"},
     "triton": {"python_backend_model": ("*",)},
 }
 _PROCESSES, _THREADS = 4, 6
-#: Clients die all the time. They are forks of a process that has imported what they need: a new interpreter for each
-#: would take half of the CPU time. That process itself has no connection, which would not survive a fork.
+#: Clients exit frequently, and starting an interpreter for each would take half of the CPU time. So they are forked from a
+#: process that has imported these modules, and that has no gRPC channel, because channels do not survive a fork.
 _PRELOADED = ["__main__", "numpy", "tritonclient.grpc", "pytriton.daemon", __name__]
-#: Without a cancelled stream for so long, streams hang; a daemon notices after 10 s.
-_SILENCE_S = 20.0
-#: Until the first one is cancelled: so long may a busy machine need to start the clients.
-_FIRST_S = 100.0
+#: Streams hang if none was cancelled for so long. A daemon notices after 10 s.
+_HANG_S = 20.0
+#: Time until the first cancellation, for the start of the clients on a busy machine.
+_START_S = 100.0
 
 
 @dataclass
-class Tally:
+class Counts:
     """The counts of one system."""
 
     cancelled: int
@@ -75,9 +75,9 @@ class Tally:
 
 
 def cancel(address: str, answers: int, until: float, cancelled: Path, seed: int) -> None:
-    """Begin streams and cancel them after some answers, for each a byte more in the file `cancelled`.
+    """Start streams and cancel them after some answers. Append a byte to the file `cancelled` for each.
 
-    Now and then the process dies with all its streams open.
+    Occasionally, exit with all streams open.
     """
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -86,7 +86,7 @@ def cancel(address: str, answers: int, until: float, cancelled: Path, seed: int)
     request.inputs.add(name="n", datatype="INT32", shape=[1])
     request.raw_input_contents.append(np.array([answers], np.int32).tobytes())
 
-    def one_by_one(numbers: random.Random) -> None:
+    def cancel_streams(numbers: random.Random) -> None:
         channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         while time.time() < until:
@@ -96,25 +96,23 @@ def cancel(address: str, answers: int, until: float, cancelled: Path, seed: int)
             stream = stub.ModelStreamInfer(iter(requests.get, None))
             try:
                 for answer in itertools.islice(stream, numbers.choice([1, 1, 2, 5, 20, 60])):
-                    if answer.error_message:  # the model has not been loaded again yet
+                    if answer.error_message:  # the model is not loaded yet
                         raise ConnectionError(answer.error_message)
                 stream.cancel()
-                with open(cancelled, "ab", buffering=0) as one_more:
-                    one_more.write(b".")
+                with open(cancelled, "ab", buffering=0) as file:
+                    file.write(b".")
             except (grpc.RpcError, ConnectionError):
-                time.sleep(
-                    0.2
-                )  # it is being started again: who fails at once would only take CPU time
+                time.sleep(0.2)  # tritonserver is restarting
             requests.put(None)
             if numbers.random() < 0.02:
                 os._exit(0)
 
     threads = [
-        threading.Thread(target=one_by_one, args=[random.Random(f"{seed} {i}")])
+        threading.Thread(target=cancel_streams, args=[random.Random(f"{seed} {i}")])
         for i in range(_THREADS)
     ]
     for thread in threads:
-        thread.daemon = True  # one whose stream hangs holds up nobody
+        thread.daemon = True  # its stream may hang
         thread.start()
     for thread in threads:
         thread.join(max(0.0, until - time.time()))
@@ -124,8 +122,8 @@ def _is_served(daemon: RunningDaemon) -> bool:
     return any(model.state == "ready" for model in daemon.client.status().models)
 
 
-def serve(system: str, options: argparse.Namespace) -> Tally:
-    """Have one system serve clients that cancel."""
+def serve(system: str, options: argparse.Namespace) -> Counts:
+    """Run one system with clients that cancel streams."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     seeds = itertools.count(options.seed * 1_000_000)
@@ -140,10 +138,10 @@ def serve(system: str, options: argparse.Namespace) -> Tally:
             model_repository=(str(repository),), **AS_SHIPPED, **SYSTEMS[system]
         ) as daemon:
             eventually(lambda: _is_served(daemon), "the model is not loaded")
-            until = time.time() + _FIRST_S + options.seconds
+            until = time.time() + _START_S + options.seconds
             arguments = (daemon.grpc, options.answers, until, cancelled)
             clients: list[Any] = []
-            seen, silent_since, hung = 0, time.time(), 0
+            seen, changed_at, hung = 0, time.time(), 0
             while time.time() < until and not hung:
                 clients = [client for client in clients if client.is_alive()]
                 while len(clients) < _PROCESSES:
@@ -154,31 +152,33 @@ def serve(system: str, options: argparse.Namespace) -> Tally:
                 if cancelled.stat().st_size != seen:
                     if not seen:
                         until = time.time() + options.seconds
-                    seen, silent_since = cancelled.stat().st_size, time.time()
-                hung = int(time.time() - silent_since > (_SILENCE_S if seen else _FIRST_S))
+                    seen, changed_at = cancelled.stat().st_size, time.time()
+                hung = int(time.time() - changed_at > (_HANG_S if seen else _START_S))
             for client in clients:
                 client.kill()
                 client.join()
-            said = [json.loads(line) for line in daemon.said().splitlines() if line[:1] == "{"]
-    hung += sum("has not accepted an answer" in line["event"] for line in said)
-    ended = [line["reason"] for line in said if line["event"] == "tritonserver exited unexpectedly"]
-    return Tally(seen, sum("SIGKILL" not in how for how in ended), hung)
+            log = [json.loads(line) for line in daemon.said().splitlines() if line[:1] == "{"]
+    hung += sum("has not accepted an answer" in line["event"] for line in log)
+    exits = [line["reason"] for line in log if line["event"] == "tritonserver exited unexpectedly"]
+    return Counts(seen, sum("SIGKILL" not in reason for reason in exits), hung)
 
 
 def main() -> None:
-    """Print a table in Markdown."""
+    """Run the systems and print a table in Markdown."""
     parser = argparse.ArgumentParser(prog="scripts/tools/cancel-demo", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each system")
-    parser.add_argument("--answers", type=int, default=1000, help="of a stream")
-    parser.add_argument("--pause-ms", type=float, default=0.0, help="after each answer")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration for each system")
+    parser.add_argument("--answers", type=int, default=1000, help="answers of a stream")
+    parser.add_argument("--pause-ms", type=float, default=0.0, help="pause after each answer")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--systems", default=",".join(SYSTEMS), help="default: %(default)s")
+    parser.add_argument(
+        "--systems", default=",".join(SYSTEMS), help="comma-separated (default: %(default)s)"
+    )
     options = parser.parse_args()
-    os.environ["MALLOC_PERTURB_"] = "165"  # what is used after it was freed is noticed
-    print("| answers by | cancelled | crashed | hung |\n|---|--:|--:|--:|")
+    os.environ["MALLOC_PERTURB_"] = "165"  # crash on use after free
+    print("| system | cancelled | crashed | hung |\n|---|--:|--:|--:|")
     for system in options.systems.split(","):
-        tally = serve(system, options)
-        print(f"| {system} | {tally.cancelled:,} | {tally.crashed} | {tally.hung} |", flush=True)
+        counts = serve(system, options)
+        print(f"| {system} | {counts.cancelled:,} | {counts.crashed} | {counts.hung} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Pictures of `top` and of the page: a daemon with twelve models, one in a crash loop, one slow, one being scaled.
+"""Take the screenshots in the documents: `top`, the dashboard, and the page of typed functions.
 
-Run by scripts/tools/screenshots. `top` is drawn by Textual, the page by chromium (Debian's package).
+The daemon has twelve models under load: one in a crash loop, one slow, one that is being scaled. Textual exports `top`
+as SVG; chromium renders the pages.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-#: Model -> seconds of a call, and of the pause between two requests; None: nobody asks it.
+#: Model -> (duration of a call, pause between requests), in seconds; None: no requests.
 MODELS: dict[str, tuple[float, float | None]] = {
     "bert-embed": (0.003, 0.02),
     "digits": (0.0005, 0.01),
@@ -46,19 +47,19 @@ MODELS: dict[str, tuple[float, float | None]] = {
     "whisper": (0.04, 0.02),
 }
 _CRASHING, _SCALING = "crashy", "scaling"
-#: Whether the page has its charts and its events, and the open model, if there is one, why it is as it is.
-_IS_DRAWN = (
+#: Whether the dashboard shows its charts and events and, if a model is open, the findings about it.
+_IS_RENDERED = (
     "document.querySelector('.charts path') !== null && document.querySelector('#event-list td') !== null"
     " && (document.getElementById('model').hidden || document.querySelector('.finding') !== null)"
 )
-#: Loads of the plots on the page.
-_SHOWN_S = 45.0
+#: Duration of the load that the charts show.
+_LOAD_S = 45.0
 _TERMINAL = (150, 34)
-#: Pictures of the page: the file, the window, the model that is open.
+#: Screenshots of the dashboard: file, window size, open model.
 _PICTURES = (("page.png", (1200, 1900), _CRASHING), ("page-phone.png", (390, 1700), ""))
 
 
-#: What is clicked on the page of typed functions, and what is there afterwards.
+#: Elements to click on the page of typed functions, and conditions to wait for afterwards.
 _DOCS_STEPS = (
     ("button.opblock-summary-control", "!!document.querySelector('OPERATION textarea')?.value"),
     (
@@ -87,7 +88,7 @@ def _crashing(requests: Any) -> Any:
 
 
 def _scaling(hold: Path) -> Any:
-    """Return a factory whose workers, but for the first ones, load for as long as a file is there."""
+    """Return a factory that blocks while a file exists."""
 
     def make() -> Any:
         import time
@@ -100,7 +101,7 @@ def _scaling(hold: Path) -> Any:
 
 
 class _Load:
-    """Clients of all models, until `stop`."""
+    """Clients that send requests to the models until `stop`."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -108,7 +109,7 @@ class _Load:
         pauses = {name: pause for name, (_, pause) in MODELS.items()}
         pauses |= {_CRASHING: 1.0, _SCALING: 0.0}
         self._threads = [
-            threading.Thread(target=self._ask, args=(name, pause))
+            threading.Thread(target=self._send, args=(name, pause))
             for name, pause in pauses.items()
             if pause is not None
             for _ in range(3 if name in ("slow-ranker", _SCALING) else 1)
@@ -116,7 +117,7 @@ class _Load:
         for thread in self._threads:
             thread.start()
 
-    def _ask(self, name: str, pause: float) -> None:
+    def _send(self, name: str, pause: float) -> None:
         connection = Inference("http", self._address)
         rows = np.zeros((1, 8), np.float32)
         number = 0
@@ -125,11 +126,11 @@ class _Load:
             try:
                 connection.infer(name, {"x": rows}, request_id=f"{name}-{number}")
             except InferenceServerException:
-                continue  # of the one that crashes
+                continue  # the model crashed
         connection.close()
 
     def stop(self) -> None:
-        """End them."""
+        """Stop the clients."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
@@ -137,7 +138,7 @@ class _Load:
 
 @contextmanager
 def _scene() -> Iterator[RunningDaemon]:
-    """Yield a daemon in which all of it has gone on for a while."""
+    """Yield a daemon that has served the load for a while."""
     hold = Path(tempfile.mkdtemp(prefix="pictures-")) / "hold"
     config = ModelConfig(max_batch_size=8)
     with RunningDaemon.start(management_address="127.0.0.1:0") as daemon:
@@ -151,11 +152,11 @@ def _scene() -> Iterator[RunningDaemon]:
         scale = threading.Thread(target=partial(client.scale, _SCALING, 4, progress=False))
         scale.start()
         try:
-            watching = time.monotonic() + _SHOWN_S
-            while time.monotonic() < watching:  # the page's plots begin when somebody looks
-                _page_s_figures(client.status().management_urls[0])
+            deadline = time.monotonic() + _LOAD_S
+            while time.monotonic() < deadline:  # the charts start with the first request for them
+                _fetch_view(client.status().management_urls[0])
                 time.sleep(2)
-            eventually(lambda: client.status().problems, "the crash loop is not told")
+            eventually(lambda: client.status().problems, "the crash loop is reported")
             yield daemon
         finally:
             hold.unlink()
@@ -164,26 +165,26 @@ def _scene() -> Iterator[RunningDaemon]:
             shutil.rmtree(hold.parent)
 
 
-def _page_s_figures(url: str) -> None:
+def _fetch_view(url: str) -> None:
     import urllib.request
 
     with urllib.request.urlopen(f"{url}/page/view.json", timeout=30) as answer:
         answer.read()
 
 
-async def _picture_of_top(daemon: RunningDaemon, to: Path) -> None:
+async def _capture_top(daemon: RunningDaemon, to: Path) -> None:
     app = TopApp(Feed(RuntimeDir(Path(daemon.config.runtime_dir or ""))), 2.0)
     async with app.run_test(size=_TERMINAL) as pilot:
-        await asyncio.sleep(5)  # two intervals: rates are there
+        await asyncio.sleep(5)  # rates need two intervals
         await app.workers.wait_for_complete()
         await pilot.pause()
         to.write_text(app.export_screenshot(title="pytriton-daemon top"), encoding="utf-8")
 
 
-def _pictures_of_page(daemon: RunningDaemon, folder: Path) -> None:
-    """Draw the page at a desk, with a model in a crash loop open, and on a phone."""
+def _capture_dashboard(daemon: RunningDaemon, folder: Path) -> None:
+    """Capture the dashboard: on a desktop, with the crashing model open, and on a phone."""
     if CHROMIUM is None:
-        raise SystemExit("no chromium here: apt-get install chromium")
+        raise SystemExit("chromium not found: apt-get install chromium")
     url = f"{daemon.client.status().management_urls[0]}/page/"
     token = RuntimeDir(Path(daemon.config.runtime_dir or "")).access_token()
     with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as window:
@@ -193,7 +194,7 @@ def _pictures_of_page(daemon: RunningDaemon, folder: Path) -> None:
             window.open(f"{url}#{model}")
             window.run(f"document.getElementById('token').value = {token!r}")
             window.run("document.getElementById('token').dispatchEvent(new Event('change'))")
-            eventually(partial(window.run, _IS_DRAWN), "the page is drawn")
+            eventually(partial(window.run, _IS_RENDERED), "the dashboard is rendered")
             window.picture(folder / name)
 
 
@@ -201,8 +202,8 @@ def labels(text: str, top_k: int = 3) -> list[str]:
     """Return the labels of a text.
 
     Args:
-        text: what to label
-        top_k: how many labels, the best first
+        text: the text
+        top_k: maximum number of labels
     """
     return sorted({word.strip(".,").lower() for word in text.split()}, key=len)[: -top_k - 1 : -1]
 
@@ -212,8 +213,8 @@ def thumbnail(image: bytes, width: int = 128) -> bytes:
     return image[:width]
 
 
-def _picture_of_docs(to: Path) -> None:
-    """Draw the page of typed functions, with an operation that has been sent."""
+def _capture_docs(to: Path) -> None:
+    """Capture the page of typed functions after a request was sent."""
     operation = "#operations-functions-labels"
     with (
         RunningDaemon.start() as daemon,
@@ -228,22 +229,22 @@ def _picture_of_docs(to: Path) -> None:
             shown = f"document.querySelector('{operation} {selector}') !== null"
             eventually(partial(window.run, shown), f"{selector} is shown")
             window.run(f"document.querySelector('{operation} {selector}').click()")
-            eventually(partial(window.run, ready.replace("OPERATION", operation)), "it is done")
+            eventually(
+                partial(window.run, ready.replace("OPERATION", operation)), "the step is done"
+            )
         window.run("document.activeElement.blur()")
         window.picture(to)
 
 
 def main() -> int:
-    """Write the pictures into the folder that is named."""
+    """Write the screenshots into a folder."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures")
     folder.mkdir(parents=True, exist_ok=True)
     with _scene() as daemon:
-        asyncio.run(_picture_of_top(daemon, folder / "top.svg"))
-        _pictures_of_page(daemon, folder)
-    _picture_of_docs(folder / "docs-page.png")
-    print(
-        f"written into {folder}: top.svg, page.png, page-phone.png, docs-page.png", file=sys.stderr
-    )
+        asyncio.run(_capture_top(daemon, folder / "top.svg"))
+        _capture_dashboard(daemon, folder)
+    _capture_docs(folder / "docs-page.png")
+    print(f"wrote to {folder}: top.svg, page.png, page-phone.png, docs-page.png", file=sys.stderr)
     return 0
 
 

@@ -1,1 +1,1 @@
-"""Checks of the documents (links, names, commands, tutorials), and pages of the site generated from code; see scripts/docs."""
+"""Check the documents, and generate pages of the site from code. See scripts/docs."""

@@ -1,4 +1,4 @@
-"""Generates the page of commands from the parser: every command with its arguments, flags and defaults."""
+"""Generate the page of commands from the parser, with all arguments, flags and defaults."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _section(name: str, command: Any) -> str:
     lines += ["", " ".join((command.help or "").split()), ""]
     flags = [one for one in params if one.param_type_name == "option" and one.name != "help"]
     settings = [one for one in flags if one.name in options()]
-    if len(settings) > 10:  # all of them: `start` and its like
+    if len(settings) > 10:  # `start` and similar commands
         flags = [one for one in flags if one not in settings]
     if flags:
         lines += ["| flag | does |", "|---|---|", *map(_row, flags), ""]
@@ -60,5 +60,5 @@ def _row(option: Any) -> str:
     names = ", ".join(f"`{one}`" for one in [*option.opts, *option.secondary_opts])
     value = "" if option.is_flag else f" {option.metavar or option.name.upper()}"
     default = "" if option.default in (None, False, [], ()) or option.is_flag else option.default
-    said = " ".join((option.help or "").split()).replace("|", "\\|")
-    return f"| {names}{value} | {said}{f' Default: `{default}`.' if default != '' else ''} |"
+    help_text = " ".join((option.help or "").split()).replace("|", "\\|")
+    return f"| {names}{value} | {help_text}{f' Default: `{default}`.' if default != '' else ''} |"

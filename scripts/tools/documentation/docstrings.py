@@ -8,13 +8,13 @@ from typing import Any
 import griffe
 
 _SECTIONS = {
-    r"^Example:$": "Examples:",  # or it would be no section, and its code plain text
+    r"^Example:$": "Examples:",  # griffe would not treat it as a section
     r"^Raises \(when called\):$": "Raises:",
 }
 
 
 class Docstrings(griffe.Extension):
-    """Renames sections so that griffe knows them."""
+    """Rename sections so that griffe knows them."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change the docstring of an object that was just loaded."""

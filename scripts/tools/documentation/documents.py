@@ -206,8 +206,8 @@ def stale_mentions(text: str, tree: Tree) -> Iterator[tuple[int, str]]:
             lines = [line[2:] for line in lines if line.startswith("$ ")]
         for command in lines:
             for call in calls(command):
-                if error := command_error(call):
-                    yield block.line, f"pytriton-daemon {' '.join(call)}: {error}"
+                if rejection := command_error(call):
+                    yield block.line, f"pytriton-daemon {' '.join(call)}: {rejection}"
 
 
 @cache

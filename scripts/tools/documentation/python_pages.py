@@ -1,4 +1,4 @@
-"""The pages of the Python API, which mkdocstrings generates from signatures and docstrings."""
+"""Define the pages of the Python API, which mkdocstrings generates from signatures and docstrings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generates reference pages from declarations: options of a model, errors, events, messages."""
+"""Generate reference pages from declarations: options of a model, errors, events, messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds pages from the root of the checkout to the site, and adjusts their links."""
+"""Add pages from the root of the checkout to the site, and adjust their links."""
 
 from __future__ import annotations
 

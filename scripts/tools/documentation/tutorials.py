@@ -1,8 +1,8 @@
-"""The tutorials: pages with complete files and commands. examples/tutorials has a folder with the same files for each.
+"""Read and update the tutorials: pages with complete files and commands. examples/tutorials has a folder with the same files for each.
 
 A code block with a title shows a file of the folder: `scripts/docs --write` copies the files into the pages. A "console"
-block contains commands and their output; "…" matches any text. A comment before a block gives the reason why the test
-does not run it, or says that its command keeps running in a terminal of its own.
+block contains commands and their output; "…" matches any text. A comment before a block says why the test
+does not run it, or that its command keeps running in a separate terminal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 PAGES = Path("docs/tutorials")
 EXAMPLES = Path("examples/tutorials")
-#: The page of a folder, where that is no tutorial.
+#: Pages of folders that are not tutorials.
 _OTHER_PAGES = {"five-minutes": Path("docs/start/five-minutes.md")}
 #: A block that shows a file: its language, its name, its text.
 _FILE = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', re.M | re.S)
@@ -82,7 +82,7 @@ def with_files(text: str, folder: Path) -> str:
     """Return the text of a page with the current files of its folder.
 
     Raises:
-        FileNotFoundError: the page shows a file that is not there.
+        FileNotFoundError: the page shows a file that does not exist
     """
 
     def block(match: re.Match[str]) -> str:

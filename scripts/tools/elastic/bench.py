@@ -82,7 +82,7 @@ class Observation(NamedTuple):
 
 
 class LoadTest:
-    """Sends requests to models that add 1, and observes the workers meanwhile."""
+    """Send requests to models that add 1, and observe the workers at the same time."""
 
     def __init__(self) -> None:
         self.latencies: list[tuple[float, float]] = []  # (start, duration)
@@ -176,7 +176,7 @@ _CPU_POLL_INTERVAL_S = 0.2
 
 
 def resumes(given: argparse.Namespace) -> bool:
-    """First answers of a suspended model: with a new worker, a fork, a prestarted and a standby worker."""
+    """Measure the first answers of a suspended model: with a new worker, a fork, a prestarted and a standby worker."""
     print("| first answer, ms | p50 | p90 | p99 | worst | resumes |\n|---|--:|--:|--:|--:|--:|")
     is_correct = True
     for name, (settings, options) in _VARIANTS.items():
@@ -197,7 +197,7 @@ def resumes(given: argparse.Namespace) -> bool:
 
 
 def _is_suspended(model: Model) -> bool:
-    return model.info().state == "suspended"
+    return bool(model.info().state == "suspended")
 
 
 def _wait_until_idle(daemon: RunningDaemon) -> None:
@@ -241,7 +241,7 @@ _WORKER_BYTES = 24 * _MIB
 
 
 def budget(given: argparse.Namespace) -> bool:
-    """Many models with request rates by Zipf's law, and a memory budget for a few of them."""
+    """Serve many models, with request rates by Zipf's law, within a memory budget for a few of them."""
     limit = given.models_in_memory * (given.weights * _MIB + _WORKER_BYTES)
     test = LoadTest()
     with RunningDaemon.start(memory_budget=str(limit), prestarted_workers=0) as daemon:
@@ -296,7 +296,7 @@ def _write_plot(folder: str, name: str, title: str, panels: Sequence[plot.Panel]
 
 
 def square(given: argparse.Namespace) -> bool:
-    """A square wave of load, on a model that scales with it and on one with a fixed number of instances."""
+    """Apply a square wave of load to a model that scales with it, and to one with a fixed number of instances."""
     rules = Autoscale(min=1, max=given.max_instances, down_after=10.0)
     enough = math.ceil(given.rate * given.service / rules.target)
     shape = shapes.square(given.rate, given.seconds, given.period)
@@ -361,7 +361,7 @@ _QUERIED = 20
 
 
 def starts(given: argparse.Namespace) -> bool:
-    """Starts of a daemon with many lazy models: until it is ready, and until one of them has answered."""
+    """Measure starts of a daemon with many lazy models, until it is ready and until a model has answered."""
     print(
         "| lazy models | ready after, s | first answer, s | a readiness query, ms | CPU s of the daemon "
         "| CPU s of tritonserver | MiB of tritonserver (PSS) | its threads |\n|--:|--:|--:|--:|--:|--:|--:|--:|"
@@ -418,7 +418,7 @@ def _is_ready(address: str, model: str) -> bool:
 
 
 def shared(given: argparse.Namespace) -> bool:
-    """The memory of four instances of one model, with and without `pytriton.shared`."""
+    """Measure the memory of four instances of one model, with and without `pytriton.shared`."""
     print("| 4 instances of a model of 256 MiB | PSS of the workers, MiB |\n|---|--:|")
     is_correct = True
     for name, factory in (

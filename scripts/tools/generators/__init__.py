@@ -1,1 +1,1 @@
-"""Files that are made from declarations elsewhere: what two languages must agree on is said once."""
+"""Generate files from declarations in Python, so that everything is declared once."""

@@ -1,4 +1,4 @@
-"""Writes the generated files, or checks them; see scripts/generate."""
+"""Write the generated files, or check that they are up to date. See scripts/generate."""
 
 from __future__ import annotations
 
@@ -21,29 +21,32 @@ from generators import (
 
 
 def main() -> int:
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/generate", description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--check", action="store_true", help="write nothing, tell what differs")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit with 1 if a file is outdated"
+    )
     parser.add_argument(
         "--compatible",
         metavar="WHY",
-        help="messages have changed under the same PROTOCOL, and every process of that number understands them",
+        help="keep PROTOCOL although messages have changed, because every process with that number understands them",
     )
     parser.add_argument(
         "--raise-protocol",
         action="store_true",
-        help="messages have changed: raise PROTOCOL by one, and write the files for the new number",
+        help="raise PROTOCOL by one, because messages have changed, and write the files",
     )
     arguments = parser.parse_args()
     if arguments.raise_protocol:
         wire.raise_protocol(arguments.root)
-        # The new number is that of a new process.
+        # Only a new process imports the new number.
         os.execv(sys.executable, [sys.executable, "-m", "generators", "--root", arguments.root])
     try:
         shapes = wire.text(_read(arguments.root / wire.PATH), arguments.compatible)
     except wire.ChangedWire as changed:
-        wrote = "" if arguments.check else "scripts/generate has written nothing: "
-        print(f"{wrote}{changed}", file=sys.stderr)
+        prefix = "" if arguments.check else "scripts/generate wrote nothing: "
+        print(f"{prefix}{changed}", file=sys.stderr)
         return 1
     texts: dict[Path, str] = {
         protocol.PATH: protocol.header(),
@@ -59,10 +62,10 @@ def main() -> int:
     stale = [path for path, text in texts.items() if _read(arguments.root / path) != text]
     for path in stale:
         if arguments.check:
-            print(f"{path} is not what scripts/generate writes", file=sys.stderr)
+            print(f"{path} is outdated: run scripts/generate", file=sys.stderr)
         else:
             (arguments.root / path).write_text(texts[path], encoding="utf-8")
-            print(f"{path} is written")
+            print(f"wrote {path}")
     if not stale:
         print("the generated files are up to date")
     return int(bool(stale) and arguments.check)

@@ -1,4 +1,4 @@
-"""proxy_backend/common/datatypes.h: tritonserver's datatypes."""
+"""Generate proxy_backend/common/datatypes.h, the table of tritonserver's data types."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ typedef enum {
 
 
 def header() -> str:
-    """Return the text of the header: a macro with a row for each datatype but "INVALID", which is 0."""
+    """Return the header: a macro with a row for each data type except INVALID, which is 0."""
     rows = [
         f"    X({code}, {name}, {_size(name)})"
         for code, name in enumerate(datatypes.TRITON_CODES)

@@ -1,7 +1,6 @@
-"""proxy_backend/backend/wire/declarations.c: of what shape the messages are that pytriton/_protocol declares.
+"""Generate proxy_backend/backend/wire/declarations.c, the shapes of the messages that pytriton/_protocol declares.
 
-The compiled proxy looks at each message that it is sent, whole, before it reads it (wire/shapes.c): what msgspec
-refuses at the other end is refused there, too, and by the same declaration.
+The compiled proxy validates each whole message with them before it reads it (wire/shapes.c), as msgspec does in Python.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pytriton._protocol.messages import proxy
 
 PATH = Path("proxy_backend/backend/wire/declarations.c")
 _Struct = type[msgspec.Struct]
-#: Each array of the C source -> the messages that may come on one kind of connection.
+#: Array in the C source -> the messages that a kind of connection accepts.
 SETS: dict[str, tuple[_Struct, ...]] = {
     "lane_messages": lane_messages.LaneMessage.__args__,  # type: ignore[attr-defined]
     "call_messages": call_messages.CallMessage.__args__,  # type: ignore[attr-defined]
@@ -36,27 +35,27 @@ _HEAD = """/* Written by scripts/generate from the messages of pytriton/_protoco
 
 
 class UnknownShape(Exception):
-    """A field is of a type that wire/shapes.c does not know."""
+    """A field has a type that wire/shapes.c does not support."""
 
 
 def source() -> str:
-    """Return the text of the C source."""
-    done: list[_Struct] = []
+    """Return the C source."""
+    declared: list[_Struct] = []
     blocks = [_HEAD]
-    for struct in (one for every in SETS.values() for one in every):
+    for struct in (one for structs in SETS.values() for one in structs):
         for part in _parts(struct):
-            if part not in done:
-                done.append(part)
-                blocks.append(_declared(part))
-    for name, every in SETS.items():
-        listed = textwrap.fill(", ".join(f"&{struct.__name__}" for struct in every), 110)
+            if part not in declared:
+                declared.append(part)
+                blocks.append(_declaration(part))
+    for name, structs in SETS.items():
+        listed = textwrap.fill(", ".join(f"&{struct.__name__}" for struct in structs), 110)
         lines = textwrap.indent(f"{listed}, NULL", "    ")
         blocks.append(f"const Declared *const {name}[] = {{\n{lines}\n}};\n")
     return "\n".join(blocks)
 
 
 def _parts(struct: _Struct) -> Iterator[_Struct]:
-    """Yield what a struct is made of, and then itself."""
+    """Yield the structs in a struct's fields, recursively, then the struct itself."""
     for field in _fields(struct):
         for kind in _within(field.type):
             yield from _parts(kind.cls)
@@ -79,7 +78,7 @@ def _fields(struct: _Struct) -> tuple[inspect.Field, ...]:
     return kind.fields
 
 
-def _declared(struct: _Struct) -> str:
+def _declaration(struct: _Struct) -> str:
     name, fields = struct.__name__, _fields(struct)
     config = struct.__struct_config__
     blocks: list[str] = []
@@ -96,7 +95,7 @@ def _declared(struct: _Struct) -> str:
 
 
 def _shape(kind: inspect.Type, name: str, blocks: list[str]) -> str:
-    """Return the initializer of a Shape; what it refers to goes before it, into `blocks`."""
+    """Return the initializer of a Shape. Append the declarations that it refers to to `blocks`."""
     optional = False
     if isinstance(kind, inspect.UnionType):
         others = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
@@ -104,7 +103,7 @@ def _shape(kind: inspect.Type, name: str, blocks: list[str]) -> str:
         if {type(one) for one in others} == {inspect.IntType, inspect.StrType}:
             return _initializer("SHAPE_INT_OR_TEXT", optional)
         if len(others) != 1:
-            raise UnknownShape(f"{name}: {kind}")
+            raise UnknownShape(f"{name}: wire/shapes.c does not support {kind}")
         (kind,) = others
     plain = _PLAIN.get(type(kind))
     if plain is not None:
@@ -123,7 +122,7 @@ def _shape(kind: inspect.Type, name: str, blocks: list[str]) -> str:
         inspect.StrType
     }:
         return _initializer("SHAPE_TEXTS", optional)
-    raise UnknownShape(f"{name}: {kind}")
+    raise UnknownShape(f"{name}: wire/shapes.c does not support {kind}")
 
 
 _PLAIN: dict[type[Any], str] = {

@@ -1,7 +1,7 @@
-"""proxy_backend/frontend/protobuf/messages.{h,c}: the messages and calls of KServe's gRPC protocol, as tables.
+"""Generate proxy_backend/frontend/protobuf/messages.{h,c}, the messages and methods of KServe's gRPC protocol as tables.
 
-They come from the descriptors that tritonclient carries (grpc_service.proto and model_config.proto of KServe v2 with
-Triton's extensions). The two messages of grpc.health.v1, which it lacks, are declared here:
+They come from the descriptors in tritonclient (grpc_service.proto and model_config.proto of KServe v2 with Triton's
+extensions). tritonclient lacks the two messages of grpc.health.v1, which are declared here:
 https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
 
@@ -28,7 +28,7 @@ _HEAD = """/* Written by scripts/generate from the descriptors of KServe's gRPC 
 
 
 def files() -> dict[Path, str]:
-    """Return the texts of both files."""
+    """Return the text of each file."""
     services = [service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"], _health()]
     messages = list(_reachable(services))
     return {HEADER: _header(services, messages), SOURCE: _source(messages)}
@@ -64,7 +64,7 @@ def _health() -> Any:
 
 
 def _reachable(services: list[Any]) -> Iterator[Any]:
-    """Yield each message once, what it consists of before it."""
+    """Yield each message once, after the messages in its fields."""
     seen: set[str] = set()
 
     def walk(message: Any) -> Iterator[Any]:
@@ -83,7 +83,7 @@ def _reachable(services: list[Any]) -> Iterator[Any]:
 
 
 def _upper(descriptor: Any) -> str:
-    """Return the name in C: inference.ModelConfig.InputEntry is MODEL_CONFIG_INPUT_ENTRY."""
+    """Return the name in C, such as MODEL_CONFIG_INPUT_ENTRY for inference.ModelConfig.InputEntry."""
     name = descriptor.full_name.removeprefix(descriptor.file.package + ".")
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|\.", "_", name)
     return str(words.upper())
@@ -159,5 +159,5 @@ def _field(field: Any) -> str:
 
 
 def _is_repeated(field: Any) -> bool:
-    """Return whether a field is repeated; `label` is deprecated, and older versions have nothing else."""
+    """Return whether a field is repeated. `label` is deprecated, but older versions of protobuf have only that."""
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == 3)

@@ -1,4 +1,4 @@
-"""The page of settings, and the tables at the end of the pages about events and metrics."""
+"""Generate the page of settings, and the tables at the end of the pages about events and metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _METRICS = _DOCS / "reference" / "metrics.md"
 
 
 def files(root: Path) -> dict[Path, str]:
-    """Return the pages by their paths below `root`, where the rest of a page is read."""
+    """Return the pages by path. The text before a table is read from the existing page."""
     return {
         _DOCS / "reference" / "configuration.md": configuration_page(),
         _METRICS: _with_table(root / _METRICS, metric_table()),
@@ -45,7 +45,7 @@ def metric_table() -> str:
 
 
 def _with_table(path: Path, table: str) -> str:
-    """Return a page that ends with a table, with that table brought up to date."""
+    """Return the page in which the table at the end is replaced."""
     page = path.read_text(encoding="utf-8")
     head = table.partition("\n")[0]
     return page[: page.index(head)] + table

@@ -1,8 +1,8 @@
-"""proxy_backend/backend/wire/protocol.h: what the compiled proxy has to know of the messages that pytriton/_protocol declares.
+"""Generate proxy_backend/backend/wire/protocol.h, what the compiled proxy needs to know about messages.
 
 A message on a lane or on a connection for calls is an array: its name, then its fields. A control message is a map:
-"type" and its name, then each field's name and value. So the header has, of every message that the proxy meets, the
-name, how many elements or fields it has, how many must be there, and the places or names of the fields.
+"type" and its name, then each field's name and value. For each message that the proxy sends or receives, the header
+has the name, the number of elements or fields, how many are required, and the positions or names of the fields.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytriton._protocol.messages.base import PROTOCOL
 
 PATH = Path("proxy_backend/backend/wire/protocol.h")
 _Struct = type[msgspec.Struct]
-#: What a message on a lane consists of; they have no name of their own on the wire.
+#: Parts of messages, which have no name on the wire.
 _PARTS: tuple[_Struct, ...] = (
     lane_messages.TensorRef,
     lane_messages.RequestRef,
@@ -37,8 +37,8 @@ _PARTS: tuple[_Struct, ...] = (
 )
 _HEAD = """/* Written by scripts/generate from the messages of pytriton/_protocol: do not edit.
  *
- * Of an array (lanes, calls): NAME_SIZE elements if all are there, at least NAME_LEAST. The first one of a message
- * is its name; NAME_field is the place of a field. Of a map (control): NAME_FIELDS fields besides its type.
+ * An array (lanes, calls) has at most NAME_SIZE and at least NAME_LEAST elements. The first element of a message is its
+ * name; NAME_field is the position of a field. A map (control) has NAME_FIELDS fields besides its type.
  */
 /* clang-format off */
 #ifndef PYTRITON_BACKEND_WIRE_PROTOCOL_H
@@ -47,14 +47,14 @@ _HEAD = """/* Written by scripts/generate from the messages of pytriton/_protoco
 
 
 def header() -> str:
-    """Return the text of the header."""
+    """Return the header."""
     lane = _members(lane_messages.LaneMessage)
     call = _members(call_messages.CallMessage)
     control: tuple[_Struct, ...] = (*_members(proxy.WithProxy), messages.Failure)
     parts = [
         _HEAD,
         _constants(),
-        _section("What messages are made of", [_array(one) for one in _PARTS]),
+        _section("Parts of messages", [_array(one) for one in _PARTS]),
         _section(
             "Messages on a lane: pytriton/_protocol/lanes/lane_messages.py",
             [_array(one) for one in lane],
@@ -109,7 +109,7 @@ def _array(struct: _Struct) -> str:
 
 
 def _enum(members: list[str]) -> str:
-    # Lines end between members: a member has no space to break at meanwhile.
+    # Remove the spaces in members, so that lines break between members only.
     whole = ", ".join(members).replace(" = ", "=")
     text = textwrap.fill(whole, 104, initial_indent="    ", subsequent_indent="    ")
     text = text.replace("=", " = ")

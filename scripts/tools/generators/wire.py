@@ -1,10 +1,10 @@
-"""pytriton/_protocol/messages/wire.json: the shape of each message under the protocol's number, so that both change together.
+"""Generate pytriton/_protocol/messages/wire.json, the shape of each message, so that shapes and PROTOCOL change together.
 
-A process of another version reads what this one declares. So a shape that changes takes another `PROTOCOL`, which
-scripts/generate --raise-protocol sets; only then is this file written for other shapes. What every process of that number understands all the same, such as a field
-with a default in an answer that only new clients ask for, is written with a note that says so:
+Processes of different versions exchange messages, so a changed shape needs another PROTOCOL:
+`scripts/generate --raise-protocol`. If all processes with the current number understand the change, such as a field
+with a default in an answer that only new clients request, the file records a note instead:
 
-    scripts/generate --compatible "GetMetrics.since: the daemons of protocol 12 that lack it are never asked"
+    scripts/generate --compatible "GetMetrics.since: old daemons of protocol 12 are never asked for it"
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from pytriton._protocol.messages.base import PROTOCOL
 
 PATH = Path("pytriton/_protocol/messages/wire.json")
 _Struct = type[msgspec.Struct]
-_DIGITS = 12  #: of a digest: enough to see a change
+_DIGITS = 12  #: length of a digest
 
 
 class ChangedWire(Exception):
-    """Messages have another shape under the same number; says which, and what to do."""
+    """Shapes have changed, but PROTOCOL has not. The text says which, and what to do."""
 
 
 class Wire(msgspec.Struct, frozen=True):
     """The content of the file.
 
     Attributes:
-        protocol: the number that the shapes belong to
-        compatible: why shapes that have changed under this number are understood by all processes of it
-        shapes: digests, by module and name of a message, or of a part of one
+        protocol: value of PROTOCOL for these shapes
+        compatible: for each compatible change since then, why it is compatible
+        shapes: digests by module and name of a message, or of a part of a message
     """
 
     protocol: int
@@ -51,14 +51,14 @@ def text(committed: str | None, note: str | None = None) -> str:
     """Return the file's text.
 
     Args:
-        committed: what it has been until now
-        note: why a change under the same number is compatible
+        committed: the current text
+        note: why a change without a new number is compatible
 
     Raises:
-        ChangedWire: the shapes have changed, and neither the number nor a note says so.
+        ChangedWire: the shapes have changed, without a new number or a note
     """
     known = None if committed is None else msgspec.json.decode(committed, type=Wire)
-    wire = renewed(known, PROTOCOL, shapes(), note)
+    wire = update(known, PROTOCOL, shapes(), note)
     return json.dumps(msgspec.to_builtins(wire), indent=2) + "\n"
 
 
@@ -69,15 +69,15 @@ def raise_protocol(root: Path) -> None:
     path.write_text(raised)
 
 
-def renewed(
+def update(
     known: Wire | None, protocol: int, found: Mapping[str, str], note: str | None = None
 ) -> Wire:
-    """Return what is to be written for these shapes. Raises the same errors as `text`."""
+    """Return the new content of the file. Raises the same errors as `text`."""
     ordered = dict(sorted(found.items()))
     if known is None or protocol > known.protocol:
         return Wire(protocol, [], ordered)
     if protocol < known.protocol:
-        raise ChangedWire(f"PROTOCOL is {protocol} and has been {known.protocol}: it only grows")
+        raise ChangedWire(f"PROTOCOL is {protocol}, but was {known.protocol}: it must not decrease")
     if ordered == known.shapes:
         return known
     if not note:
@@ -85,15 +85,15 @@ def renewed(
             one for one in {**known.shapes, **ordered} if known.shapes.get(one) != found.get(one)
         ]
         raise ChangedWire(
-            f"messages have another shape than protocol {protocol} has had: {', '.join(sorted(names))}. Raise PROTOCOL "
-            "(pytriton/_protocol/messages/base.py) by scripts/generate --raise-protocol; or, where every process of this "
-            'number understands them all the same, run scripts/generate --compatible "WHY"'
+            f"the shapes of these messages have changed since protocol {protocol}: {', '.join(sorted(names))}. Raise "
+            "PROTOCOL (pytriton/_protocol/messages/base.py) with scripts/generate --raise-protocol; or, if every process "
+            'with the current number understands them, run scripts/generate --compatible "WHY"'
         )
     return Wire(protocol, [*known.compatible, note], ordered)
 
 
 def shapes(*unions: Any) -> dict[str, str]:
-    """Return the digest of every message, and of what they are made of, by module and name."""
+    """Return the digest of each message, and of each part of a message, by module and name."""
     found: dict[str, str] = {}
     for union in unions or _ALL:
         for struct in union.__args__:
@@ -116,7 +116,7 @@ def _add(struct: _Struct, found: dict[str, str]) -> None:
 
 
 def _shape(struct: _Struct) -> str:
-    """Return the shape as a text: how it is encoded, and its fields, in order where they have no names on the wire."""
+    """Return the shape as text: the encoding and the fields. If fields have names on the wire, their order is irrelevant."""
     config = struct.__struct_config__
     fields = [
         f"{field.encode_name}{'' if field.required else '?'}: {_kind(field.type)}"
@@ -129,7 +129,7 @@ def _shape(struct: _Struct) -> str:
 
 
 def _kind(kind: inspect.Type) -> str:
-    """Return the name of a type, the same in every version of Python and msgspec."""
+    """Return the name of a type, independent of the versions of Python and msgspec."""
     if isinstance(kind, inspect.StructType):
         return _name(kind.cls)
     if isinstance(kind, inspect.UnionType):
@@ -146,7 +146,7 @@ def _kind(kind: inspect.Type) -> str:
         return f"one of {sorted(str(one.value) for one in kind.cls)}"
     if type(kind) in _PLAIN:
         return _PLAIN[type(kind)]
-    raise TypeError(f"scripts/tools/generators/wire.py knows no {kind}")
+    raise TypeError(f"scripts/tools/generators/wire.py does not support {kind}")
 
 
 _PLAIN: dict[type[Any], str] = {

@@ -1,4 +1,4 @@
-"""The pages of the site that are made from the code: all that it declares is there, and links lead somewhere."""
+"""Check that the generated pages of the site are complete, and that their links work."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_commands_have_their_flags() -> None:
     assert "`--http-port`" not in parts["start"]
 
 
-def test_options_codes_events_and_messages_are_all_there() -> None:
+def test_options_codes_events_and_messages_are_complete() -> None:
     assert all(f"| `{name}` |" in PAGES["reference/options.md"] for name in OPTIONS)
     assert all(
         f"| `{code.value}` | {code.meaning} |" in PAGES["reference/errors.md"] for code in ExitCode
@@ -54,18 +54,18 @@ def test_options_codes_events_and_messages_are_all_there() -> None:
     ]
 
 
-def test_the_python_pages_have_what_the_package_exports() -> None:
-    """By its own name, or with all of its module or package."""
+def test_the_python_pages_cover_all_exports() -> None:
+    """A name is listed itself, or with its whole module or package."""
     text = "\n".join(page for path, page in PAGES.items() if path.startswith("reference/python/"))
     shown = set(re.findall(r"^::: (\S+)$", text, re.M))
     for name in sorted(set(pytriton.__all__) - {"__version__"}):
         module: str = getattr(pytriton, name).__module__
         places = {f"{module}.{name}", module, module.rpartition(".")[0]}
-        assert places & shown, f"give {name} a place in scripts/tools/documentation/python_pages.py"
+        assert places & shown, f"add {name} to scripts/tools/documentation/python_pages.py"
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_links_lead_somewhere(path: str) -> None:
+def test_links_work(path: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[path]):
         if "://" in target:
             continue
@@ -76,7 +76,7 @@ def test_links_lead_somewhere(path: str) -> None:
         assert not anchor or anchor in anchors(text), target
 
 
-def test_a_file_that_is_no_page_is_no_link(tmp_path: Path) -> None:
+def test_links_to_other_files_become_text(tmp_path: Path) -> None:
     for name in root_pages.PAGES:
         (tmp_path / name).write_text(
             "[a](CHANGELOG.md#x) [b](docs/c/d.md) [e](LICENSE) [f](https://g)\n"

@@ -1,4 +1,4 @@
-"""The pages of the tutorials show the files of their folders; how commands are found in a page."""
+"""Check that tutorials show the files in their folders, and that commands are found in a page."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ PAGES = tutorials.pages(ROOT)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_shows_all_files_as_they_are(page: Path) -> None:
+def test_a_page_shows_all_files_unchanged(page: Path) -> None:
     folder = ROOT / tutorials.EXAMPLES / page.stem
     shown = tutorials.shown_files(page.read_text(encoding="utf-8"))
-    lying = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
-    assert shown == lying, "scripts/docs --write copies the files into the pages"
+    files = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
+    assert shown == files, "scripts/docs --write copies the files into the pages"
 
 
 def test_every_tutorial_has_a_folder() -> None:
-    there = {path.stem for path in (ROOT / tutorials.PAGES).glob("*.md")}
-    assert there == ({page.stem for page in PAGES} | {"index"}) - {"five-minutes"}
+    stems = {path.stem for path in (ROOT / tutorials.PAGES).glob("*.md")}
+    assert stems == ({page.stem for page in PAGES} | {"index"}) - {"five-minutes"}
 
 
-def test_commands_are_found_with_what_they_print() -> None:
-    """Over lines that a backslash or a quote continues; blocks that say why they are not run are left out."""
+def test_commands_are_found_with_their_output() -> None:
+    """Commands may continue after a backslash or within quotes. Blocks marked as not run are skipped."""
     text = (
         "```console\n$ one \\\n    two\nprinted\nmore\n$ say 'a\nb'\n```\n"
         "<!-- not run: it needs a cluster -->\n```console\n$ never\n```\n"
@@ -53,7 +53,7 @@ def test_commands_are_found_with_what_they_print() -> None:
         ("a.c", "abc", False),
     ],
 )
-def test_shown_files_are_compared(shown: str, output: str, same: bool) -> None:
+def test_outputs_are_compared(shown: str, output: str, same: bool) -> None:
     assert tutorials.Command("x", shown).prints(output) is same
 
 

@@ -1,4 +1,4 @@
-"""The tables by which the compiled proxy looks at messages."""
+"""Check the tables with which the compiled proxy validates messages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from generators import declarations
 ROOT = Path(__file__).parents[4]
 
 
-def test_the_committed_source_is_what_would_be_written() -> None:
+def test_the_committed_source_is_up_to_date() -> None:
     assert (ROOT / declarations.PATH).read_text() == declarations.source(), "run scripts/generate"
 
 
-def test_a_message_is_declared_behind_what_it_is_made_of() -> None:
+def test_parts_are_declared_before_their_message() -> None:
     source = declarations.source()
     assert '{"requests", true, {.kind = SHAPE_LIST, .item = &Batch_requests_item}},' in source
     assert (
@@ -32,9 +32,7 @@ def test_a_message_is_declared_behind_what_it_is_made_of() -> None:
 @pytest.mark.parametrize(
     "kind", [bytes, Union[int, float], Optional[Union[str, bool]], dict[str, int]]
 )
-def test_a_field_that_the_compiled_proxy_could_not_look_at_is_refused(
-    kind: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_types_are_refused(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     struct = msgspec.defstruct("Strange", [("field", kind)], array_like=True, tag=True)
     monkeypatch.setitem(declarations.SETS, "lane_messages", (struct,))
     with pytest.raises(declarations.UnknownShape, match="Strange_field"):

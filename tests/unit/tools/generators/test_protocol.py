@@ -1,4 +1,4 @@
-"""The header that the compiled proxy has its half of the protocol from."""
+"""Check the header from which the compiled proxy knows the messages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from generators import datatype_table, protocol
 ROOT = Path(__file__).parents[4]
 
 
-def test_the_committed_header_is_what_would_be_written() -> None:
+def test_the_committed_header_is_up_to_date() -> None:
     assert (ROOT / protocol.PATH).read_text() == protocol.header(), "run scripts/generate"
 
 
 def test_a_message_on_a_lane_has_its_name_first() -> None:
-    """Written by hand once, from pytriton/_protocol/lanes/lane_messages.py: `Batch`."""
+    """The expected values are written by hand, from pytriton/_protocol/lanes/lane_messages.py."""
     header = protocol.header()
     assert '#define BATCH_NAME "Batch"\n' in header
     fields = "BATCH_id = 1, BATCH_requests = 2, BATCH_trace = 3, BATCH_reads = 4, BATCH_alone = 5, "
@@ -26,12 +26,12 @@ def test_a_message_on_a_lane_has_its_name_first() -> None:
     assert re.sub(r"\s+", " ", header).count(f"BATCH_SIZE = 8, BATCH_LEAST = 3, {fields}") == 1
 
 
-def test_a_part_of_a_message_has_none() -> None:
+def test_a_part_of_a_message_has_no_name() -> None:
     header = re.sub(r"\s+", " ", protocol.header())
     assert "TENSOR_REF_LEAST = 6, TENSOR_REF_name = 0," in header
 
 
-def test_a_control_message_has_its_fields_by_name() -> None:
+def test_a_control_message_has_named_fields() -> None:
     header = protocol.header()
     assert '#define DETACH_NAME "Detach"\nenum { DETACH_FIELDS = 2 };\n' in header
     assert '#define DETACH_registration "registration"\n' in header

@@ -1,4 +1,4 @@
-"""The shapes of messages belong to the protocol's number: one that changes alone is found here."""
+"""Check that the shapes of messages do not change without PROTOCOL."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pytriton._protocol.messages.base import PROTOCOL
 ROOT = Path(__file__).parents[4]
 
 
-def test_the_messages_are_those_of_the_protocols_number() -> None:
-    """Where it fails: the text says what to do."""
+def test_the_shapes_belong_to_the_current_protocol() -> None:
+    """If this fails, the error says what to do."""
     committed = (ROOT / wire.PATH).read_text()
     assert wire.text(committed) == committed
     assert f'"protocol": {PROTOCOL},' in committed
 
 
-def test_every_kind_of_message_is_among_them() -> None:
+def test_all_kinds_of_messages_are_included() -> None:
     names = wire.shapes()
     wanted = ["client.Register", "model_spec.ModelSpec", "worker.LoadModel", "proxy.Attached"]
     assert {*wanted, "lane_messages.Batch", "lane_messages.TensorRef", "call_messages.Call"} <= {
@@ -52,29 +52,29 @@ KNOWN = wire.Wire(12, ["before"], {"a.A": "1", "b.B": "2"})
 def test_shapes_are_written(
     protocol: int, found: dict[str, str], note: Optional[str], written: wire.Wire
 ) -> None:
-    assert wire.renewed(KNOWN, protocol, found, note) == written
+    assert wire.update(KNOWN, protocol, found, note) == written
 
 
 @pytest.mark.parametrize(
     ("found", "named"),
     [
-        ({"a.A": "9", "b.B": "2"}, r"had: a\.A\. Raise"),
-        ({"a.A": "1"}, r"had: b\.B\. Raise"),
-        ({**KNOWN.shapes, "c.C": "3"}, r"had: c\.C\. Raise"),
+        ({"a.A": "9", "b.B": "2"}, r"protocol 12: a\.A\. Raise"),
+        ({"a.A": "1"}, r"protocol 12: b\.B\. Raise"),
+        ({**KNOWN.shapes, "c.C": "3"}, r"protocol 12: c\.C\. Raise"),
     ],
     ids=["another shape", "one is gone", "one is new"],
 )
-def test_a_change_without_a_known_author(found: dict[str, str], named: str) -> None:
+def test_an_unrecorded_change_is_refused(found: dict[str, str], named: str) -> None:
     with pytest.raises(wire.ChangedWire, match=named):
-        wire.renewed(KNOWN, 12, found)
+        wire.update(KNOWN, 12, found)
 
 
-def test_the_number_does_not_fall() -> None:
-    with pytest.raises(wire.ChangedWire, match="it only grows"):
-        wire.renewed(KNOWN, 11, KNOWN.shapes)
+def test_the_number_must_not_decrease() -> None:
+    with pytest.raises(wire.ChangedWire, match="must not decrease"):
+        wire.update(KNOWN, 11, KNOWN.shapes)
 
 
-def test_generate_says_that_it_has_written_nothing(
+def test_generate_reports_that_it_wrote_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def changed(committed: Optional[str], note: Optional[str] = None) -> str:
@@ -84,7 +84,7 @@ def test_generate_says_that_it_has_written_nothing(
     monkeypatch.setattr("sys.argv", ["generate", "--root", str(ROOT)])
     assert main() == 1
     assert capsys.readouterr().err == (
-        "scripts/generate has written nothing: messages have another shape\n"
+        "scripts/generate wrote nothing: messages have another shape\n"
     )
 
 
@@ -131,7 +131,7 @@ def test_changes_of_a_shape_are_detected(fields: list[Any], config: dict[str, An
 
 
 def test_irrelevant_changes_keep_the_shape() -> None:
-    """Fields with names on the wire have no order."""
+    """The order of fields with names on the wire is irrelevant."""
     assert digests([("b", str), ("a", int)]) == PLAIN
     ordered = [
         digests(fields, array_like=True)["One"]
