@@ -81,9 +81,9 @@ def sbom(python: Path, built: Built, source: Path, epoch: int) -> str:
     kept = [one for one in document["components"] if one["bom-ref"] not in pip]
     document["components"] = [*kept, server]
     document["dependencies"] = [one for one in document["dependencies"] if one["ref"] not in pip]
-    document["metadata"]["component"]["hashes"] = [
-        {"alg": "SHA-256", "content": digest(built.sdist)}
-    ]
+    own = document["metadata"]["component"]
+    own["purl"] = f"pkg:pypi/{own['name']}@{own['version']}"
+    own["hashes"] = [{"alg": "SHA-256", "content": digest(built.sdist)}]
     text = json.dumps(document, indent=2) + "\n"
     _validate(text)
     return text

@@ -30,7 +30,9 @@ def test_the_sbom_lists_the_installation_and_tritonserver(built: Built) -> None:
     assert "pip" not in components
     pin = attachments.tritonserver_pin(ROOT)
     assert components["nvidia-pytriton"]["hashes"] == [{"alg": "SHA-256", "content": pin["sha256"]}]
-    assert document["metadata"]["component"]["name"] == "pytriton-daemon"
+    own = document["metadata"]["component"]
+    assert own["purl"].startswith("pkg:pypi/pytriton-daemon@")
+    assert own["hashes"][0]["content"] == artifacts.digest(built.sdist)
     assert text == attachments.sbom(Path(sys.executable), built, ROOT, 1_700_000_000)
 
 
