@@ -46,7 +46,7 @@ def double(x: Array) -> dict[str, Array]:
     return {"y": 2 * x}
 
 
-def test_every_type_goes_there_and_comes_back(serve: Serve, ask: Any) -> None:
+def test_every_type_round_trips(serve: Serve, ask: Any) -> None:
     names = [np.dtype(dtype).name for dtype in TYPES]
 
     @batch
@@ -106,7 +106,7 @@ async def _meet_in_tasks(requests: Any) -> Any:
     return [{"y": np.concatenate([answer["y"] for answer in answers])}]
 
 
-def test_calls_of_threads_and_of_tasks_are_under_way_at_once(
+def test_calls_from_threads_and_tasks_run_concurrently(
     serve: Serve, ask: Ask, tmp_path: Path
 ) -> None:
     serve(Meeting(str(tmp_path)), "meeting", instances=2, config=UNBATCHED, max_inflight_batches=1)
@@ -181,7 +181,7 @@ def has_native_proxy(daemon: RunningDaemon, reporter: Any) -> bool:
         ("fails", "dies", "UNAVAILABLE", "exited with code 7 while it ran this batch"),
     ],
 )
-def test_an_error_comes_with_its_text_and_code(
+def test_an_error_keeps_its_text_and_code(
     reporter: Any, has_native_proxy: bool, model: str, kind: str, code: str, text: str
 ) -> None:
     said = reporter(model, kind)
@@ -224,7 +224,7 @@ def _waits(requests: Any) -> Any:
     return [{"y": requests[0]["x"]}]
 
 
-def test_a_call_waits_no_longer_than_it_may(serve: Serve, ask: Ask, tmp_path: Path) -> None:
+def test_a_call_times_out(serve: Serve, ask: Ask, tmp_path: Path) -> None:
     texts = {"inputs": tensors(np.bytes_, "x"), "outputs": tensors(np.bytes_, "y")}
     serve(_waits, "waits", config=UNBATCHED, **texts)
     serve(_impatient, "impatient", config=UNBATCHED, **texts)
@@ -234,7 +234,7 @@ def test_a_call_waits_no_longer_than_it_may(serve: Serve, ask: Ask, tmp_path: Pa
     assert said == [late, late, path.encode()]
 
 
-def test_a_called_model_sees_its_parameters_and_nothing_of_ours(serve: Serve, ask: Ask) -> None:
+def test_a_called_model_sees_only_the_callers_parameters(serve: Serve, ask: Ask) -> None:
     def report(requests: Any) -> Any:
         text = json.dumps([requests[0].parameters, requests[0].requested_output_names])
         return [{"y": np.array([text], object), "unused": np.array([b""], object)}]
@@ -253,9 +253,7 @@ def test_a_called_model_sees_its_parameters_and_nothing_of_ours(serve: Serve, as
     assert json.loads(text) == [{"a": "b", "n": 3, "t": True}, ["y"]]
 
 
-def test_a_thousand_calls_leave_nothing_behind(
-    daemon: RunningDaemon, serve: Serve, ask: Ask
-) -> None:
+def test_a_thousand_calls_leak_nothing(daemon: RunningDaemon, serve: Serve, ask: Ask) -> None:
     def call_often(requests: Any) -> Any:
         x = np.ones((1, 1000), np.float32)
         for _ in range(250):
@@ -292,7 +290,7 @@ def _use(daemon: RunningDaemon) -> dict[int, tuple[int, int]]:
     return found
 
 
-def test_a_thread_may_call_when_its_request_has_been_answered(
+def test_a_thread_can_call_after_its_request_was_answered(
     serve: Serve, ask: Ask, tmp_path: Path
 ) -> None:
     answered, called = tmp_path / "answered", tmp_path / "called"
@@ -314,7 +312,7 @@ def test_a_thread_may_call_when_its_request_has_been_answered(
     eventually(lambda: called.exists() and called.read_text() == "2.0", "the thread has called")
 
 
-def test_a_worker_that_is_a_thread_calls_others(serve: Serve, ask: Ask) -> None:
+def test_a_worker_thread_can_call_other_models(serve: Serve, ask: Ask) -> None:
     def caller(requests: Any) -> Any:
         return [{"y": pytriton.infer("threads-double", x=requests[0]["x"][None])["y"][0] + 1}]
 
@@ -329,7 +327,7 @@ def test_a_worker_that_is_a_thread_calls_others(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("call", ["infer", "async_infer", "stream"])
-def test_outside_of_a_worker_the_way_is_named(call: str) -> None:
+def test_outside_a_worker_the_error_says_how_to_call(call: str) -> None:
     async def make() -> None:
         made = getattr(pytriton, call)("double", x=np.zeros(1))
         if call == "async_infer":

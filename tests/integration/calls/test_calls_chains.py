@@ -37,7 +37,7 @@ class CountsDown:
         return [{"y": 1 + pytriton.infer(self._model, x=x - 1)["y"]}]
 
 
-def test_a_circle_is_refused_and_named(serve: Serve, ask: Ask) -> None:
+def test_a_cycle_is_refused_and_named(serve: Serve, ask: Ask) -> None:
     serve(CountsDown("itself"), "itself", config=UNBATCHED)
     serve(CountsDown("pong"), "ping", config=UNBATCHED)
     serve(CountsDown("ping"), "pong", config=UNBATCHED)
@@ -68,7 +68,7 @@ class Meets:
         return [{"y": np.zeros(1, np.float32)}]
 
 
-def test_two_requests_that_wait_for_each_other_do_not_wait_for_ever(
+def test_two_requests_that_wait_for_each_other_do_not_deadlock(
     daemon: RunningDaemon, serve: Serve, ask: Ask, tmp_path: Path
 ) -> None:
     """Neither chain is a circle: one request holds a and wants b, another holds b and wants a."""
@@ -94,9 +94,7 @@ def test_two_requests_that_wait_for_each_other_do_not_wait_for_ever(
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_a_recursion_goes_as_deep_as_there_are_instances(
-    serve: Serve, ask: Ask, lanes: int
-) -> None:
+def test_recursion_goes_as_deep_as_there_are_instances(serve: Serve, ask: Ask, lanes: int) -> None:
     name = f"deep{lanes}"
     serve(CountsDown(name), name, config=UNBATCHED, instances=3, max_inflight_batches=lanes)
     for _ in range(3):
@@ -116,7 +114,7 @@ async def _counts_down_async(requests: Any) -> Any:
         yield [{"y": np.zeros(1, np.float32)}]
 
 
-def test_where_nothing_gets_stuck_a_recursion_ends_at_a_depth(
+def test_recursion_of_an_asynchronous_model_ends_at_the_depth_limit(
     daemon: RunningDaemon, serve: Serve
 ) -> None:
     """A worker of an asynchronous model serves other batches while one waits."""

@@ -98,7 +98,7 @@ def counts(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> P
     return note
 
 
-def test_answers_of_a_stream_come_in_order_and_all(serve: Serve, ask: Ask, counts: Path) -> None:
+def test_all_responses_of_a_stream_arrive_in_order(serve: Serve, ask: Ask, counts: Path) -> None:
     serve(_sums, "sums", config=UNBATCHED)
     serve(_sums_async, "sums-async", config=UNBATCHED)
     for n in (0, 1, 100):
@@ -118,7 +118,7 @@ def test_a_stream_relays_another(daemon: RunningDaemon, serve: Serve, counts: Pa
             ]
 
 
-def test_infer_says_that_a_model_is_decoupled_and_stream_takes_one_that_is_not(
+def test_infer_refuses_a_decoupled_model_and_stream_accepts_any(
     serve: Serve, ask: Ask, counts: Path
 ) -> None:
     def infers(requests: Any) -> Any:
@@ -134,9 +134,7 @@ def test_infer_says_that_a_model_is_decoupled_and_stream_takes_one_that_is_not(
 
 
 @pytest.mark.parametrize("way", [0, 1, 2], ids=["cancelled", "let-go", "caller-dies"])
-def test_a_stream_that_nobody_waits_for_is_closed(
-    serve: Serve, ask: Ask, counts: Path, way: int
-) -> None:
+def test_an_abandoned_stream_is_closed(serve: Serve, ask: Ask, counts: Path, way: int) -> None:
     counts.unlink(missing_ok=True)
     serve(_takes_three, f"takes-three-{way}", config=UNBATCHED, on_crash="fail")
     x = {"x": np.array([way], np.float32)}

@@ -66,7 +66,7 @@ def losing(daemon_pool: DaemonPool, request: pytest.FixtureRequest) -> Iterator[
         yield daemon
 
 
-def test_a_lost_answer_is_an_error_after_the_limit(losing: RunningDaemon) -> None:
+def test_a_lost_response_fails_after_the_execution_timeout(losing: RunningDaemon) -> None:
     with closing(Inference("grpc", losing.grpc)) as client:
         for _ in range(2):
             assert client.infer("answers", _RIGHT)["y"].tolist() == [0]
@@ -75,7 +75,7 @@ def test_a_lost_answer_is_an_error_after_the_limit(losing: RunningDaemon) -> Non
 
 
 @pytest.mark.parametrize("name", ["streams", "streams-async"])
-def test_a_lost_end_of_a_stream_is_an_error_after_the_limit(
+def test_a_lost_end_of_a_stream_fails_after_the_execution_timeout(
     losing: RunningDaemon, name: str
 ) -> None:
     stream = Streaming(losing.grpc, name, _LOST)

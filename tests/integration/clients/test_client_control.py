@@ -114,7 +114,7 @@ def unloaded(daemon: RunningDaemon, model: str) -> None:
     eventually(lambda: state(daemon, model) == "unloaded", lambda: state(daemon, model))
 
 
-def test_a_model_that_workers_serve_is_unloaded_and_loaded(
+def test_a_client_unloads_and_loads_a_model_of_workers(
     daemon: RunningDaemon, model: str, control: Control
 ) -> None:
     pid = daemon.client.model(model).instances[0].pid
@@ -130,7 +130,7 @@ def test_a_model_that_workers_serve_is_unloaded_and_loaded(
     assert daemon.client.model(model).instances[0].pid == pid
 
 
-def test_nothing_but_a_client_loads_again_what_a_client_has_unloaded(
+def test_only_a_client_loads_a_model_that_a_client_unloaded(
     daemon: RunningDaemon, model: str
 ) -> None:
     with closing(Control("grpc", daemon)) as control:

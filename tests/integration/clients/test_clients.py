@@ -150,7 +150,7 @@ def test_samples_and_batches(url: str) -> None:
     ]
 
 
-def test_no_server_is_asked_for_a_configuration_that_is_known(url: str) -> None:
+def test_a_given_model_configuration_is_not_requested_from_the_server(url: str) -> None:
     with ModelClient(url, "add", lazy_init=False) as first:
         known = first.model_config
     with ModelClient(url, "add", model_config=known, ensure_model_is_ready=False) as client:
@@ -196,7 +196,7 @@ def test_byte_order_and_layout_do_not_matter(url: str) -> None:
         assert client.infer_sample(np.arange(6, dtype="f4")[::2])["sum"].tolist() == [0, 2, 4]
 
 
-def test_parameters_headers_and_wanted_outputs(url: str) -> None:
+def test_parameters_headers_and_requested_outputs(url: str) -> None:
     with ModelClient(url, "tell") as client:
         result = client.infer_sample(
             ONES,
@@ -231,7 +231,7 @@ def test_errors(url: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "version"), [("nope", None), ("add", 7)])
-def test_a_model_or_version_that_is_not_there(
+def test_an_unknown_model_or_version_is_reported(
     url: str, model: str, version: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_for_one_answer(monkeypatch)
@@ -271,7 +271,7 @@ def test_coupled_is_not_decoupled(served: RunningDaemon) -> None:
         client.infer_sample(ONES)
 
 
-def test_a_time_out_that_holds(url: str, served: RunningDaemon, tmp_path: Path) -> None:
+def test_the_inference_timeout_is_kept(url: str, served: RunningDaemon, tmp_path: Path) -> None:
     name = f"waits-{url[:4]}"
     served.client.register(_Waits(tmp_path), name, [A], [SUM], progress=False)
     with ModelClient(url, name, inference_timeout_s=0.5) as client:
@@ -304,7 +304,7 @@ def _pending_at_least(daemon: RunningDaemon, model: str, number: int) -> bool:
     return _pending(daemon, model) >= number
 
 
-def test_priorities_and_queue_time_outs(url: str, served: RunningDaemon, tmp_path: Path) -> None:
+def test_priorities_and_queue_timeouts(url: str, served: RunningDaemon, tmp_path: Path) -> None:
     """What came later with priority 1 is served before what waits with 2, the default."""
     name = f"queue-{url[:4]}"
     config = ModelConfig(max_batch_size=1, batcher=QUEUE)
@@ -377,7 +377,7 @@ def test_asyncio(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(ask())
 
 
-def test_a_gateway_makes_its_client_before_its_loop_runs(url: str) -> None:
+def test_a_client_can_be_created_before_its_event_loop_runs(url: str) -> None:
     """As a web application does, at import."""
     shared = AsyncioModelClient(url, "add")
 

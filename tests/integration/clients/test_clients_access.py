@@ -24,7 +24,7 @@ def _plain(requests: list[Request]) -> list[Mapping[str, Array]]:
     return [{"sum": request["a"] * 2} for request in requests]
 
 
-def test_everything_restricted() -> None:
+def test_clients_send_the_token_with_every_request() -> None:
     """Every client shows the token with every call, so that nothing has to stay open for it."""
     everything = ["health", "metadata", "inference", "model-config", "model-repository"]
     with RunningDaemon.start(restricted_endpoints=everything, access_token="k" * 20) as daemon:

@@ -32,7 +32,7 @@ def served(daemon: RunningDaemon) -> RunningDaemon:
     return daemon
 
 
-def test_the_examples(
+def test_the_examples_run(
     served: RunningDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTRITON_DAEMON_RUNTIME_DIR", served.config.runtime_dir)
@@ -51,7 +51,7 @@ def test_the_examples(
     assert "data-type is 'FP64', but model 'linear' expects 'FP32'" in said
 
 
-def test_examples_that_are_not_run_are_python() -> None:
+def test_examples_that_are_not_run_compile() -> None:
     skipped = [code for skipped, code in BLOCKS if skipped]
     assert len(skipped) == 2
     for code in skipped:

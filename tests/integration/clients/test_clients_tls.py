@@ -147,7 +147,7 @@ def test_asyncio(scheme: str, secure: Secure) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_certificate_that_nobody_here_trusts(scheme: str, secure: Secure) -> None:
+def test_an_untrusted_certificate_is_an_error_at_once(scheme: str, secure: Secure) -> None:
     """Said at once: no waiting for a server makes its certificate trusted."""
     with (
         ModelClient(secure.urls[scheme], "double") as client,  # would wait for 300 s
@@ -164,7 +164,7 @@ def test_a_certificate_that_nobody_here_trusts(scheme: str, secure: Secure) -> N
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_client_without_a_certificate(scheme: str, secure: Secure) -> None:
+def test_a_client_without_a_certificate_is_refused(scheme: str, secure: Secure) -> None:
     with (
         ModelClient(
             secure.urls[scheme], "double", tls=secure.trust_only, init_timeout_s=1
@@ -174,7 +174,7 @@ def test_a_client_without_a_certificate(scheme: str, secure: Secure) -> None:
         client.infer_sample(ONES)
 
 
-def test_a_name_the_certificate_is_not_made_out_to(secure: Secure) -> None:
+def test_a_certificate_for_another_name_is_refused(secure: Secure) -> None:
     for url in secure.urls.values():
         by_address = url.replace("localhost", "127.0.0.1")
         with (

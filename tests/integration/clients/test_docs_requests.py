@@ -133,7 +133,7 @@ def served(
         yield daemon
 
 
-def test_all_commands_are_found() -> None:
+def test_every_curl_command_is_covered() -> None:
     """This test knows these; whoever writes another one, says here what it answers."""
     assert list(COMMANDS) == [
         "README.md: /predict",
@@ -172,7 +172,7 @@ def test_a_typed_function(served: RunningDaemon, tmp_path: Path) -> None:
         assert one.send(served) == one.shown.rstrip("\n")
 
 
-def test_the_script_is_a_module_for_the_shell(served: RunningDaemon, tmp_path: Path) -> None:
+def test_the_shell_registers_the_scripts_callable(served: RunningDaemon, tmp_path: Path) -> None:
     """`pytriton-daemon register linear:infer_fn`, as the text has it, in the place of what the script registered."""
     (tmp_path / "linear.py").write_text(_python(README, "connect().register("))
     command = ["pytriton-daemon", "register", "linear:infer_fn", "--replace"]

@@ -146,7 +146,9 @@ def ask(daemon: RunningDaemon) -> list[float]:
         connection.close()
 
 
-def test_client_killed_in_the_middle_of_a_registration(daemon: RunningDaemon, folder: Path) -> None:
+def test_a_client_killed_during_its_registration_leaves_nothing(
+    daemon: RunningDaemon, folder: Path
+) -> None:
     with registering(folder, *script(daemon)) as (client, worker):
         client.kill()
         client.wait()
@@ -154,7 +156,7 @@ def test_client_killed_in_the_middle_of_a_registration(daemon: RunningDaemon, fo
     assert f"process {client.pid}, has exited" in daemon.said()
 
 
-def test_ctrl_c_in_a_script(daemon: RunningDaemon, folder: Path) -> None:
+def test_ctrl_c_in_a_script_cancels_the_registration(daemon: RunningDaemon, folder: Path) -> None:
     with registering(folder, *script(daemon)) as (client, worker):
         client.send_signal(signal.SIGINT)
         assert client.wait(60) == -signal.SIGINT
@@ -164,7 +166,9 @@ def test_ctrl_c_in_a_script(daemon: RunningDaemon, folder: Path) -> None:
     assert any(text in daemon.said() for text in reported)
 
 
-def test_ctrl_c_at_the_command_line(daemon: RunningDaemon, folder: Path) -> None:
+def test_ctrl_c_at_the_command_line_cancels_the_registration(
+    daemon: RunningDaemon, folder: Path
+) -> None:
     command = ("-m", "pytriton._cli", "register", "slow:make", "--runtime-dir")
     with registering(folder, *command, daemon.config.runtime_dir) as (client, worker):
         client.send_signal(signal.SIGINT)
@@ -175,7 +179,7 @@ def test_ctrl_c_at_the_command_line(daemon: RunningDaemon, folder: Path) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_model_that_was_to_be_replaced_goes_on(
+def test_a_cancelled_replacement_leaves_the_old_model(
     daemon: RunningDaemon, folder: Path, number: int
 ) -> None:
     serve(daemon)
@@ -203,7 +207,7 @@ def until_it_loads(client: ControlClient) -> None:
 
 
 @pytest.mark.parametrize("replaces", [False, True], ids=["new", "replaces"])
-def test_given_up_while_tritonserver_loads_the_model(
+def test_a_registration_is_cancelled_while_tritonserver_loads_the_model(
     daemon: RunningDaemon, tmp_path: Path, replaces: bool
 ) -> None:
     """Too late to stop tritonserver, which hangs for a moment: it gets the former model back, or none."""
@@ -240,7 +244,9 @@ def test_given_up_while_tritonserver_loads_the_model(
             ask(daemon)
 
 
-def test_registration_ends_with_what_its_report_raises(daemon: RunningDaemon) -> None:
+def test_an_exception_in_the_progress_callback_cancels_the_registration(
+    daemon: RunningDaemon,
+) -> None:
     """The client goes on, its registration does not."""
 
     def stop_at(_: object) -> None:

@@ -55,7 +55,7 @@ def url(request: pytest.FixtureRequest, daemon: RunningDaemon) -> str:
     return f"http://{daemon.http}" if request.param == "http" else f"grpc://{daemon.grpc}"
 
 
-def test_a_request_is_sent_as_the_model_takes_it_by_now(url: str, replace: Replace) -> None:
+def test_a_client_follows_a_changed_configuration(url: str, replace: Replace) -> None:
     replace(PLAIN)
     with ModelClient(url, "swap") as client:
         for config in (PLAIN, BATCHING, PLAIN, BATCHING):
@@ -68,7 +68,7 @@ def test_a_request_is_sent_as_the_model_takes_it_by_now(url: str, replace: Repla
             client.infer_sample(np.ones((2, 2), np.float32))
 
 
-def test_an_asynchronous_client_does_so_too(url: str, replace: Replace) -> None:
+def test_an_asynchronous_client_follows_a_changed_configuration(url: str, replace: Replace) -> None:
     async def ask() -> None:
         async with AsyncioModelClient(url, "swap") as client:
             for config in (BATCHING, PLAIN):
@@ -79,7 +79,7 @@ def test_an_asynchronous_client_does_so_too(url: str, replace: Replace) -> None:
     asyncio.run(ask())
 
 
-def test_a_client_learns_whether_the_model_is_decoupled(url: str, replace: Replace) -> None:
+def test_a_client_notices_that_a_model_became_decoupled(url: str, replace: Replace) -> None:
     replace(PLAIN)
     with ModelClient(url, "swap") as client:
         client.infer_sample(X)
@@ -90,7 +90,9 @@ def test_a_client_learns_whether_the_model_is_decoupled(url: str, replace: Repla
         assert client.infer_sample(X)["y"].tolist() == [2.0, 2.0]
 
 
-def test_of_a_stream_the_next_one_fits(daemon: RunningDaemon, replace: Replace) -> None:
+def test_the_stream_after_a_failed_one_uses_the_new_configuration(
+    daemon: RunningDaemon, replace: Replace
+) -> None:
     """What is said in a stream has no status: so only what comes after it is known to be right."""
     url = f"grpc://{daemon.grpc}"
     replace(STREAM)

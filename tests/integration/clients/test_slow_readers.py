@@ -190,7 +190,7 @@ def test_a_producer_waits_until_its_caller_has_read(stage: Stage) -> None:
     assert not stage.is_closed()
 
 
-def test_a_stream_that_waits_ends_when_its_caller_gives_it_up(stage: Stage) -> None:
+def test_a_blocked_stream_ends_when_its_caller_cancels_it(stage: Stage) -> None:
     stage.begin()
     stage.made()
     stage.report("cancel")
@@ -198,7 +198,7 @@ def test_a_stream_that_waits_ends_when_its_caller_gives_it_up(stage: Stage) -> N
     eventually(stage.is_closed, "the stream is closed")
 
 
-def test_a_stream_that_waits_ends_with_its_callers_worker(stage: Stage) -> None:
+def test_a_blocked_stream_ends_when_its_callers_worker_dies(stage: Stage) -> None:
     stage.begin()
     stage.made()
     stage.kill_reader()
@@ -210,7 +210,7 @@ def test_a_stream_that_waits_ends_with_its_callers_worker(stage: Stage) -> None:
     assert stage.asked.result()["y"].tolist() == [PARTS]
 
 
-def test_two_streams_of_one_instance_can_be_read_in_turn(
+def test_two_streams_of_one_instance_can_be_read_one_after_the_other(
     daemon: RunningDaemon, serve: Serve, ask: Ask, tmp_path: Path
 ) -> None:
     serve(Parts(tmp_path), "in-turn", config=STREAMS)

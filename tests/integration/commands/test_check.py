@@ -11,7 +11,7 @@ import pytest
 
 
 @pytest.mark.timeout(400)  # it starts two daemons, one after the other
-def test_the_check_passes_and_keeps_all_of_it(tmp_path: Path) -> None:
+def test_the_check_passes_and_writes_a_complete_report(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytriton", "check", "-w", "results"],
         cwd=tmp_path,

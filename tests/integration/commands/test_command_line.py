@@ -155,7 +155,7 @@ def test_unregisterable_targets_are_refused(shell: Shell) -> None:
     assert shell.json("models") == []
 
 
-def test_a_port_in_use_is_named_with_its_holder(shell: Shell) -> None:
+def test_a_port_in_use_is_reported_with_its_owner(shell: Shell) -> None:
     """Before anything is started."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -175,7 +175,7 @@ def test_a_port_in_use_is_named_with_its_holder(shell: Shell) -> None:
     assert reported.startswith(wanted)  # the reason first, and once
 
 
-def test_sockets_of_a_killed_daemon_are_no_obstacle() -> None:
+def test_a_daemon_starts_over_the_sockets_of_a_killed_one() -> None:
     """A daemon starts where another one was killed."""
     with RunningDaemon.start() as first:
         first.process.kill()

@@ -15,7 +15,7 @@ SEED = int(os.environ.get("PYTRITON_FUZZ_SEED", "1"))
 
 
 @pytest.mark.timeout(400 + CASES // 100)
-def test_nothing_that_is_said_does_harm() -> None:
+def test_no_message_does_harm() -> None:
     """Every target gets its share, accepts some, refuses some, and serves on; nothing is left at the end."""
     rows = fuzz(SEED, CASES)
     print(table(rows))
@@ -25,7 +25,7 @@ def test_nothing_that_is_said_does_harm() -> None:
     assert [row.name for row in rows if not (row.tally.accepted and row.tally.refused)] == []
 
 
-def test_a_case_is_made_again_from_its_number() -> None:
+def test_a_case_is_reproducible_from_its_number() -> None:
     """Else a finding could not be looked at again."""
 
     def case(seed: int, number: int) -> bytes:

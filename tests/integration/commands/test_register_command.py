@@ -42,7 +42,7 @@ def _register(daemon: RunningDaemon, folder: Path, *arguments: str) -> tuple[int
 
 
 @pytest.mark.timeout(600)
-def test_a_module_is_imported_by_the_interpreter_that_is_named(
+def test_a_module_is_imported_by_the_chosen_interpreter(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     """The command's own need not have what the module imports."""
@@ -96,7 +96,7 @@ def test_a_model_file_is_added_to_a_running_daemon(daemon: RunningDaemon, tmp_pa
     daemon.client.unregister("line")
 
 
-def test_a_file_that_is_no_model_is_refused(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_refused(daemon: RunningDaemon, tmp_path: Path) -> None:
     with pytest.raises(PyTritonBadParameterError, match=r"The file .*/none\.onnx does not exist"):
         daemon.client.register_model(tmp_path / "none.onnx")
     (tmp_path / "bad.joblib").write_bytes(b"no pickle")

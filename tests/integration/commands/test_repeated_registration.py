@@ -65,7 +65,7 @@ def _resident(daemon: RunningDaemon) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400 + 20 * ROUNDS)
-def test_rounds_leave_nothing_behind(fresh_daemon: RunningDaemon) -> None:
+def test_repeated_registration_leaks_nothing(fresh_daemon: RunningDaemon) -> None:
     """After each round: no process, descriptor, thread, socket, file or shared memory more than before."""
     connection = Inference("http", fresh_daemon.http)
     x = np.arange(4, dtype=np.float32).reshape(1, 4)

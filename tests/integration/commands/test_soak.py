@@ -244,7 +244,7 @@ def show(title: str, figures: dict[str, int]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600 + REQUESTS // 10)
-def test_requests_of_all_sizes_come_back_and_nothing_grows(frugal_daemon: RunningDaemon) -> None:
+def test_requests_of_all_sizes_round_trip_and_nothing_grows(frugal_daemon: RunningDaemon) -> None:
     models = serve(frugal_daemon)
     soak = Soak(frugal_daemon)
     soak.largest()

@@ -52,7 +52,7 @@ def _networks_can_be_made() -> None:
         pytest.skip("this user may not make a network namespace")
 
 
-def test_log_and_status_name_the_faults() -> None:
+def test_log_and_status_name_the_vulnerabilities() -> None:
     log, problems = _said(http_address="0.0.0.0", frontend="triton")
     (problem,) = problems
     assert "CVE-2025-23310" in problem
@@ -64,7 +64,7 @@ def test_log_and_status_name_the_faults() -> None:
 @pytest.mark.parametrize(
     "settings", [{"frontend": "triton"}, {"http_address": "0.0.0.0", "frontend": "native"}]
 )
-def test_nothing_is_said_where_nobody_can_use_them(settings: dict[str, str]) -> None:
+def test_nothing_is_reported_if_no_other_machine_can_connect(settings: dict[str, str]) -> None:
     log, problems = _said(**settings)
     assert problems == []
     assert "CVE" not in log

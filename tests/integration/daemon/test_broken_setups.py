@@ -285,12 +285,12 @@ def test_bad_replace(case: Case) -> None:
               "No such file or directory", "A file is missing where")  # fmt: skip
 
 
-def test_failed_wake(case: Case) -> None:
+def test_failed_resume(case: Case) -> None:
     case.register(lazy=True)
     (case.folder / "weights").unlink()
     with pytest.raises(InferenceServerException, match="No such file or directory"):
         case.infer()
-    case.says("failed_wake is ", "crash loop", "A file is missing where")
+    case.says("failed_resume is ", "crash loop", "A file is missing where")
 
 
 @pytest.mark.skipif(FRONT == "triton", reason="upgrades need the native frontend")
@@ -339,7 +339,7 @@ def _top(daemon: RunningDaemon) -> str:
     return done.stdout
 
 
-def test_top_has_what_the_page_has(daemon: RunningDaemon) -> None:
+def test_top_shows_what_the_page_shows(daemon: RunningDaemon) -> None:
     """For the first of them."""
     lines = {line.split()[0]: line for line in _top(daemon).splitlines() if line.strip()}
     assert "could not be" in lines["failed_restore"]

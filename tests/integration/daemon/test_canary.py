@@ -168,7 +168,7 @@ def test_a_rollback_restores_the_previous_code_although_its_file_changed(
     del sys.modules["rolled"]
 
 
-def test_a_good_version_gets_everywhere_and_can_be_rolled_back(
+def test_a_good_version_is_rolled_out_and_can_be_rolled_back(
     daemons: list[RunningDaemon], fleet: FleetClient
 ) -> None:
     with Traffic.at(daemons) as traffic:
@@ -184,7 +184,7 @@ def test_a_good_version_gets_everywhere_and_can_be_rolled_back(
     assert len(digests) == 1
 
 
-def test_nodes_go_back_by_themselves_when_the_one_who_rolls_out_is_killed(
+def test_nodes_roll_back_when_the_rollout_client_is_killed(
     daemons: list[RunningDaemon], nodes: list[str], fleet: FleetClient, tmp_path: Path
 ) -> None:
     (tmp_path / "rolling_out.py").write_text(
@@ -223,7 +223,7 @@ def test_nodes_go_back_by_themselves_when_the_one_who_rolls_out_is_killed(
     assert set(traffic.answers) == {"1.0"}
 
 
-def test_of_clients_at_the_same_time_one_has_all_nodes_or_none_has_any(
+def test_concurrent_registrations_succeed_on_all_nodes_or_on_none(
     daemons: list[RunningDaemon], nodes: list[str]
 ) -> None:
     def register(number: int) -> str:

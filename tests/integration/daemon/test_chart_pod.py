@@ -137,7 +137,7 @@ def test_a_ready_pod_serves_files_and_modules(pod: Pod) -> None:
     assert pod.probe("liveness")
 
 
-def test_the_monitors_read_the_metrics_of_the_daemon_and_of_tritonserver(pod: Pod) -> None:
+def test_the_monitors_scrape_the_daemon_and_tritonserver(pod: Pod) -> None:
     """At the port and path that ServiceMonitor and PodMonitor name."""
     objects = render({"metrics": {"podMonitor": {"enabled": True}}})
     (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
@@ -157,7 +157,7 @@ def test_the_openai_api_answers_at_its_port(pod: Pod) -> None:
         assert json.load(answer)["choices"][0]["message"]["content"] == "HELLO"
 
 
-def test_keys_of_a_secret_let_a_client_in(pod: Pod, key_file: Path) -> None:
+def test_a_client_connects_with_keys_of_the_secret(pod: Pod, key_file: Path) -> None:
     address = f"tcp://127.0.0.1:{pod.port('control')}"
     with connect(address, key_file=key_file, timeout_s=60) as client:
         assert {one.name for one in client.models()} >= {"held"}

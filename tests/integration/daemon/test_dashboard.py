@@ -94,7 +94,7 @@ def _held(hold: Path) -> Any:
     return batch(held)
 
 
-def test_the_form_asks_the_model_with_the_token_only(daemon: RunningDaemon) -> None:
+def test_the_form_needs_the_token_to_send_a_request(daemon: RunningDaemon) -> None:
     body = json.dumps(ask(daemon, "/page/model.json?name=double")["request"]).encode()
     with pytest.raises(urllib.error.HTTPError, match="401"):
         ask(daemon, "/page/infer?name=double", body)

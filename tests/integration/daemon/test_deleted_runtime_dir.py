@@ -53,7 +53,7 @@ def asking() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def test_it_finishes_requests_in_flight_and_exits(
+def test_the_daemon_finishes_requests_in_flight_and_exits(
     asking: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     with RunningDaemon.start(**_HUNG) as daemon:
@@ -66,7 +66,7 @@ def test_it_finishes_requests_in_flight_and_exits(
         assert daemon.process.wait(100) == ExitCode.ERROR
 
 
-def test_it_leaves_the_daemon_alone_that_takes_its_place(
+def test_the_daemon_does_not_disturb_its_successor(
     asking: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     with RunningDaemon.start(grace_period_s=600) as former:

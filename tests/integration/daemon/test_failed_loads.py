@@ -87,7 +87,7 @@ def put(repository: Path, name: str, config: str, code: str) -> None:
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_a_warm_up_that_raises_fails_the_registration_by_its_own_exception(
+def test_an_exception_in_a_warm_up_fails_the_registration(
     daemon: RunningDaemon, replaces: bool
 ) -> None:
     server = daemon.server.pid
@@ -106,7 +106,7 @@ def test_a_warm_up_that_raises_fails_the_registration_by_its_own_exception(
 
 
 @pytest.mark.parametrize("runs_in", ["workers", "tritonserver"])
-def test_models_of_a_repository_that_fail_or_hang_keep_nobody(
+def test_failing_or_hanging_repository_models_hold_up_nothing(
     settings: dict[str, Any], tmp_path: Path, runs_in: str
 ) -> None:
     """They are in the status, with the model's own exception; and the daemon ends in time while one is loaded."""
@@ -133,7 +133,7 @@ def test_models_of_a_repository_that_fail_or_hang_keep_nobody(
         assert daemon.stop() == ExitCode.OK
 
 
-def test_close_to_a_limit_of_tasks_a_registration_is_refused(daemon: RunningDaemon) -> None:
+def test_a_registration_is_refused_close_to_the_task_limit(daemon: RunningDaemon) -> None:
     if mount() is None:
         pytest.skip("no control group can be made here")
     client, server = daemon.client, daemon.server.pid
@@ -154,7 +154,7 @@ def test_close_to_a_limit_of_tasks_a_registration_is_refused(daemon: RunningDaem
         assert daemon.stop() == ExitCode.OK
 
 
-def test_the_command_that_stop_suggests_ends_the_daemon(
+def test_the_command_suggested_by_stop_ends_the_daemon(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     """A batch holds it up; SIGINT does not wait for that."""

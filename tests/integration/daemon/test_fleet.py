@@ -69,7 +69,7 @@ def answers(daemon: RunningDaemon, model: str) -> list[list[float]]:
     return found
 
 
-def test_one_call_registers_with_all_and_the_command_line_shows_it(
+def test_one_call_registers_with_all_nodes(
     daemons: list[RunningDaemon], fleet: FleetClient, nodes: list[str], key_file: Path
 ) -> None:
     model = fleet.register(double, "twice", X, Y, progress=False)
@@ -107,7 +107,7 @@ def test_a_load_failure_on_one_node_rolls_back_all_nodes(
     assert fleet.models() == []
 
 
-def test_a_node_that_joins_gets_what_the_other_has(
+def test_a_joining_node_gets_the_models_of_the_fleet(
     daemons: list[RunningDaemon], fleet: FleetClient, nodes: list[str], key_file: Path
 ) -> None:
     connect(nodes=nodes[:1], key_file=key_file, timeout_s=60).register(
@@ -119,7 +119,7 @@ def test_a_node_that_joins_gets_what_the_other_has(
     fleet.unregister("late")
 
 
-def test_one_address_for_both_over_http_and_grpc(
+def test_one_address_serves_both_nodes_over_http_and_grpc(
     daemons: list[RunningDaemon], fleet: FleetClient
 ) -> None:
     try:

@@ -112,7 +112,7 @@ _ONLY_MODEL_PY = ("id", "sequence")
 
 @pytest.mark.parametrize("what", WRONG)
 @pytest.mark.parametrize("model", ["echo", "python"])
-def test_a_text_that_is_no_unicode_fails_its_request_alone(
+def test_invalid_unicode_fails_only_its_request(
     daemon: RunningDaemon, model: str, what: str
 ) -> None:
     bad = WRONG[what]._replace(path=f"/v2/models/{model}/infer")
@@ -139,7 +139,7 @@ def _says_so(answer: Answer) -> bool:
     return any(one in answer.error for one in words)
 
 
-def test_strings_are_bytes_which_may_be_anything(daemon: RunningDaemon) -> None:
+def test_string_tensors_may_hold_any_bytes(daemon: RunningDaemon) -> None:
     """But JSON is Unicode, says the native frontend."""
     bad = Post("/v2/models/echo/infer", strings("s", BAD))
     right, odd = together(daemon, "echo", bad)
@@ -150,7 +150,7 @@ def test_strings_are_bytes_which_may_be_anything(daemon: RunningDaemon) -> None:
         assert b'"data":["%s!"]' % BAD in odd.body
 
 
-def test_a_string_that_is_longer_than_its_input_fails_its_request_alone(
+def test_a_string_longer_than_its_input_fails_only_its_request(
     daemon: RunningDaemon,
 ) -> None:
     """tritonserver does not see it; its own python backend, which the Python proxy needs, fails the whole batch."""
@@ -169,7 +169,9 @@ def test_a_string_that_is_longer_than_its_input_fails_its_request_alone(
 
 
 @pytest.mark.parametrize("more", [b',"a":"%s"' % BAD, b',"%s":1' % BAD, b',"id":"%s"' % BAD])
-def test_of_streams_that_begin_together_one_fails_alone(daemon: RunningDaemon, more: bytes) -> None:
+def test_one_of_several_streams_that_start_together_fails(
+    daemon: RunningDaemon, more: bytes
+) -> None:
     path = "/v2/models/stream/generate_stream"
     right = [Post(path, b'{"s":"%d"}' % number) for number in range(RIGHT)]
     *answers, wrong = send_together(daemon.http, [*right, Post(path, b'{"s":"x"%s}' % more)])
@@ -181,7 +183,7 @@ def test_of_streams_that_begin_together_one_fails_alone(daemon: RunningDaemon, m
     assert _says_so(wrong)
 
 
-def test_streams_under_way_go_on(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_streams_in_progress_continue(daemon: RunningDaemon, tmp_path: Path) -> None:
     done = tmp_path / "done"
     name = np.array([[str(done).encode()]], object)
     with Streaming(daemon.grpc, "wait", {"s": name}) as running:
@@ -195,7 +197,7 @@ def test_streams_under_way_go_on(daemon: RunningDaemon, tmp_path: Path) -> None:
         assert next(answers, None) is None
 
 
-def test_nothing_of_this_has_ended_a_lane_or_a_worker(daemon: RunningDaemon) -> None:
+def test_no_lane_or_worker_was_lost(daemon: RunningDaemon) -> None:
     """The last of this module: what came before has gone by the workers that there were."""
     status = daemon.client.status()
     assert {model.name: model.state for model in status.models} == dict.fromkeys(

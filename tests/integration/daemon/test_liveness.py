@@ -84,7 +84,7 @@ def _server_pid(daemon: RunningDaemon) -> int:
     return found
 
 
-def test_a_hanging_server_is_started_again_and_workers_keep_their_models(
+def test_a_hung_server_is_restarted_and_workers_keep_their_models(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     """Requests to the hanging one do not wait for ever: they fail when it is ended, and with the native frontend, where
@@ -138,7 +138,7 @@ def _ready(daemon: RunningDaemon, protocol: str) -> bool:
         connection.close()
 
 
-def test_without_the_probe_a_request_ends_by_its_own_timeout(tmp_path: Path) -> None:
+def test_without_probing_a_request_ends_by_its_own_timeout(tmp_path: Path) -> None:
     """A server that is halted for a while, as by a debugger, is left alone then."""
     with RunningDaemon.start(server_probe_timeout_s=0) as daemon:
         _register(daemon, tmp_path)
@@ -152,7 +152,7 @@ def test_without_the_probe_a_request_ends_by_its_own_timeout(tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(400)  # 0.3 GB go there and back
-def test_a_busy_server_is_left_alone(tmp_path: Path) -> None:
+def test_a_busy_server_is_not_restarted(tmp_path: Path) -> None:
     """All the load that this machine can make, and questions all the time."""
     with RunningDaemon.start(server_probe_interval_s=0.001, server_probe_timeout_s=10) as daemon:
         _register(daemon, tmp_path, instances=2)
@@ -172,7 +172,7 @@ def test_a_busy_server_is_left_alone(tmp_path: Path) -> None:
         assert _server_pid(daemon) == pid
 
 
-def test_a_registration_outlives_a_hanging_server(daemon: RunningDaemon) -> None:
+def test_a_registration_survives_a_hung_server(daemon: RunningDaemon) -> None:
     """As with one that ended: the model is loaded by the next one."""
     pid = _server_pid(daemon)
 
@@ -186,7 +186,7 @@ def test_a_registration_outlives_a_hanging_server(daemon: RunningDaemon) -> None
     assert _infer(daemon.grpc, "grpc") > 0
 
 
-def test_a_model_that_killed_the_server_is_unregistered(
+def test_a_model_is_unregistered_while_the_server_hangs(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     """It was asked to unload the model, and ended instead."""
@@ -200,7 +200,7 @@ def test_a_model_that_killed_the_server_is_unregistered(
     assert _infer(daemon.grpc, "grpc") > 0
 
 
-def test_a_stop_does_not_wait_for_a_hanging_server(tmp_path: Path) -> None:
+def test_shutdown_does_not_wait_for_a_hung_server(tmp_path: Path) -> None:
     with RunningDaemon.start(**SOON) as daemon:
         _register(daemon, tmp_path)
         halt(_server_pid(daemon))

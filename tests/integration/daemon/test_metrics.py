@@ -91,7 +91,7 @@ def value(text: str, start: str) -> float:
     return float(next(line for line in text.splitlines() if line.startswith(start)).split()[-1])
 
 
-def test_served_requests_appear_beside_tritonserver_s_metrics(daemon: RunningDaemon) -> None:
+def test_served_requests_are_counted_beside_tritonservers_metrics(daemon: RunningDaemon) -> None:
     text = scrape(daemon)
     instance = 'model="double",model_instance="0",version="1"'
     assert value(text, f"pytriton_rows_total{{{instance}}}") == 3 * value(
@@ -106,7 +106,9 @@ def test_served_requests_appear_beside_tritonserver_s_metrics(daemon: RunningDae
     assert value(text, 'nv_inference_request_success{model="double",version="1"}') >= 1
 
 
-def test_the_same_is_sent_to_a_collector(daemon: RunningDaemon, receiver: MetricReceiver) -> None:
+def test_metrics_are_exported_to_a_collector(
+    daemon: RunningDaemon, receiver: MetricReceiver
+) -> None:
     instance = {"model": "double", "version": "1", "model_instance": "0"}
     series = {
         "pytriton_rows": instance,
@@ -121,7 +123,7 @@ def test_the_same_is_sent_to_a_collector(daemon: RunningDaemon, receiver: Metric
     assert receiver.resource["service.name"] == "pytriton-daemon"
 
 
-def test_counters_of_another_tritonserver_begin_with_it(
+def test_counters_restart_with_a_new_tritonserver(
     daemon: RunningDaemon, receiver: MetricReceiver
 ) -> None:
     """Whoever receives them would take them for counters that run backwards."""
@@ -141,7 +143,7 @@ def test_counters_of_another_tritonserver_begin_with_it(
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian's package prometheus) is not here")
-def test_promtool_has_nothing_to_say(daemon: RunningDaemon) -> None:
+def test_promtool_accepts_the_metrics(daemon: RunningDaemon) -> None:
     assert PROMTOOL is not None
     ours = scrape(daemon).partition("# HELP nv_")[0]  # NVIDIA's counters lack `_total`
     checked = subprocess.run(
@@ -158,7 +160,7 @@ def test_openmetrics_is_sent_on_request(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "Basic x", "Bearer \xe9"])
-def test_without_the_token_nothing_is_revealed(daemon: RunningDaemon, given: str) -> None:
+def test_metrics_require_the_token(daemon: RunningDaemon, given: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as error:
         scrape(daemon, Authorization=given)
     assert error.value.code == 401
@@ -327,7 +329,7 @@ def _start_prometheus(
         process.wait()
 
 
-def test_figures_have_tritonserver_s_queue(daemon: RunningDaemon) -> None:
+def test_the_metrics_snapshot_includes_tritonservers_queue(daemon: RunningDaemon) -> None:
     model = next(one for one in daemon.client.metrics().models if one.name == "double")
     assert [(one.version, one.pending) for one in model.queue] == [(1, 0)]
     assert model.queue[0].succeeded >= 1

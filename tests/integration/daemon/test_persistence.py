@@ -58,7 +58,7 @@ def _settled(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_start_serves_the_models_of_the_last_run(tmp_path: Path, number: int) -> None:
+def test_a_start_restores_the_models_of_the_last_run(tmp_path: Path, number: int) -> None:
     """In order, as it was last: replaced, scaled, without what was unregistered."""
     with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
         for step, name in enumerate(("b", "c", "a"), start=1):
@@ -79,7 +79,7 @@ def test_a_start_serves_the_models_of_the_last_run(tmp_path: Path, number: int) 
         assert answer(daemon, "b") == 2
 
 
-def test_a_load_that_hangs_holds_up_no_other_model(tmp_path: Path) -> None:
+def test_a_hanging_load_holds_up_no_other_model(tmp_path: Path) -> None:
     """And status says which one it is, and for how long."""
     state, gate = tmp_path / "state", tmp_path / "gate"
     gate.touch()
@@ -168,7 +168,7 @@ def move(file: Path, device: str) -> None:
     file.write_bytes(state_dir.encode(msgspec.structs.replace(entry, spec=spec)))
 
 
-def test_a_daemon_that_keeps_nothing(tmp_path: Path) -> None:
+def test_an_ephemeral_daemon_persists_nothing(tmp_path: Path) -> None:
     """ephemeral: the next start begins empty; rollback works all the same."""
     with RunningDaemon.start(ephemeral=True, state_dir=str(tmp_path / "state")) as daemon:
         register(daemon, 1)
@@ -201,7 +201,7 @@ def test_a_registration_that_cannot_be_persisted_is_refused(keeping: RunningDaem
     keeping.client.unregister("model")
 
 
-def test_rolling_back_fails_no_request(keeping: RunningDaemon) -> None:
+def test_a_rollback_fails_no_request(keeping: RunningDaemon) -> None:
     """There and back, under load."""
     register(keeping, 1)
     with pytest.raises(RegistrationError, match="nothing to roll back to"):
@@ -217,7 +217,7 @@ def test_rolling_back_fails_no_request(keeping: RunningDaemon) -> None:
     keeping.client.unregister("model")
 
 
-def test_going_back_serves_the_code_of_before(
+def test_a_rollback_restores_the_previous_code(
     keeping: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The callable's module, and one that it imports, are other files by then, or gone."""
@@ -243,7 +243,7 @@ def test_going_back_serves_the_code_of_before(
     keeping.client.unregister("model")
 
 
-def test_a_state_directory_has_one_daemon(keeping: RunningDaemon) -> None:
+def test_a_second_daemon_cannot_use_the_state_directory(keeping: RunningDaemon) -> None:
     """The second one says so and ends."""
     with pytest.raises(AssertionError, match="another daemon uses the state directory"):
         RunningDaemon.start(state_dir=keeping.config.state_dir)

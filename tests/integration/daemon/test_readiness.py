@@ -63,7 +63,9 @@ def _register(daemon: RunningDaemon, name: str, factory: Any, **options: Any) ->
 
 
 @pytest.mark.parametrize("proxy", ["native", "python"])
-def test_it_is_ready_when_what_was_registered_is_served_again(tmp_path: Path, proxy: str) -> None:
+def test_the_server_is_ready_once_all_registrations_are_restored(
+    tmp_path: Path, proxy: str
+) -> None:
     """Not before; nor does anything of how that is done stay behind."""
     gate = tmp_path / "gate"
     gate.touch()
@@ -88,7 +90,9 @@ def test_it_is_ready_when_what_was_registered_is_served_again(tmp_path: Path, pr
 @pytest.mark.parametrize(
     ("when", "ready"), [("all_loaded", 400), ("all_attempted", 200), ("server_up", 200)]
 )
-def test_a_model_that_cannot_be_served(tmp_path: Path, when: str, ready: int) -> None:
+def test_a_model_that_cannot_be_restored_blocks_readiness_if_configured(
+    tmp_path: Path, when: str, ready: int
+) -> None:
     """Whether that makes the server one that is not ready, the settings say."""
     folder = tmp_path / "bad" / "1"
     folder.mkdir(parents=True)
@@ -148,7 +152,7 @@ def _is_ready_anew(daemon: RunningDaemon, former: int) -> bool:
     return daemon.client.status().server.pid not in (None, former) and _ready(daemon) == 200
 
 
-def test_a_known_model_stays_known_while_tritonserver_is_started_again(tmp_path: Path) -> None:
+def test_a_known_model_stays_known_while_tritonserver_restarts(tmp_path: Path) -> None:
     """It is loaded before the ports are open."""
     (tmp_path / "gate").touch()
     with RunningDaemon.start() as daemon:
@@ -163,7 +167,7 @@ def test_a_known_model_stays_known_while_tritonserver_is_started_again(tmp_path:
         assert outcomes <= {200, None, "StatusCode.UNAVAILABLE"}
 
 
-def test_a_known_model_stays_known_while_the_daemon_stops(tmp_path: Path) -> None:
+def test_a_known_model_stays_known_during_shutdown(tmp_path: Path) -> None:
     """Who asks while batches under way are answered gets 503, and learns from readiness that it need not."""
     begun, go = tmp_path / "begun", tmp_path / "go"
 
@@ -199,7 +203,7 @@ def test_a_known_model_stays_known_while_the_daemon_stops(tmp_path: Path) -> Non
         assert reported <= {200, 503, "StatusCode.UNAVAILABLE"}
 
 
-def test_vertex_ai_is_there_when_its_model_is(tmp_path: Path) -> None:
+def test_vertex_ai_serves_once_its_model_is_loaded(tmp_path: Path) -> None:
     """Its port opens with the model behind it; no Python is needed inside of tritonserver for that.
 
     The native frontend's is open from the start, and says that it is not ready.

@@ -137,9 +137,7 @@ def sampled(daemon: RunningDaemon, name: str) -> messages.RequestEntry:
 
 
 @_native_frontend
-def test_a_request_has_the_id_that_its_client_gives_it(
-    daemon: RunningDaemon, asking: Inference
-) -> None:
+def test_a_request_keeps_the_id_of_its_client(daemon: RunningDaemon, asking: Inference) -> None:
     headers = {"X-Request-Id": "h-1", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
     assert ask(asking, request_id="order-17", headers=headers) == "order-17"
     assert ask(asking, headers=headers) == "h-1"
@@ -155,7 +153,7 @@ def test_a_request_has_the_id_that_its_client_gives_it(
 
 
 @_native_frontend
-def test_a_request_has_the_id_of_its_headers_over_grpc_too(daemon: RunningDaemon) -> None:
+def test_a_grpc_request_keeps_the_id_of_its_headers(daemon: RunningDaemon) -> None:
     client = Inference("grpc", daemon.grpc)
     headers = {"x-request-id": "g-1", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
     assert ask(client, request_id="order-18", headers=headers) == "order-18"
@@ -183,7 +181,7 @@ def test_a_failure_names_the_request(daemon: RunningDaemon, asking: Inference) -
     assert entry.error == "ValueError"
 
 
-def test_the_slowest_are_known_without_an_access_log(
+def test_slow_requests_are_recorded_without_an_access_log(
     daemon: RunningDaemon, asking: Inference, command: Callable[..., str]
 ) -> None:
     ask(asking, 0.3, request_id="slow-one")
@@ -241,7 +239,7 @@ def test_top_in_a_terminal_shows_the_models_and_their_slowest_requests(
     assert ask(asking, request_id="still-there") == "still-there"
 
 
-def test_the_access_log_is_turned_on_and_off_while_the_model_serves(
+def test_the_access_log_can_be_toggled_while_the_model_serves(
     daemon: RunningDaemon, asking: Inference, command: Callable[..., str]
 ) -> None:
     pid = daemon.client.model("say").instances[0].pid
@@ -267,7 +265,7 @@ def test_the_access_log_is_turned_on_and_off_while_the_model_serves(
     assert changes == [1, 0]
 
 
-def test_a_stream_is_one_request(daemon: RunningDaemon) -> None:
+def test_a_stream_is_recorded_as_one_request(daemon: RunningDaemon) -> None:
     with Streaming(
         daemon.grpc, "stream", {"x": np.zeros((1, 1), np.float32)}, request_id="s-1"
     ) as streaming:
@@ -287,7 +285,9 @@ def command(daemon: RunningDaemon) -> Callable[..., str]:
     return run
 
 
-def test_events_are_posted(daemon: RunningDaemon, posts: tuple[str, list[Any]]) -> None:
+def test_events_are_posted_to_the_webhook(
+    daemon: RunningDaemon, posts: tuple[str, list[Any]]
+) -> None:
     def registered() -> set[str]:
         return {one["model"] for one in posts[1] if one["kind"] == "registered"}
 

@@ -79,7 +79,7 @@ def _status(daemon: RunningDaemon, path: str) -> int:
 
 
 @pytest.mark.skipif(FRONT == "triton", reason="NVIDIA's frontend refuses requests meanwhile")
-def test_they_wait_until_the_model_is_served_again_or_cannot_be(
+def test_requests_wait_until_their_model_is_restored_or_fails(
     restarted: tuple[RunningDaemon, Path],
 ) -> None:
     daemon, gate = restarted

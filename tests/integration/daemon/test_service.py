@@ -161,7 +161,7 @@ def test_model_counts_are_reported_and_hidden_from_children(manager: Manager) ->
 
 
 @_only("path")
-def test_a_watchdog_of_another_process_is_left_alone(
+def test_a_watchdog_of_another_process_is_ignored(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """$WATCHDOG_PID names who is meant."""
@@ -202,7 +202,9 @@ def test_a_killed_daemon_is_distinguished_from_one_that_exited() -> None:
 
 
 @_only("path")
-def test_a_detached_daemon_is_not_the_service(manager: Manager, tmp_path: Path) -> None:
+def test_a_detached_daemon_does_not_notify_the_service_manager(
+    manager: Manager, tmp_path: Path
+) -> None:
     """Who starts one in the background from a service's script is not its service manager."""
     with tempfile.TemporaryDirectory(prefix="ptd-") as runtime_dir:
         where = ["--runtime-dir", runtime_dir]
@@ -213,7 +215,7 @@ def test_a_detached_daemon_is_not_the_service(manager: Manager, tmp_path: Path) 
 
 
 @_only("path")
-def test_a_reload_takes_over_what_it_can(
+def test_a_reload_applies_live_settings_and_names_the_others(
     manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGHUP and `reload`: live settings hold at once, others are named, wrong ones change nothing."""
@@ -270,7 +272,7 @@ files={folder}/pytriton-daemon.conf
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_supervisord_starts_it_again_and_stops_it() -> None:
+def test_supervisord_restarts_and_stops_the_daemon() -> None:
     """With the section that `service install` writes, changed in nothing."""
     folder = Path(tempfile.mkdtemp(prefix="ptd-"))
     rundir = folder / "run"

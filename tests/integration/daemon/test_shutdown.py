@@ -72,7 +72,7 @@ def _ask_and_wait(daemon: RunningDaemon, asking: ThreadPoolExecutor, folder: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_batch_under_way_is_answered(
+def test_a_batch_in_flight_is_answered_at_shutdown(
     fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path, number: int
 ) -> None:
     """Told to stop, the daemon answers what it has, ends with 0 and leaves nothing."""
@@ -111,7 +111,7 @@ def test_child_processes_of_a_callable_end_with_the_daemon(
     assert not alive
 
 
-def test_shutdown_by_a_client(fresh_daemon: RunningDaemon) -> None:
+def test_a_client_can_shut_down_the_daemon(fresh_daemon: RunningDaemon) -> None:
     """The same over the control socket."""
     _register(fresh_daemon, _slow(Path("/"), 0))
     fresh_daemon.client.shutdown()
@@ -137,7 +137,7 @@ def test_a_drained_daemon_fails_no_request(
     assert fresh_daemon.process.wait(100) == ExitCode.OK
 
 
-def test_the_grace_period_ends(asking: ThreadPoolExecutor, tmp_path: Path) -> None:
+def test_a_batch_fails_after_the_grace_period(asking: ThreadPoolExecutor, tmp_path: Path) -> None:
     """A batch that takes longer fails with a reason, and the daemon ends all the same."""
     with RunningDaemon.start(grace_period_s=0.5) as daemon:
         _register(daemon, _slow(tmp_path, 600))
@@ -147,7 +147,9 @@ def test_the_grace_period_ends(asking: ThreadPoolExecutor, tmp_path: Path) -> No
             asked.result()
 
 
-def test_the_second_signal_ends_at_once(asking: ThreadPoolExecutor, tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_daemon_at_once(
+    asking: ThreadPoolExecutor, tmp_path: Path
+) -> None:
     """An operator who is in a hurry loses the batches, but leaves nothing behind."""
     with RunningDaemon.start(grace_period_s=600) as daemon:
         _register(daemon, _slow(tmp_path, 600))
@@ -182,7 +184,7 @@ def test_a_killed_daemon_takes_everything_with_it(fresh_daemon: RunningDaemon) -
     )
 
 
-def test_tritonserver_is_started_again_and_workers_keep_their_models(
+def test_tritonserver_is_restarted_and_workers_keep_their_models(
     fresh_daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     """A killed tritonserver costs no constructor."""
@@ -256,9 +258,7 @@ def test_an_unrecoverable_error_lets_others_finish(
     assert fresh_daemon.process.wait(100) == ExitCode.UNRECOVERABLE
 
 
-def test_a_stop_in_the_middle_of_a_registration(
-    fresh_daemon: RunningDaemon, tmp_path: Path
-) -> None:
+def test_a_shutdown_cancels_a_registration(fresh_daemon: RunningDaemon, tmp_path: Path) -> None:
     """The registration is ended, not waited for."""
 
     def factory() -> Any:
@@ -273,7 +273,7 @@ def test_a_stop_in_the_middle_of_a_registration(
             registering.result()
 
 
-def test_daemons_side_by_side(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_two_daemons_run_side_by_side(daemon: RunningDaemon, tmp_path: Path) -> None:
     """Each in its own runtime directory, on its own ports, with its own models."""
     with RunningDaemon.start() as other:
         _register(daemon, _slow(tmp_path, 0))
@@ -283,7 +283,7 @@ def test_daemons_side_by_side(daemon: RunningDaemon, tmp_path: Path) -> None:
         daemon.client.unregister("model")
 
 
-def test_a_tritonserver_that_ends_again_and_again_is_started_again() -> None:
+def test_a_tritonserver_that_keeps_exiting_is_restarted() -> None:
     """More often than the daemon once took; status tells it meanwhile, and the model is served in the end."""
     with RunningDaemon.start(server_backoff_max_s=0.1) as daemon:
         _register(daemon, _slow(Path("/"), 0))
@@ -294,7 +294,7 @@ def test_a_tritonserver_that_ends_again_and_again_is_started_again() -> None:
         eventually(lambda: _answers(daemon), "the model is served again")
 
 
-def test_a_registration_waits_for_a_tritonserver_that_is_started_again() -> None:
+def test_a_registration_waits_for_tritonservers_restart() -> None:
     """With a limit, after which it is told what it waited for."""
     heard: list[messages.Progress] = []
     with RunningDaemon.start(server_wait_timeout_s=100) as daemon:

@@ -117,9 +117,7 @@ def _register(client: DaemonClient) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_connection_is_refused_while_the_daemon_is_away(
-    manager: ServiceManager, number: int
-) -> None:
+def test_no_connection_is_refused_between_two_daemons(manager: ServiceManager, number: int) -> None:
     """Clients that come after its end get their answers from the next one."""
     daemon = manager.start()
     _register(manager.client())
@@ -168,7 +166,7 @@ def test_restarts_under_load_fail_no_request(manager: ServiceManager) -> None:
     assert load.wrong == []
 
 
-def test_an_upgrade_keeps_them_and_children_have_none_of_it(manager: ServiceManager) -> None:
+def test_an_upgrade_keeps_the_sockets_and_hides_them_from_children(manager: ServiceManager) -> None:
     """But the frontend, which has those that it listens on."""
     daemon = manager.start()
     client = manager.client()
@@ -197,7 +195,7 @@ def test_an_upgrade_keeps_them_and_children_have_none_of_it(manager: ServiceMana
         (["--frontend=triton"], "socket unit"),
     ],
 )
-def test_an_unusable_socket_ends_the_daemon(
+def test_an_unusable_socket_is_an_error_at_the_start(
     manager: ServiceManager, flags: list[str], reported: str
 ) -> None:
     daemon = manager.start(*flags)

@@ -277,7 +277,7 @@ def test_the_journal_distinguishes_errors(service: Service) -> None:
     assert "http_prt" in errors()
 
 
-def test_a_daemon_that_hangs_is_started_again(service: Service) -> None:
+def test_a_hung_daemon_is_restarted(service: Service) -> None:
     service.install(drop_in="[Service]\nWatchdogSec=2\n")
     service.start()
     service.register()
@@ -295,7 +295,7 @@ def test_a_daemon_that_hangs_is_started_again(service: Service) -> None:
 _AWAY = ("answered", "ConnectionRefusedError", "ConnectionResetError", "RemoteDisconnected", "503 ")
 
 
-def test_a_restart_under_load_loses_what_nobody_listens_for(service: Service) -> None:
+def test_a_restart_under_load_refuses_connections_in_between(service: Service) -> None:
     service.install()
     service.start()
     service.register()
@@ -349,7 +349,7 @@ def test_an_upgrade_under_load_loses_nothing(service: Service) -> None:
 
 
 @pytest.mark.parametrize("sockets", [False, True], ids=["", "sockets"])
-def test_wrong_settings_need_no_more_than_right_ones(service: Service, sockets: bool) -> None:
+def test_invalid_settings_cause_no_restart_loop(service: Service, sockets: bool) -> None:
     """Clients that poll neither start the daemon without end, nor bring systemd's limits upon it."""
     service.install(*(("--sockets",) if sockets else ()))
     service.settings("http_port = 9000\n" if sockets else "http_prt = 8000\n")
@@ -394,7 +394,7 @@ def test_a_hardened_service_serves(service: Service, how: str) -> None:
     service.until_answered()
 
 
-def test_an_address_that_the_sockets_do_not_have_is_refused(service: Service) -> None:
+def test_an_address_that_does_not_match_the_sockets_is_refused(service: Service) -> None:
     service.install("--sockets")
     service.settings("http_address = '0.0.0.0'\n")
     machine = service.machine

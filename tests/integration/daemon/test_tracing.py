@@ -157,7 +157,7 @@ def _ask_nested(inference: Inference, headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_spans_nest_from_the_client_to_what_the_callable_makes(
+def test_spans_nest_from_the_client_to_the_callable(
     traced: RunningDaemon, collected: Collector, protocol: str
 ) -> None:
     inference = Inference(protocol, getattr(traced, protocol))
@@ -183,7 +183,7 @@ def test_spans_nest_from_the_client_to_what_the_callable_makes(
     assert not any(span.failed for span in (execute, call))
 
 
-def test_the_spans_of_one_model_may_go_elsewhere(
+def test_one_model_can_export_its_spans_elsewhere(
     traced: RunningDaemon, collected: Collector
 ) -> None:
     trace, headers = traceparent(0x60)
@@ -205,7 +205,7 @@ def test_the_spans_of_one_model_may_go_elsewhere(
     assert "proxy_inference_callable" not in collected.of_trace(trace)
 
 
-def test_a_callable_in_a_thread_of_the_registrant_has_spans(
+def test_a_callable_in_a_registrants_thread_has_spans(
     traced: RunningDaemon, collected: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a tracer that is made for it, since this process has none."""
@@ -231,7 +231,7 @@ def test_a_callable_in_a_thread_of_the_registrant_has_spans(
     model.unregister()
 
 
-def test_an_error_marks_the_spans(traced: RunningDaemon, collected: Collector) -> None:
+def test_an_error_is_recorded_in_the_spans(traced: RunningDaemon, collected: Collector) -> None:
     trace, headers = traceparent(0x20)
     inference = Inference("http", traced.http)
     with pytest.raises(InferenceServerException, match="not today"):
@@ -262,7 +262,7 @@ def test_each_request_of_a_batch_has_spans_in_its_own_trace(
 
 
 @pytest.mark.parametrize("model", ["stream", "stream_async"])
-def test_a_streams_spans_last_until_its_end(
+def test_the_spans_of_a_stream_last_until_its_end(
     traced: RunningDaemon, collected: Collector, model: str
 ) -> None:
     def ask(headers: dict[str, str]) -> None:
@@ -285,7 +285,7 @@ def test_a_streams_spans_last_until_its_end(
 
 
 @pytest.mark.parametrize("model", ["nested", "stream"])
-def test_the_duration_of_a_traced_call_leads_to_its_trace(
+def test_a_traced_calls_duration_has_an_exemplar(
     traced: RunningDaemon, collected: Collector, model: str
 ) -> None:
     """As an exemplar of OpenMetrics."""
@@ -314,7 +314,7 @@ def test_the_duration_of_a_traced_call_leads_to_its_trace(
     assert f'model="{model}"' in buckets[0]
 
 
-def test_a_request_without_a_trace_begins_one(traced: RunningDaemon, collected: Collector) -> None:
+def test_a_request_without_a_trace_starts_one(traced: RunningDaemon, collected: Collector) -> None:
     inference = Inference("http", traced.http)
     inference.infer("merged", {"x": ONE})
     inference.close()
@@ -328,7 +328,7 @@ def test_a_request_without_a_trace_begins_one(traced: RunningDaemon, collected: 
     assert call.start_ns >= begun.start_ns
 
 
-def test_switched_off_at_run_time_no_spans_are_made(
+def test_no_spans_are_made_after_tracing_was_switched_off(
     traced: RunningDaemon, collected: Collector
 ) -> None:
     token = traced.client.access_token
@@ -346,7 +346,7 @@ def test_switched_off_at_run_time_no_spans_are_made(
     assert collected.of_trace(trace) == {}
 
 
-def test_a_verbose_log_is_warned_of(traced: RunningDaemon) -> None:
+def test_a_verbose_log_causes_a_warning(traced: RunningDaemon) -> None:
     """Not about traces; but a server that is verbose is here."""
     records = [json.loads(line) for line in traced.said().splitlines() if line.startswith("{")]
     warnings = [record["event"] for record in records if record["level"] == "warning"]

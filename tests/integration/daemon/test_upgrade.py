@@ -57,7 +57,7 @@ def workers(daemon: RunningDaemon) -> dict[str, list[int | None]]:
     return {one.name: [each.pid for each in one.instances] for one in daemon.client.status().models}
 
 
-def test_an_upgrade_under_load_is_not_noticed(daemon: RunningDaemon) -> None:
+def test_an_upgrade_under_load_fails_no_request(daemon: RunningDaemon) -> None:
     before, server = workers(daemon), daemon.client.status().server.pid
     started = psutil.Process(daemon.process.pid).create_time()
     with under_load(daemon) as load:
@@ -76,7 +76,7 @@ def test_an_upgrade_under_load_is_not_noticed(daemon: RunningDaemon) -> None:
     ]
 
 
-def test_the_next_version_has_all_of_the_daemon(daemon: RunningDaemon) -> None:
+def test_the_next_version_manages_all_models(daemon: RunningDaemon) -> None:
     """It registers, scales, replaces workers that end, and unregisters what the former one has registered."""
     daemon.client.upgrade()
     register(daemon, "other")
@@ -94,7 +94,7 @@ def test_the_next_version_has_all_of_the_daemon(daemon: RunningDaemon) -> None:
     assert list(workers(daemon)) == ["model"]
 
 
-def test_a_stream_goes_on(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_a_stream_continues_during_an_upgrade(daemon: RunningDaemon, tmp_path: Path) -> None:
     with open_stream(daemon, tmp_path) as stream:
         daemon.client.upgrade()
         stream.finish()
@@ -127,7 +127,7 @@ def test_client_requests_during_an_upgrade_wait(daemon: RunningDaemon) -> None:
     assert [text for text in map(str, failures) if "by another client" not in text] == []
 
 
-def test_a_version_that_does_not_run_changes_nothing(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_a_version_that_cannot_start_changes_nothing(daemon: RunningDaemon, tmp_path: Path) -> None:
     before = workers(daemon)
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no such module >&2; exit 1\n")
@@ -141,9 +141,7 @@ def test_a_version_that_does_not_run_changes_nothing(daemon: RunningDaemon, tmp_
     daemon.client.unregister("after")
 
 
-def test_one_that_cannot_be_executed_at_last_changes_nothing(
-    daemon: RunningDaemon, tmp_path: Path
-) -> None:
+def test_a_failed_exec_changes_nothing(daemon: RunningDaemon, tmp_path: Path) -> None:
     """The daemon has fallen silent by then; it goes on, and its workers hear it again."""
     vanishing = tmp_path / "python"
     vanishing.write_text(f'#!/bin/sh\nrm "$0"\nexec {sys.executable} "$@"\n')
@@ -177,7 +175,7 @@ esac
 """
 
 
-def test_models_that_cannot_be_taken_over_are_started_again(tmp_path: Path) -> None:
+def test_models_that_cannot_be_taken_over_are_restarted(tmp_path: Path) -> None:
     """The same process, on the same ports, with what is kept; nothing else is left of what ran."""
     failing = tmp_path / "python"
     failing.write_text(_FAILING.format(python=sys.executable))
@@ -223,7 +221,7 @@ def other_protocol(folder: Path, protocols: tuple[int, ...]) -> str:
     return str(program)
 
 
-def test_workers_of_a_former_protocol_are_replaced_one_after_the_other(tmp_path: Path) -> None:
+def test_workers_of_the_previous_protocol_are_replaced_one_by_one(tmp_path: Path) -> None:
     """A version that does not serve them takes over from nobody; one that does replaces the server, too."""
     now = messages.PROTOCOL
     with RunningDaemon.start(frontend="native") as daemon:
@@ -272,7 +270,7 @@ sys.stdin.read()
 """
 
 
-def test_all_parts_go_on(tmp_path: Path) -> None:
+def test_every_part_of_the_daemon_survives_an_upgrade(tmp_path: Path) -> None:
     """What listens, what sleeps, what ends with a process, and what was counted."""
     script = tmp_path / "owner.py"
     script.write_text(_OWNER)
@@ -308,7 +306,7 @@ def _requests(page: str) -> float:
     return sum(map(float, found))
 
 
-def test_a_signal_in_the_middle_waits(tmp_path: Path) -> None:
+def test_a_signal_during_an_upgrade_is_handled_by_the_next_version(tmp_path: Path) -> None:
     """SIGTERM while neither version has a handler for it: the next one stops in order, and the next start serves."""
     settings = {"state_dir": str(tmp_path / "state"), "frontend": "native"}
     with RunningDaemon.start(**settings) as daemon:

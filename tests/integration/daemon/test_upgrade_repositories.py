@@ -48,7 +48,7 @@ def all_are_ready(daemon: RunningDaemon, besides: int) -> bool:
     return status.server.pid != besides and {one.state for one in status.models} == {"ready"}
 
 
-def test_models_of_repositories_are_served_on(repository: Path) -> None:
+def test_models_of_repositories_are_served_during_an_upgrade(repository: Path) -> None:
     with RunningDaemon.start(
         frontend="native",
         model_repository=(str(repository),),

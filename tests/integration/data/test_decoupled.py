@@ -87,7 +87,7 @@ def _number(n: int, *, batching: bool = True) -> Array:
 
 @pytest.mark.parametrize("n", [0, 1, 2, 500])
 @pytest.mark.parametrize("max_batch_size", [0, 8])
-def test_every_answer_comes_in_order(
+def test_responses_arrive_in_order(
     grpc: str, counting: Callable[[int], Model], n: int, max_batch_size: int
 ) -> None:
     model = counting(max_batch_size)
@@ -95,7 +95,7 @@ def test_every_answer_comes_in_order(
         assert _ask(grpc, model, n, batching=max_batch_size > 0) == list(range(n))
 
 
-def test_many_clients_each_get_their_own(grpc: str, serve: Serve) -> None:
+def test_many_clients_each_get_their_own_responses(grpc: str, serve: Serve) -> None:
     model = serve(_count, instances=2)
     with ThreadPoolExecutor(8) as threads:
         wanted = [3 * i for i in range(24)]
@@ -113,7 +113,7 @@ def test_generate_stream(daemon: RunningDaemon, counting: Callable[[int], Model]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_parts_that_fill_the_memory_between_proxy_and_worker(
+def test_a_worker_waits_while_its_responses_fill_the_shared_memory(
     daemon: RunningDaemon, grpc: str, asynchronous: bool
 ) -> None:
     """At three of 3 MiB the worker waits until all that it has sent is given back."""
@@ -146,7 +146,7 @@ def test_batch_decorator_on_a_generator(grpc: str, serve: Serve) -> None:
     assert _ask(grpc, serve(infer), 7) == [0, 7, 14]
 
 
-def test_a_function_answers_once(grpc: str, serve: Serve) -> None:
+def test_a_function_responds_once(grpc: str, serve: Serve) -> None:
     async def later(requests: Any) -> Any:
         await asyncio.sleep(0)
         return [{"y": request["n"]} for request in requests]
@@ -228,7 +228,7 @@ def _endless(folder: Path) -> Any:
     return infer
 
 
-def test_a_generator_is_closed_when_its_client_goes(
+def test_a_generator_is_closed_when_its_client_disconnects(
     grpc: str, serve: Serve, tmp_path: Path
 ) -> None:
     model = serve(_endless(tmp_path))
@@ -239,7 +239,7 @@ def test_a_generator_is_closed_when_its_client_goes(
         eventually((tmp_path / "closed").exists, "the generator is closed")
 
 
-def test_a_callable_can_ask_whether_its_client_is_there(
+def test_a_callable_can_check_whether_its_client_has_cancelled(
     grpc: str, serve: Serve, tmp_path: Path
 ) -> None:
     """Before it has given any answer."""
@@ -275,7 +275,7 @@ def test_an_asynchronous_generator_is_cancelled_while_it_waits(
         eventually((tmp_path / "closed").exists, "the generator is closed")
 
 
-def test_a_worker_that_dies_in_a_stream(grpc: str, serve: Serve, tmp_path: Path) -> None:
+def test_a_stream_fails_with_its_worker(grpc: str, serve: Serve, tmp_path: Path) -> None:
     """What was answered in part is not tried again; the next request is served."""
 
     def infer(requests: Any) -> Iterator[list[Any]]:
@@ -295,7 +295,7 @@ def test_a_worker_that_dies_in_a_stream(grpc: str, serve: Serve, tmp_path: Path)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_stream_over_its_time_ends_with_an_error(
+def test_a_stream_over_its_execution_timeout_fails(
     daemon: RunningDaemon, grpc: str, serve: Serve, asynchronous: bool
 ) -> None:
     def endless(requests: Any) -> Iterator[list[Any]]:
@@ -321,7 +321,7 @@ def test_a_stream_over_its_time_ends_with_an_error(
     )
 
 
-def test_a_stream_is_finished_before_its_model_goes(
+def test_a_stream_finishes_before_its_model_is_unregistered(
     daemon: RunningDaemon, grpc: str, serve: Serve, tmp_path: Path
 ) -> None:
     def infer(requests: Any) -> Iterator[list[Any]]:
@@ -344,7 +344,7 @@ def test_a_stream_is_finished_before_its_model_goes(
 
 
 @pytest.mark.parametrize("how", ["scaled", "exchanged"])
-def test_no_stream_fails_where_a_worker_leaves_under_load(
+def test_no_stream_fails_when_a_worker_is_removed_under_load(
     grpc: str, serve: Serve, how: str
 ) -> None:
     async def infer(requests: Any) -> AsyncIterator[list[Any]]:

@@ -49,9 +49,7 @@ class _Filled:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_large_outputs_lie_in_memory_that_is_used_again(
-    daemon: RunningDaemon, protocol: str
-) -> None:
+def test_large_outputs_reuse_their_memory(daemon: RunningDaemon, protocol: str) -> None:
     model = daemon.client.register(
         _Filled,
         f"filled-{protocol}",
@@ -91,7 +89,7 @@ def _all_right(address: str, protocol: str, model: str, first: int) -> int:
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_each_of_many_clients_gets_its_own(daemon: RunningDaemon, lanes: int) -> None:
+def test_each_of_many_clients_gets_its_own_output(daemon: RunningDaemon, lanes: int) -> None:
     """Batches of several requests, on one lane or merged from two."""
     batcher = DynamicBatcher(max_queue_delay_microseconds=1000)
     model = daemon.client.register(

@@ -71,7 +71,7 @@ def huge(daemon_pool: DaemonPool, request: pytest.FixtureRequest) -> Iterator[Ru
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_huge_output_is_an_error_of_its_request(huge: RunningDaemon, protocol: str) -> None:
+def test_a_huge_output_fails_only_its_request(huge: RunningDaemon, protocol: str) -> None:
     with closing(Inference(protocol, getattr(huge, protocol))) as client:
         for _ in range(2):
             assert client.infer("answers", {"x": np.array([3], np.float32)})["y"].nbytes == 8
@@ -79,7 +79,7 @@ def test_a_huge_output_is_an_error_of_its_request(huge: RunningDaemon, protocol:
                 client.infer("answers", {"x": np.array([40], np.float32)})
 
 
-def test_a_huge_output_of_a_call_is_an_error_of_the_call(huge: RunningDaemon) -> None:
+def test_a_huge_output_of_a_called_model_fails_only_the_call(huge: RunningDaemon) -> None:
     with closing(Inference("grpc", huge.grpc)) as client:
         (said,) = client.infer("calls", {"x": np.ones(1, np.float32)})["y"]
     assert said.decode().count("available") == 2

@@ -150,7 +150,7 @@ def row(value: float, columns: int = 2) -> Array:
     ],
     ids=["no batching", "batches of one", "batching", "asked for"],
 )
-def test_how_many_lanes_a_worker_has(
+def test_the_number_of_lanes_of_a_worker(
     serve: Callable[..., Model],
     tmp_path: Path,
     config: ModelConfig,
@@ -176,7 +176,7 @@ def test_too_many_lanes(serve: Callable[..., Model], tmp_path: Path) -> None:
 # ── merging ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_batches_that_wait_are_merged_into_one_call(
+def test_waiting_batches_are_merged_into_one_call(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     """Each client gets its own answer."""
@@ -191,7 +191,7 @@ def test_batches_that_wait_are_merged_into_one_call(
     assert sorted(value or 0 for value in last[1]) == [3, 4]
 
 
-def test_batches_of_other_shapes_are_answered_one_by_one(
+def test_batches_of_different_shapes_are_not_merged(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     serve(Noting(tmp_path), SINGLY, max_inflight_batches=3)
@@ -202,7 +202,7 @@ def test_batches_of_other_shapes_are_answered_one_by_one(
     assert sorted(len(call) for call in calls(tmp_path)) == [1] * 6
 
 
-def test_no_lane_keeps_another_waiting(
+def test_lanes_are_served_fairly(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     """One has batches ready all the time; the other's single one is next all the same."""
@@ -226,7 +226,7 @@ def test_no_lane_keeps_another_waiting(
 
 
 @pytest.mark.parametrize("standby_workers", [0, 1])
-def test_a_batch_that_waits_behind_one_that_ends_the_worker(
+def test_a_waiting_batch_survives_its_worker(
     daemon: RunningDaemon,
     serve: Callable[..., Model],
     threads: ThreadPoolExecutor,
@@ -334,7 +334,7 @@ def _until_restarts(model: Model, count: int) -> None:
     eventually(lambda: sum(i.restarts for i in model.instances) == count, "it is replaced")
 
 
-def test_workers_that_are_replaced_get_their_lanes_back(
+def test_replaced_workers_get_their_lanes_back(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor
 ) -> None:
     """Killed under load, with nobody to stand in: the others give back what they took over."""

@@ -19,7 +19,7 @@ _SIZE = 1_500_000  #: float32: 6 MB, 1,465 pages
 _CLIENTS, _REQUESTS = 4, 10
 
 
-def test_once_warm_no_fresh_memory_is_touched(daemon_pool: DaemonPool) -> None:
+def test_warm_responses_touch_no_new_memory(daemon_pool: DaemonPool) -> None:
     answer = np.ones((1, _SIZE), np.float32)
 
     def infer(requests: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:

@@ -66,7 +66,7 @@ def nobody_asked(proxy: socket.socket) -> Iterator[None]:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_clients(daemon: RunningDaemon, protocol: str, host: str) -> None:
+def test_clients_bypass_the_proxy(daemon: RunningDaemon, protocol: str, host: str) -> None:
     port = getattr(daemon, protocol).rpartition(":")[2]
     url = f"{protocol}://{host}:{port}"
     limits: dict[str, Any] = {"init_timeout_s": 20.0, "inference_timeout_s": 20.0}
@@ -84,7 +84,7 @@ def test_clients(daemon: RunningDaemon, protocol: str, host: str) -> None:
     client.close()
 
 
-def test_workers_that_got_the_variables(daemon: RunningDaemon) -> None:
+def test_workers_bypass_the_proxy(daemon: RunningDaemon) -> None:
     """Also what a callable asks with a client of its own."""
     inference = Inference("http", daemon.http)
     url = f"http://{daemon.http}/v2/models/echo"

@@ -142,7 +142,7 @@ class Dies(Together):
 
 
 @pytest.mark.parametrize("poison", [-1.0, 3.0])
-def test_no_request_is_lost_with_a_worker_but_what_ends_it(
+def test_only_the_request_that_kills_the_worker_fails(
     daemon: RunningDaemon, tmp_path: Path, poison: float
 ) -> None:
     async def make_it() -> Any:

@@ -37,7 +37,7 @@ def _upper(requests: Any) -> Any:
     return [{"y": np.char.upper(request["x"].astype(str))} for request in requests]
 
 
-def test_text_arrives_as_text_in_warm_ups_and_requests(daemon: RunningDaemon) -> None:
+def test_strings_arrive_as_bytes_in_warm_ups_and_requests(daemon: RunningDaemon) -> None:
     # An array of bytes would become "b'...'" in `astype(str)`, without an error.
     text = Tensor(name="x", dtype=str, shape=(-1,))
     warmup = ModelWarmup("w", 1, {"x": WarmupInput(str, (1,), zero_data=True)})
@@ -119,7 +119,7 @@ def layouts(daemon: RunningDaemon) -> None:
 
 @pytest.mark.usefixtures("layouts")
 @pytest.mark.parametrize("function", LAYOUTS, ids=lambda function: function.__name__)
-def test_any_layout_is_answered(
+def test_any_memory_layout_is_accepted(
     inference: Inference, function: Callable[[Array], dict[str, Array]]
 ) -> None:
     """Fortran, strided, read-only, big-endian arrays, views of inputs, one array for two outputs."""
@@ -180,7 +180,7 @@ def mistakes(daemon: RunningDaemon) -> None:
 
 @pytest.mark.usefixtures("mistakes")
 @pytest.mark.parametrize("kind", MISTAKES)
-def test_a_mistake_is_reported_in_one_line_and_the_model_goes_on(
+def test_a_wrong_result_is_reported_in_one_line_and_the_worker_survives(
     inference: Inference, daemon: RunningDaemon, kind: int
 ) -> None:
     """The client gets a readable line; the worker is the same one afterwards."""
@@ -193,7 +193,7 @@ def test_a_mistake_is_reported_in_one_line_and_the_model_goes_on(
 
 
 @pytest.mark.usefixtures("mistakes")
-def test_an_exception_is_one_record_in_the_models_log(
+def test_an_exception_is_one_record_of_the_models_log(
     inference: Inference, daemon: RunningDaemon
 ) -> None:
     """What the client is spared, the developer finds with `logs`: once, as an error, with all that is known."""
@@ -221,7 +221,7 @@ def test_an_exception_is_one_record_in_the_models_log(
     )
 
 
-def test_a_healthy_start_on_a_machine_without_a_gpu_logs_nothing_bad(daemon: RunningDaemon) -> None:
+def test_a_start_without_a_gpu_logs_no_warning(daemon: RunningDaemon) -> None:
     if Path("/proc/driver/nvidia").exists():
         pytest.skip("this machine has a GPU")
     path = daemon.config.rundir.log_file()
@@ -238,7 +238,7 @@ def talkative(x: Array) -> dict[str, Array]:
     return {"y": x, "z": x}
 
 
-def test_output_is_logged_or_dropped_with_a_note(
+def test_printed_output_is_logged_or_dropped_with_a_note(
     inference: Inference, daemon: RunningDaemon
 ) -> None:
     model = daemon.client.register(
@@ -263,7 +263,7 @@ def test_output_is_logged_or_dropped_with_a_note(
         (lambda x: {"y": x[:, :, None], "z": x}, "has invalid shapes"),
     ],
 )  # fmt: skip
-def test_strict_takes_nothing_but_what_is_declared(
+def test_strict_accepts_only_declared_outputs(
     daemon: RunningDaemon, result: Callable[[Array], dict[str, Array]], said: str
 ) -> None:
     """`strict=True` also checks the exact dtype, the shape, and that no output is undeclared."""

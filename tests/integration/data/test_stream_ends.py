@@ -23,7 +23,7 @@ N = [Tensor(name="n", dtype=np.int32, shape=(1,))]
 Y = [Tensor(name="y", dtype=np.int32, shape=(1,))]
 
 
-def test_streams_are_finished_when_their_model_gets_along_with_fewer_workers(
+def test_streams_finish_when_their_model_is_scaled_down(
     daemon_pool: DaemonPool,
 ) -> None:
     def infer(requests: Any) -> Iterator[list[Any]]:
@@ -50,7 +50,7 @@ def test_streams_are_finished_when_their_model_gets_along_with_fewer_workers(
         eventually(lambda: len(model.instances) == 1, "the others have ended")
 
 
-def test_unrecoverable_in_a_generator_stops_the_daemon() -> None:
+def test_an_unrecoverable_error_in_a_generator_stops_the_daemon() -> None:
     def infer(requests: Any) -> Iterator[list[Any]]:
         yield [{"y": request["n"]} for request in requests]
         raise PyTritonUnrecoverableError("the device is gone")

@@ -113,7 +113,7 @@ def _same(got: Array, sent: Array) -> None:
 @pytest.mark.parametrize("datatype", DTYPES)
 @_PROPERTY
 @given(data=st.data())
-def test_any_array_comes_back_bit_for_bit(
+def test_any_array_round_trips_bit_for_bit(
     inference: Inference, datatype: str, data: st.DataObject
 ) -> None:
     """With a batch axis; other dimensions may be 0."""
@@ -147,7 +147,7 @@ def test_all_types_in_one_request(inference: Inference) -> None:
 
 @given(counts=st.lists(st.integers(1, 2_000_000), min_size=3, max_size=6))
 @settings(_PROPERTY, max_examples=6)
-def test_sizes_that_change_on_every_call(inference: Inference, counts: list[int]) -> None:
+def test_sizes_may_change_on_every_call(inference: Inference, counts: list[int]) -> None:
     """Triton's region grows and is mapped again; nothing may be read from where it used to be."""
     for count in counts:
         array = np.random.default_rng(count).integers(0, 255, (1, count, 1), dtype=np.uint8)
@@ -155,7 +155,7 @@ def test_sizes_that_change_on_every_call(inference: Inference, counts: list[int]
 
 
 @pytest.mark.slow
-def test_more_than_a_hundred_megabytes(inference: Inference) -> None:
+def test_a_tensor_of_a_hundred_megabytes_round_trips(inference: Inference) -> None:
     """A tensor of 104 MB there and back, then a small one."""
     large = np.arange(26_000_000, dtype=np.float32).reshape(1, -1, 1)
     _same(inference.infer("batched", {"FP32": large}, ["out_FP32"])["out_FP32"], large)

@@ -94,7 +94,7 @@ def test_an_input_is_a_read_only_view_of_the_servers_memory(inference: Inference
 
 
 @pytest.mark.usefixtures("looked_at")
-def test_without_it_an_input_is_the_callables_own(inference: Inference) -> None:
+def test_without_zero_copy_an_input_is_a_writable_copy(inference: Inference) -> None:
     x = np.ones((1, 1000), np.float32)
     text = np.array([[b"t"]], object)
     answer = inference.infer("copies", {"x": x, "text": text})
@@ -129,7 +129,7 @@ def _all_right(address: str, protocol: str, model: str, seed: int) -> int:
 
 
 @pytest.mark.parametrize("batching", [True, False], ids=["batching", "alone"])
-def test_many_requests_of_any_size_at_once(daemon: RunningDaemon, batching: bool) -> None:
+def test_many_concurrent_requests_of_any_size(daemon: RunningDaemon, batching: bool) -> None:
     """Four clients over both protocols: each gets what belongs to it."""
     if batching:
         batcher = DynamicBatcher(max_queue_delay_microseconds=1000)

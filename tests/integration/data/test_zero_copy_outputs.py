@@ -80,14 +80,14 @@ def _load(daemon: RunningDaemon, go_on: Callable[[], bool], rows: int = 0) -> li
 
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_memory_that_is_used_again_is_read_before(
+def test_reused_output_memory_is_read_before_the_next_call(
     daemon: RunningDaemon, isolation: str, lanes: int
 ) -> None:
     _register(daemon, _filled, isolation=isolation, max_inflight_batches=lanes, replace=True)
     assert not _load(daemon, lambda: False)
 
 
-def test_batches_are_cut_into_their_requests(daemon: RunningDaemon) -> None:
+def test_a_batched_output_is_split_by_request(daemon: RunningDaemon) -> None:
     _register(daemon, _computed, config=ModelConfig(max_batch_size=8), replace=True)
     assert not _load(daemon, lambda: False, rows=2)
 

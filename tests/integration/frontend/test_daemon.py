@@ -174,7 +174,9 @@ def test_metrics_of_the_core_and_of_the_frontend(daemon: RunningDaemon) -> None:
     assert b"pytriton_frontend_connections " in text
 
 
-def test_a_generator_is_closed_when_its_client_goes(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_a_generator_is_closed_when_its_client_disconnects(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
     """Triton has the request released by then: the compiled proxy needs it no more once it has been read."""
 
     def endless(requests: Any) -> Iterator[Any]:
@@ -198,7 +200,7 @@ def test_a_generator_is_closed_when_its_client_goes(daemon: RunningDaemon, tmp_p
     daemon.client.unregister("endless")
 
 
-def test_a_registration_comes_and_goes(daemon: RunningDaemon) -> None:
+def test_a_registered_model_is_ready_until_it_is_unregistered(daemon: RunningDaemon) -> None:
     daemon.client.register(_double, "other", inputs=X, outputs=Y)
     with closing(connection(daemon)) as client:
         assert ask(client, "GET", "/v2/models/other/ready")[0] == 200
@@ -207,7 +209,7 @@ def test_a_registration_comes_and_goes(daemon: RunningDaemon) -> None:
         assert doubles(client)
 
 
-def test_clients_wait_while_a_frontend_that_was_killed_is_started_again(
+def test_clients_wait_while_a_killed_frontend_restarts(
     daemon: RunningDaemon,
 ) -> None:
     """Nothing is refused, the port stays, and no worker loads its model again."""
@@ -285,7 +287,7 @@ def doubles_or_not(client: http.client.HTTPConnection) -> bool:
     return ask(client, "GET", "/v2/models/double/ready")[0] == 200
 
 
-def test_a_folder_with_the_core_s_libraries_alone_is_enough(tmp_path: Path) -> None:
+def test_a_folder_with_only_the_cores_libraries_is_enough(tmp_path: Path) -> None:
     """No executable, no backends, no file that says the version: the core says it itself."""
     whole = find_or_install_server(ServerChoice(), print).tree
     (libraries,) = (one for one in whole.libraries if list(one.glob("libtritonserver*.so")))
@@ -299,7 +301,7 @@ def test_a_folder_with_the_core_s_libraries_alone_is_enough(tmp_path: Path) -> N
         assert server.version == (whole.version or server.version) != ""
 
 
-def test_nvidia_s_executable_serves_where_the_native_frontend_cannot_be() -> None:
+def test_nvidias_frontend_serves_as_an_alternative() -> None:
     with RunningDaemon.start(frontend="triton", access_token=_TOKEN) as running:
         assert running.client.status().server.binary.endswith("/tritonserver")
         running.client.register(_double, "double", inputs=X, outputs=Y)
@@ -329,7 +331,7 @@ def _serves(daemon: RunningDaemon) -> bool:
         return False
 
 
-def test_https_with_a_certificate_of_the_client_s(tmp_path: Path) -> None:
+def test_https_with_a_client_certificate(tmp_path: Path) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert("localhost", "127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
@@ -355,7 +357,7 @@ def test_https_with_a_certificate_of_the_client_s(tmp_path: Path) -> None:
             assert doubles(friend)
 
 
-def test_a_request_under_way_is_answered_when_the_daemon_stops(tmp_path: Path) -> None:
+def test_a_request_in_flight_is_answered_when_the_daemon_stops(tmp_path: Path) -> None:
     begun, go = tmp_path / "begun", tmp_path / "go"
 
     with RunningDaemon.start(frontend="native") as running:
@@ -370,7 +372,7 @@ def test_a_request_under_way_is_answered_when_the_daemon_stops(tmp_path: Path) -
             assert json.loads(response.read())["outputs"][0]["data"] == [1.0, 2.0]
 
 
-def test_without_a_compiler_nvidia_s_executable_takes_its_place(
+def test_nvidias_frontend_is_used_without_a_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proxy is given: it was built before."""
@@ -391,7 +393,7 @@ def test_without_a_compiler_nvidia_s_executable_takes_its_place(
 
 
 @pytest.mark.parametrize("how", ["restart --server", "kill -9", "upgrade"])
-def test_regions_outlive_the_server(daemon: RunningDaemon, how: str) -> None:
+def test_shared_memory_regions_survive_a_new_server(daemon: RunningDaemon, how: str) -> None:
     memory = shared_memory.SharedMemory(create=True, size=8)
     np.ndarray(2, np.float32, memory.buf)[:] = 1
     where = {"shared_memory_region": "kept", "shared_memory_byte_size": 8}
@@ -434,7 +436,7 @@ def _remembers(requests: Any) -> Any:
     return [{"y": request["x"]} for request in requests]
 
 
-def test_a_sequence_in_progress_is_not_broken_without_force(daemon: RunningDaemon) -> None:
+def test_a_replacement_breaks_a_sequence_only_if_forced(daemon: RunningDaemon) -> None:
     config = ModelConfig(
         max_batch_size=4,
         extra={"sequence_batching": {"max_sequence_idle_microseconds": 300_000_000, "direct": {}}},

@@ -37,7 +37,7 @@ def reply(frontend: Frontend, call: Call) -> GrpcReply:
 
 
 @pytest.mark.parametrize("call", CORPUS, ids=[call.name for call in CORPUS])
-def test_the_same_answer(frontends: tuple[Frontend, Frontend], call: Call) -> None:
+def test_both_frontends_respond_alike(frontends: tuple[Frontend, Frontend], call: Call) -> None:
     nvidia, native = reply(frontends[0], call), reply(frontends[1], call)
     if nvidia == native:
         return
@@ -47,7 +47,7 @@ def test_the_same_answer(frontends: tuple[Frontend, Frontend], call: Call) -> No
 
 
 @pytest.mark.parametrize("decision", GRPC_DECISIONS, ids=[one.names for one in GRPC_DECISIONS])
-def test_each_decision_is_of_some_call(decision: object) -> None:
+def test_every_decision_applies_to_a_call(decision: object) -> None:
     assert any(
         one is decision and one.applies(call.name) for one in GRPC_DECISIONS for call in CORPUS
     )

@@ -77,14 +77,14 @@ def _read(answer: tuple[int, str, bytes]) -> Any:
 
 
 @pytest.mark.parametrize("count", [0, 1, 100])
-def test_a_stream_is_events(daemon: RunningDaemon, count: int) -> None:
+def test_a_stream_is_sent_as_events(daemon: RunningDaemon, count: int) -> None:
     status, kind, body = _ask(daemon, "POST", "/v2/models/count/generate_stream", {"n": count})
     assert (status, kind) == (200, "text/event-stream; charset=utf-8")
     events = body.decode().split("\n\n")[:-1]
     assert [json.loads(event[len("data: ") :])["y"] for event in events] == list(range(count))
 
 
-def test_generate_answers_once(daemon: RunningDaemon) -> None:
+def test_generate_responds_once(daemon: RunningDaemon) -> None:
     for model, n, y in [("next", 5, 6), ("count", 1, 0)]:
         said = _read(_ask(daemon, "POST", f"/v2/models/{model}/generate", {"n": n, "id": "mine"}))
         assert said == {"id": "mine", "model_name": model, "model_version": "1", "y": y}
@@ -108,7 +108,7 @@ def test_a_model_s_error_reaches_the_client(daemon: RunningDaemon, path: str) ->
         assert words in body
 
 
-def test_headers_that_fit_the_pattern_are_parameters(daemon: RunningDaemon) -> None:
+def test_matching_headers_become_parameters(daemon: RunningDaemon) -> None:
     """As Triton does it: in either case, and a part of the name is enough."""
     request = {
         "inputs": [{"name": "n", "shape": [1, 1], "datatype": "INT32", "data": [1]}],
@@ -137,7 +137,7 @@ def test_model_endpoints_answer(daemon: RunningDaemon) -> None:
     assert _ask(daemon, "GET", "/v2/models/none")[0] == 404
 
 
-def test_only_answers_of_inferences_are_compressed(daemon: RunningDaemon) -> None:
+def test_only_inference_responses_are_compressed(daemon: RunningDaemon) -> None:
     """Triton's asyncio client says that it takes gzip, and reads only these as gzip."""
     config = _ask(daemon, "GET", "/v2/models/next/config", Accept_Encoding="gzip, deflate")
     assert _read(config)["name"] == "next"

@@ -21,7 +21,7 @@ def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fronte
 
 
 @pytest.mark.parametrize("ask", CORPUS, ids=[ask.name for ask in CORPUS])
-def test_the_same_answer(frontends: tuple[Frontend, Frontend], ask: Ask) -> None:
+def test_both_frontends_respond_alike(frontends: tuple[Frontend, Frontend], ask: Ask) -> None:
     decision = next((one for one in DECISIONS if one.applies(ask.name)), None)
     nvidia = None if decision and decision.nvidia is None else answer(frontends[0], ask)
     native = answer(frontends[1], ask)
@@ -34,5 +34,5 @@ def test_the_same_answer(frontends: tuple[Frontend, Frontend], ask: Ask) -> None
 
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=[decision.names for decision in DECISIONS])
-def test_each_decision_is_of_some_request(decision: object) -> None:
+def test_every_decision_applies_to_a_request(decision: object) -> None:
     assert any(one is decision and one.applies(ask.name) for one in DECISIONS for ask in CORPUS)

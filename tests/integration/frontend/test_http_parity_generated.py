@@ -143,7 +143,7 @@ def asked(frontend: Frontend, document: Any) -> Reply:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=right_requests())
-def test_right_requests_have_the_same_answer(
+def test_valid_requests_get_the_same_response(
     frontends: tuple[Frontend, Frontend], document: Any
 ) -> None:
     nvidia, native = (asked(frontend, document) for frontend in frontends)
@@ -153,7 +153,7 @@ def test_right_requests_have_the_same_answer(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(documents=wrong_requests())
-def test_wrong_requests_are_wrong_for_both(
+def test_both_frontends_refuse_invalid_requests(
     frontends: tuple[Frontend, Frontend], documents: Any
 ) -> None:
     for document in documents:

@@ -107,7 +107,7 @@ def three_spans(collected: Collector, trace: str) -> dict[str, Span]:
     return {name: spans[0] for name, spans in collected.of_trace(trace).items()}
 
 
-def test_one_of_so_many_is_traced(frontends: tuple[Frontend, Frontend]) -> None:
+def test_the_trace_rate_is_kept(frontends: tuple[Frontend, Frontend]) -> None:
     for frontend in frontends:
         answered = answer(frontend, Ask("", "/v2/models/one/trace/setting", b'{"trace_rate": "3"}'))
         assert answered.content["trace_rate"] == "3"

@@ -158,7 +158,7 @@ def cutting(daemon: RunningDaemon, tmp_path: Path) -> Cutting:
 
 
 @pytest.mark.timeout(120 + 60 * ROUNDS)
-def test_cut_answers_leave_nothing(cutting: Cutting) -> None:
+def test_cancelled_responses_leak_nothing(cutting: Cutting) -> None:
     for _ in range(WARM_UP):
         cutting.round()
     eventually(lambda: cutting.open_requests() == 0, "all slots are free")

@@ -173,7 +173,7 @@ def test_embeddings(client: openai.OpenAI) -> None:
     assert ids.data[0].embedding == [3.0, 1.0]
 
 
-def test_embeddings_as_litellm_asks_triton_for_them(url: str) -> None:
+def test_embeddings_requested_through_litellm(url: str) -> None:
     import urllib.error
 
     def ask(**tensor: Any) -> Any:
@@ -235,7 +235,7 @@ def test_unauthorized_clients_are_refused(
 @pytest.mark.parametrize(
     ("said", "reported"), [("fail", "it is broken"), ("die", "exited with code 3")]
 )
-def test_a_failure_in_mid_stream_is_an_error_and_an_end(
+def test_a_failure_within_a_stream_is_reported_and_ends_it(
     client: openai.OpenAI, said: str, reported: str
 ) -> None:
     stream = client.chat.completions.create(model="talk", messages=user(said), stream=True)
@@ -253,7 +253,7 @@ def closed(mark: Path) -> int:
     return mark.read_text().count("closed")
 
 
-def test_a_client_that_goes_ends_its_generator(
+def test_a_disconnected_client_ends_its_generator(
     client: openai.OpenAI, mark: Path, url: str, daemon: RunningDaemon
 ) -> None:
     before = closed(mark)
@@ -286,7 +286,7 @@ def kill_a_client(url: str) -> None:
         process.kill()
 
 
-def test_a_frontend_that_dies_is_replaced(client: openai.OpenAI, daemon: RunningDaemon) -> None:
+def test_a_killed_frontend_is_restarted(client: openai.OpenAI, daemon: RunningDaemon) -> None:
     (frontend,) = [
         one for one in daemon.children() if "dispatcher.openai" in " ".join(one.cmdline())
     ]
@@ -297,7 +297,7 @@ def test_a_frontend_that_dies_is_replaced(client: openai.OpenAI, daemon: Running
 
 
 @pytest.mark.skipif(FRONT == "triton", reason="upgrades need the native frontend")
-def test_the_frontend_outlives_an_upgrade_of_the_daemon(
+def test_the_frontend_survives_an_upgrade_of_the_daemon(
     client: openai.OpenAI, daemon: RunningDaemon
 ) -> None:
     """The same process answers, also what it was in the middle of, and hears of models from the next version."""
@@ -333,9 +333,7 @@ def block(language: str, number: int = 0) -> str:
     return str(found[number])
 
 
-def test_the_documents_way_from_a_function_to_an_answer(
-    daemon: RunningDaemon, url: str, tmp_path: Path
-) -> None:
+def test_the_documented_example_works(daemon: RunningDaemon, url: str, tmp_path: Path) -> None:
     name = "talk_of_the_document"
     script = tmp_path / f"{name}.py"
     script.write_text(block("python").replace("register(talk,", f"register(talk, {name!r},"))
@@ -362,7 +360,7 @@ def test_the_documents_way_from_a_function_to_an_answer(
     daemon.client.unregister(name)
 
 
-def test_the_documents_keys_are_read(tmp_path: Path) -> None:
+def test_the_documented_key_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(block("toml").replace("…", hashlib.sha256(b"sk-x").hexdigest(), 1))
     caller = KeyFile(path, print).authenticate("Bearer sk-x")
@@ -370,7 +368,7 @@ def test_the_documents_keys_are_read(tmp_path: Path) -> None:
     assert caller.entry.models == ("talk",)
 
 
-def test_clients_of_triton_get_plain_texts(daemon: RunningDaemon) -> None:
+def test_triton_clients_get_plain_text(daemon: RunningDaemon) -> None:
     import urllib.request
 
     body = json.dumps({"text_input": "you", "stream": False, "temperature": 0.5}).encode()

@@ -39,7 +39,7 @@ def _mutual_tls(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", ["tls", "no http"])
-def test_the_api_answers_whatever_clients_of_triton_may_use(tmp_path: Path, how: str) -> None:
+def test_the_openai_api_does_not_depend_on_public_http(tmp_path: Path, how: str) -> None:
     settings = _mutual_tls(tmp_path) if how == "tls" else {"allow_http": False}
     limits = ("connections_per_address=1",)
     expected = [f"Hello {number}" for number in range(16)]

@@ -189,12 +189,12 @@ def streams(daemon: RunningDaemon, model: str, texts: list[str]) -> dict[str, li
     return answers
 
 
-def test_the_next_request_begins_while_a_coroutine_waits(daemon: RunningDaemon) -> None:
+def test_requests_overlap_while_a_coroutine_waits(daemon: RunningDaemon) -> None:
     answers = streams(daemon, "coroutines", ["one", "two"])
     assert answers == {"one": [b"one"], "two": [b"two"]}
 
 
-def test_streams_that_coroutines_iterate_over_with_a_plain_for_run_side_by_side(
+def test_coroutines_can_iterate_over_streams_synchronously_in_parallel(
     daemon: RunningDaemon,
 ) -> None:
     """Time and again: the stub lets go of each stream of another model when that has ended, and must not end itself."""
@@ -204,7 +204,7 @@ def test_streams_that_coroutines_iterate_over_with_a_plain_for_run_side_by_side(
     assert "proxy exited unexpectedly" not in daemon.said()
 
 
-def test_a_sender_hears_that_its_client_has_gone(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_a_sender_sees_that_its_client_has_cancelled(daemon: RunningDaemon, tmp_path: Path) -> None:
     said = tmp_path / "said"
     with Streaming(daemon.grpc, "counting", text(said)) as stream:
         assert [next(iter(stream))["told"][0] for _ in range(2)] == [b"0", b"1"]

@@ -44,7 +44,7 @@ def ask(daemon: RunningDaemon, model: str, what: str) -> str:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.12", "3.13"])
-def test_each_model_has_a_python_of_its_own(
+def test_each_model_has_its_own_interpreter(
     daemon: RunningDaemon, tmp_path: Path, version: str
 ) -> None:
     python = find_interpreter(version)
@@ -60,7 +60,7 @@ def test_each_model_has_a_python_of_its_own(
 
 
 @pytest.mark.timeout(600)
-def test_an_archive_is_unpacked_once_and_needs_nothing_but_numpy(
+def test_an_environment_archive_is_unpacked_once_and_needs_only_numpy(
     daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The packages that the environment lacks are fetched into the cache of this user: made once.
@@ -152,9 +152,7 @@ def change_log_settings(daemon: RunningDaemon, protocol: str, settings: dict[str
 
 
 @pytest.mark.skipif(FRONT != "native", reason="only our own frontend reports its log settings")
-def test_lines_of_a_model_follow_tritons_log_settings(
-    daemon: RunningDaemon, tmp_path: Path
-) -> None:
+def test_a_models_log_follows_tritons_log_settings(daemon: RunningDaemon, tmp_path: Path) -> None:
     model = daemon.client.register_model(make_model(tmp_path / "chatty"))
     serials = itertools.count()
 
@@ -267,7 +265,7 @@ def test_the_command_line_registers_a_folder(daemon: RunningDaemon, tmp_path: Pa
     assert ask(daemon, "by-command", "40 + 2") == "42"
 
 
-def test_a_temporary_one_goes_with_its_process(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_a_client_bound_model_ends_with_its_client(daemon: RunningDaemon, tmp_path: Path) -> None:
     code = (
         "import sys, pytriton\n"
         "client = pytriton.connect(sys.argv[1])\n"
@@ -291,7 +289,7 @@ def test_a_temporary_one_goes_with_its_process(daemon: RunningDaemon, tmp_path: 
     )
 
 
-def test_a_deleted_family_goes_from_the_metrics(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_a_deleted_metric_family_disappears(daemon: RunningDaemon, tmp_path: Path) -> None:
     """Its metrics count from zero when it is made again; its first description stays."""
     kept = "self.kept: dict[str, pb_utils.MetricFamily] = {}"
     daemon.client.register_model(make_model(tmp_path / "renaming", initialize=kept))

@@ -104,7 +104,7 @@ _WIDE = Tensor((-1,), np.float32, "x")
 _SAID = [Tensor((1,), bytes, "y"), Tensor((-1,), np.float32, "z")]
 
 
-def test_only_the_same_question_is_answered_from_the_cache(
+def test_only_an_equal_request_is_answered_from_the_cache(
     daemon: RunningDaemon, inference: Inference, request: pytest.FixtureRequest
 ) -> None:
     name = f"says_{request.node.callspec.params['inference']}"
@@ -202,7 +202,7 @@ _REFUSED_STRING = "the sequence id is a string, but the model's control input fo
 
 
 @pytest.mark.parametrize("proxy", ["native", "python"])
-def test_a_sequence_id_that_the_control_input_cannot_hold_is_refused(
+def test_a_sequence_id_too_large_for_its_control_input_is_refused(
     daemon_pool: DaemonPool, proxy: str
 ) -> None:
     """The core puts uninitialised or cut bytes into the input, and two sequences would be one for the model."""
@@ -360,7 +360,7 @@ def test_a_rate_limiter_keeps_instances_apart(
     assert sorted(answer["y"].item() for answer in answers) == ([0, 0] if limited else [0, 1])
 
 
-def test_other_fields_reach_triton(daemon: RunningDaemon) -> None:
+def test_other_configuration_fields_reach_triton(daemon: RunningDaemon) -> None:
     extra = {
         "version_policy": {"all": {}},
         "optimization": {"priority": "PRIORITY_MAX", "eager_batching": True},
@@ -390,7 +390,9 @@ def test_other_fields_reach_triton(daemon: RunningDaemon) -> None:
         assert versioned.infer_batch(ONE)["y"].item() == 1
 
 
-def test_a_request_itself_may_be_the_answer(inference: Inference, daemon: RunningDaemon) -> None:
+def test_a_request_can_be_returned_as_its_response(
+    inference: Inference, daemon: RunningDaemon
+) -> None:
     """As in PyTriton's documents: `lambda requests: requests`, with unnamed tensors."""
     if "identity" not in [model.name for model in daemon.client.models()]:
         tensors = [Tensor((1,), np.float32), Tensor((1,), np.int32)]
@@ -445,7 +447,7 @@ def _ask(address: str, model: str) -> list[float]:
     return answer
 
 
-def test_every_worker_is_warm_before_it_serves(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_every_worker_is_warmed_up_before_it_serves(daemon: RunningDaemon, tmp_path: Path) -> None:
     """Also one that takes another's place; random data are the same each time."""
     np.save(tmp_path / "rows.npy", np.array([[1, 2], [3, 4], [5, 6]], np.float32))
     warmups = [
@@ -494,7 +496,7 @@ def _wrong(requests: Any) -> Any:
 @pytest.mark.parametrize(
     ("infer", "why"), [(_fails, "ValueError: no such kernel"), (_wrong, "returned no output `y`")]
 )
-def test_a_warm_up_that_fails_fails_the_registration(
+def test_a_failing_warm_up_fails_the_registration(
     daemon: RunningDaemon, infer: Any, why: str
 ) -> None:
     config = ModelConfig(
@@ -535,7 +537,7 @@ class _AsyncStreams(_Streams):
 
 
 @pytest.mark.parametrize("kind", [_Streams, _AsyncStreams])
-def test_streams_are_warmed_up_to_their_end(daemon: RunningDaemon, kind: Any) -> None:
+def test_warm_up_reads_streams_to_their_end(daemon: RunningDaemon, kind: Any) -> None:
     name = f"warm{kind.__name__}"
     source = WarmupInput(np.float32, (1,), zero_data=True)
     config = ModelConfig(decoupled=True, model_warmup=[ModelWarmup("w", 1, {"x": source}, 2)])

@@ -249,7 +249,7 @@ def stock(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
         yield stock
 
 
-def test_the_same_calls_have_the_same_outcome(daemon: RunningDaemon, stock: Stock) -> None:
+def test_both_backends_agree_on_model_control_calls(daemon: RunningDaemon, stock: Stock) -> None:
     outcomes = stock.run(lambda: [control(stock.http, call) for call in CALLS])
     for call, wanted in zip(CALLS, outcomes):
         got = control(daemon.http, call)
@@ -260,7 +260,7 @@ def test_the_same_calls_have_the_same_outcome(daemon: RunningDaemon, stock: Stoc
 
 
 @pytest.mark.parametrize("subject", EXPRESSIONS)
-def test_the_rest_of_the_module_answers_as_tritons_own(
+def test_both_backends_agree_on_the_rest_of_pb_utils(
     daemon: RunningDaemon, stock: Stock, subject: str
 ) -> None:
     for expression in EXPRESSIONS[subject]:
@@ -293,7 +293,7 @@ def test_files_make_a_model_until_it_is_unloaded(daemon: RunningDaemon) -> None:
     )
 
 
-def test_files_and_a_configuration_come_in_place_of_the_repositorys_own(
+def test_files_and_a_configuration_override_the_repository(
     daemon: RunningDaemon,
 ) -> None:
     call = f"load_model('two', {OTHER!r}, {{'file:1/model.py': {make_code('99')!r}}})"
@@ -319,7 +319,7 @@ def test_registered_names_belong_to_their_registrant(daemon: RunningDaemon, tmp_
     assert ask(daemon.http, "mine", "6 * 7") == "42"
 
 
-def test_a_model_loads_others_when_it_starts_and_lets_go_of_them_at_its_end(
+def test_a_model_loads_others_at_its_start_and_unloads_them_at_its_end(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     folder = make_model(

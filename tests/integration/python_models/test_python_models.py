@@ -84,7 +84,7 @@ def servers(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_answers_are_the_same(servers: tuple[Server, Server], protocol: str) -> None:
+def test_responses_are_the_same(servers: tuple[Server, Server], protocol: str) -> None:
     x = np.arange(4, dtype=np.float32)
     texts = np.array([["Ein Satz", "ÜBER alles".encode()]], np.object_)
     calls: list[tuple[str, dict[str, Array]]] = [
@@ -118,7 +118,7 @@ _OWN_STATUSES = {"code ALREADY_EXISTS": "409", "code CANCELLED": "499"}
         "value error", "model exception", "too few", "no responses", "rescheduled",
     ],
 )  # fmt: skip
-def test_every_way_to_answer_has_the_same_outcome(
+def test_every_way_to_respond_has_the_same_outcome(
     servers: tuple[Server, Server], protocol: str, what: str
 ) -> None:
     call = functools.partial(
@@ -155,7 +155,7 @@ def test_streams_are_the_same(servers: tuple[Server, Server]) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_sequences_and_requests_queued_again_are_the_same(
+def test_sequences_and_rescheduled_requests_are_the_same(
     servers: tuple[Server, Server], protocol: str
 ) -> None:
     for times in (1, 5):

@@ -24,7 +24,7 @@ Y = [Tensor(name="y", dtype=np.float32, shape=(4,))]
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # an environment is made by pip, if this machine has none yet
-def test_it_is_made_when_the_first_model_needs_it(
+def test_the_python_is_installed_when_a_model_first_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a cache without one, on a machine that can fetch none at first."""

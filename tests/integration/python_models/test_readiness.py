@@ -83,7 +83,7 @@ def make(folder: Path, answers: Path, more: str = IS_READY, config: str = CONFIG
     return make_model(folder, more=more.replace("FOLDER", repr(str(answers))), config=config)
 
 
-def test_one_instance_of_two_is_not_ready_and_the_other_serves(
+def test_requests_go_to_the_ready_one_of_two_instances(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     answers = tmp_path / "answers"
@@ -121,7 +121,7 @@ def test_one_instance_of_two_is_not_ready_and_the_other_serves(
     assert sum(one.restarts for one in model.instances) == 0
 
 
-def test_a_registration_waits_for_it(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_a_registration_waits_for_is_ready(daemon: RunningDaemon, tmp_path: Path) -> None:
     later = make_model(
         tmp_path / "later",
         initialize="self.asked = 0",
@@ -148,7 +148,9 @@ def why_not(daemon: RunningDaemon, folder: Path) -> str:
     return f"{failed.value}\n{failed.value.remote_traceback}"
 
 
-def test_one_that_does_not_return_is_not_ready(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_an_is_ready_that_does_not_return_means_not_ready(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
     answers = tmp_path / "answers"
     answers.mkdir()
     slow = """
@@ -167,7 +169,9 @@ def test_one_that_does_not_return_is_not_ready(daemon: RunningDaemon, tmp_path: 
     assert health(daemon, "hanging") == 200
 
 
-def test_streams_under_way_are_answered_to_their_end(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_streams_in_progress_finish_on_an_instance_that_is_not_ready(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
     answers = tmp_path / "answers"
     answers.mkdir()
     for instance in ("streaming_0_0", "streaming_0_1"):

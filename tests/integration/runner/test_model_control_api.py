@@ -111,9 +111,7 @@ def test_an_edited_model_is_reread(served: tuple[RunningDaemon, Path], client: C
     assert client.ask("m") == [2, 1]
 
 
-def test_no_state_survives_an_unload_and_a_load(
-    served: tuple[RunningDaemon, Path], client: Client
-) -> None:
+def test_no_state_survives_unloading(served: tuple[RunningDaemon, Path], client: Client) -> None:
     daemon, repository = served
     put(repository, "m", model(1))
     client.load("m")
@@ -127,13 +125,13 @@ def test_no_state_survives_an_unload_and_a_load(
     assert client.ask("m") == [1, 1]
 
 
-def test_a_model_whose_files_come_with_the_request(client: Client) -> None:
+def test_a_load_can_bring_the_files(client: Client) -> None:
     files = {"file:1/model.py": model(9).encode()}
     client.load("sent", config=json.dumps(_SENT), files=files)
     assert client.ask("sent") == [9, 1]
 
 
-def test_a_configuration_that_comes_with_the_request(
+def test_a_load_can_bring_the_configuration(
     served: tuple[RunningDaemon, Path], client: Client
 ) -> None:
     put(served[1], "m", model(1))
@@ -143,7 +141,7 @@ def test_a_configuration_that_comes_with_the_request(
     assert client.ask("m") == [1, 1]
 
 
-def test_a_load_that_fails_says_why_and_leaves_what_was_there(
+def test_a_failed_load_says_why_and_changes_nothing(
     served: tuple[RunningDaemon, Path], client: Client
 ) -> None:
     put(served[1], "m", model(1))

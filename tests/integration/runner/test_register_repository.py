@@ -33,9 +33,7 @@ def names(daemon: RunningDaemon) -> set[str]:
     return {model.name for model in daemon.client.models()}
 
 
-def test_versions_of_the_policy_are_served_by_workers_of_their_own(
-    daemon: RunningDaemon, tmp_path: Path
-) -> None:
+def test_each_served_version_has_its_own_workers(daemon: RunningDaemon, tmp_path: Path) -> None:
     policy = "version_policy { latest { num_versions: 2 } }"
     folder = repositories.add_multiplier(tmp_path, "several", {1: 1, 2: 2, 4: 4}, policy)
     model = daemon.client.register_model(folder, standby_workers=1)
@@ -85,7 +83,7 @@ def test_a_repository_is_registered_all_or_nothing(daemon: RunningDaemon, tmp_pa
     assert names(daemon).issuperset("abc")
 
 
-def test_a_folder_that_is_no_python_model_repository_is_refused(
+def test_a_folder_that_is_not_a_python_model_repository_is_refused(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     before = names(daemon)

@@ -17,7 +17,7 @@ X = np.ones((1, 4), np.float32)
 
 
 @pytest.mark.timeout(600)
-def test_missing_packages_are_installed_where_that_is_allowed(tmp_path: Path) -> None:
+def test_missing_packages_are_installed_if_allowed(tmp_path: Path) -> None:
     """The cached environment is the same for both models, and for every run of this test on a machine."""
     bare = tmp_path / "bare"
     without = ["--no-pip", "--no-setuptools"]

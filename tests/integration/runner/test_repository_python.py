@@ -87,7 +87,7 @@ def ask(daemon: RunningDaemon, model: str, version: int | None = None, x: Any = 
         inference.close()
 
 
-def test_explicit_control_loads_what_it_names_and_the_steps_of_ensembles(
+def test_explicit_control_loads_named_models_and_the_steps_of_ensembles(
     daemon: RunningDaemon,
 ) -> None:
     found = {one.name: one for one in daemon.client.repository()}
@@ -104,7 +104,7 @@ def test_explicit_control_loads_what_it_names_and_the_steps_of_ensembles(
     assert ask(daemon, "stock") == 3
 
 
-def test_models_that_tritonserver_serves_itself_are_in_the_status(daemon: RunningDaemon) -> None:
+def test_the_status_shows_models_that_tritonserver_runs_itself(daemon: RunningDaemon) -> None:
     models = {model.name: model for model in daemon.client.models()}
     tritonservers = {name for name, one in models.items() if one.info().served_by == "tritonserver"}
     assert tritonservers == {"all", "pipe", "stock"}
@@ -120,7 +120,7 @@ def test_models_that_tritonserver_serves_itself_are_in_the_status(daemon: Runnin
         assert "ready" in line
 
 
-def test_each_version_is_a_program_of_its_own(daemon: RunningDaemon) -> None:
+def test_each_version_runs_its_own_code(daemon: RunningDaemon) -> None:
     assert [ask(daemon, "versions", version) for version in (1, 2, 5, None)] == [1, 2, 5, 5]
     before = {one.version: one.pid for one in daemon.client.model("versions").instances}
     assert set(before) == {1, 2, 5}
@@ -136,7 +136,7 @@ def test_each_version_is_a_program_of_its_own(daemon: RunningDaemon) -> None:
     assert {**after, 2: 0} == {**before, 2: 0}
 
 
-def test_an_ensemble_goes_with_its_steps_and_comes_back(daemon: RunningDaemon) -> None:
+def test_an_ensemble_is_unavailable_without_its_steps(daemon: RunningDaemon) -> None:
     client = daemon.client
     client.unload_model("twice")
     assert client.model("pipe").info().state == "not_ready"
@@ -148,7 +148,7 @@ def test_an_ensemble_goes_with_its_steps_and_comes_back(daemon: RunningDaemon) -
     assert ask(daemon, "all") == 200
 
 
-def test_a_registered_callable_is_a_step(daemon: RunningDaemon) -> None:
+def test_a_registered_callable_can_be_a_step(daemon: RunningDaemon) -> None:
     client = daemon.client
     for ensemble, text in (("lost", "nobody"), ("with-registered", "plus")):
         with pytest.raises(RegistrationError, match=text):
@@ -163,7 +163,7 @@ def test_a_registered_callable_is_a_step(daemon: RunningDaemon) -> None:
     assert ask(daemon, "with-registered") == 22
 
 
-def test_a_changed_file_is_served_when_it_is_reloaded_and_no_request_fails(
+def test_a_reload_serves_changed_files_and_fails_no_request(
     daemon: RunningDaemon, repository: Path
 ) -> None:
     client = daemon.client
@@ -196,7 +196,7 @@ def test_a_changed_file_is_served_when_it_is_reloaded_and_no_request_fails(
         ask(daemon, "moving")
 
 
-def test_a_configuration_may_come_with_the_load_or_from_the_model(
+def test_a_configuration_can_come_with_the_load_or_from_the_model(
     daemon: RunningDaemon, repository: Path
 ) -> None:
     client = daemon.client
@@ -220,7 +220,7 @@ def test_a_configuration_may_come_with_the_load_or_from_the_model(
     assert [ask(daemon, "chosen", version) for version in (2, 3)] == [2, 3]
 
 
-def test_all_are_back_after_tritonserver_was_killed(daemon: RunningDaemon) -> None:
+def test_all_models_are_served_after_tritonserver_was_killed(daemon: RunningDaemon) -> None:
     before = daemon.client.status().server.pid
     assert before is not None
     psutil.Process(before).kill()

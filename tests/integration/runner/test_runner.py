@@ -69,7 +69,7 @@ def test_the_models_classify_real_digits(runner: Runner) -> None:
     )
 
 
-def test_the_snippets_of_the_guide(runner: Runner) -> None:
+def test_the_snippets_of_the_guide_work(runner: Runner) -> None:
     triton_runner = runner
     triton_runner.init_local()
     result = triton_runner.onnx_mnist.run(
@@ -104,7 +104,7 @@ def test_run_works_inside_a_running_event_loop(runner: Runner) -> None:
     assert first.tolist() == second.tolist() == [[4.0] * 4]
 
 
-def test_versions_are_those_of_the_policy(runner: Runner) -> None:
+def test_the_version_policy_is_followed(runner: Runner) -> None:
     x = np.ones((2, 4), np.float32)
     assert runner.scaled.run(x).as_numpy("y")[0, 0] == 4
     assert runner.scaled.version(1).run(x).as_numpy("y")[0, 0] == 2
@@ -115,7 +115,7 @@ def test_versions_are_those_of_the_policy(runner: Runner) -> None:
         runner.scaled.version(0)
 
 
-def test_requests_for_several_versions_at_once_get_their_own(runner: Runner) -> None:
+def test_concurrent_requests_reach_the_versions_they_name(runner: Runner) -> None:
     x = np.ones((1, 4), np.float32)
 
     def ask(version: int) -> float:
@@ -126,7 +126,7 @@ def test_requests_for_several_versions_at_once_get_their_own(runner: Runner) -> 
     assert answers == [2.0, 4.0] * 40
 
 
-def test_tritonserver_serves_what_it_has_a_backend_for(
+def test_tritonserver_serves_models_of_its_own_backends(
     runner: Runner, daemon: RunningDaemon
 ) -> None:
     assert runner.native.run(np.ones((2, 4))).as_numpy("y").tolist() == [[5.0] * 4] * 2
@@ -135,7 +135,7 @@ def test_tritonserver_serves_what_it_has_a_backend_for(
     assert served["onnx_mnist"] == "workers"
 
 
-def test_each_wrong_call_has_an_error_of_its_own_before_anything_is_sent(runner: Runner) -> None:
+def test_wrong_calls_are_refused_before_a_request_is_sent(runner: Runner) -> None:
     x = np.ones((1, 4), np.float32)
     wrong: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((x,), {"x": x}, "either by position or by name"),
@@ -184,9 +184,7 @@ def test_options_of_a_request_reach_the_server(runner: Runner) -> None:
         runner.scaled.options(**{other: 1}).run(np.ones((1, 4)))
 
 
-def test_registered_callables_are_models_of_the_runner_too(
-    runner: Runner, daemon: RunningDaemon
-) -> None:
+def test_the_runner_can_call_registered_callables(runner: Runner, daemon: RunningDaemon) -> None:
     def count(requests: Any) -> Any:
         for request in requests:
             for number in range(int(request["n"].flat[0])):
@@ -219,7 +217,7 @@ def as_json(answer: Any) -> Any:
     return json.loads(json.dumps(answer))
 
 
-def test_the_calls_of_the_client(runner: Runner) -> None:
+def test_the_methods_of_tritonclient_work(runner: Runner) -> None:
     calls = runner.sync
     assert calls.is_server_live()
     assert calls.is_server_ready()
@@ -246,7 +244,7 @@ def test_the_calls_of_the_client(runner: Runner) -> None:
     assert "gpu" not in json.dumps(calls.get_cuda_shared_memory_status(as_json=True))
 
 
-def test_shared_memory_is_registered_and_forgotten(runner: Runner, tmp_path: Path) -> None:
+def test_shared_memory_is_registered_and_unregistered(runner: Runner, tmp_path: Path) -> None:
     name = f"runner-test-pytriton-{tmp_path.parent.name}-{threading.get_ident()}"
     path = Path("/dev/shm") / name
     path.write_bytes(bytes(64))
@@ -262,7 +260,7 @@ def test_shared_memory_is_registered_and_forgotten(runner: Runner, tmp_path: Pat
         path.unlink()
 
 
-def test_the_calls_are_coroutines_as_in_the_guide(runner: Runner) -> None:
+def test_calls_are_coroutines_as_in_the_guide(runner: Runner) -> None:
     async def serve() -> None:
         assert await runner.is_server_ready()
         assert await runner.is_model_ready("native")
@@ -322,7 +320,7 @@ def test_versions_change_under_load_without_a_failed_request(
     runner.close()
 
 
-def test_a_model_that_cannot_be_reloaded_serves_on(daemon: RunningDaemon, repository: Path) -> None:
+def test_a_model_survives_a_failed_reload(daemon: RunningDaemon, repository: Path) -> None:
     runner = Runner("reload", daemon=daemon.client)
     folder = repositories.add_affine(repository, "steady", {1: 2.0})
     runner.sync.load_model("steady")
@@ -361,7 +359,7 @@ def test_the_command_line_lists_loads_and_unloads(daemon: RunningDaemon) -> None
     assert "no model repository has a model 'nonesuch'" in refused.stderr
 
 
-def test_models_are_back_after_tritonserver_was_killed(daemon: RunningDaemon) -> None:
+def test_models_are_served_after_tritonserver_was_killed(daemon: RunningDaemon) -> None:
     runner = Runner("again", daemon=daemon.client)
     before = daemon.client.status().server.pid
     assert before is not None
@@ -380,7 +378,7 @@ def test_models_are_back_after_tritonserver_was_killed(daemon: RunningDaemon) ->
     runner.close()
 
 
-def test_a_closed_runner_says_so(daemon: RunningDaemon) -> None:
+def test_a_closed_runner_raises_an_error(daemon: RunningDaemon) -> None:
     runner = Runner("closed", daemon=daemon.client)
     assert runner.runner_handle_is_ready()
     runner.destroy()

@@ -58,7 +58,7 @@ def s3(tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
-def test_models_of_a_bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_loaded_from_a_bucket(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "AWS_ACCESS_KEY_ID": "tester",
         "AWS_SECRET_ACCESS_KEY": SECRET,

@@ -70,7 +70,7 @@ def write_estimator(path: Path, estimator: Any, pids: Path, targets: list[Any]) 
     importlib.import_module("joblib").dump(estimator, path)
 
 
-def test_only_workers_load_a_file_that_completes_its_configuration(tmp_path: Path) -> None:
+def test_only_workers_load_a_file_that_has_no_configuration(tmp_path: Path) -> None:
     """A process that only looked into it would import the framework once more before they could begin."""
     pytest.importorskip("joblib")
     linear = pytest.importorskip("sklearn.linear_model")
@@ -107,7 +107,7 @@ def test_a_daemon_that_does_not_start_says_why(repository: Path) -> None:
     runner.close()
 
 
-def test_the_daemon_ends_with_its_runners_process_however_that_ends(repository: Path) -> None:
+def test_the_daemon_ends_with_its_runners_process(repository: Path) -> None:
     code = (
         "import sys, time\n"
         "from pytriton.runner import Runner\n"
@@ -141,7 +141,7 @@ def double(requests: Any) -> Any:
     return [{"y": request["x"] * 2} for request in requests]
 
 
-def test_poll_follows_the_files_and_registered_names_are_left_alone(repository: Path) -> None:
+def test_polling_follows_the_files_and_ignores_registered_names(repository: Path) -> None:
     native = {"1/model.py": repositories.PYTHON_MODEL.encode()}
     for name in ("native", "ours"):
         repositories.add(repository, name, native, repositories.PYTHON_CONFIG)

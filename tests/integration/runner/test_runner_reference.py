@@ -77,7 +77,7 @@ def runner(repository: Path, arguments: list[str]) -> Iterator[Runner]:
         yield made
 
 
-def test_a_port_in_the_options_is_the_port(runner: Runner, port: int, arguments: list[str]) -> None:
+def test_a_port_in_the_options_is_used(runner: Runner, port: int, arguments: list[str]) -> None:
     """BentoML's ignores it. Addresses are the loopback's, and the caller's list stays as it is."""
     status = runner.link().client.status()
     assert runner.link().url.without_scheme == f"127.0.0.1:{port}"
@@ -96,21 +96,21 @@ def test_the_packaged_repository_is_served(runner: Runner) -> None:
         assert (normalized == np.ones(images.shape)).all()
 
 
-def test_metrics_are_on(runner: Runner) -> None:
+def test_metrics_are_served(runner: Runner) -> None:
     runner.batched.run(X)
     with urllib.request.urlopen(runner.link().client.status().server.metrics_url) as page:
         text = page.read().decode()
     assert 'nv_inference_request_success{model="batched",version="2"}' in text
 
 
-def test_a_model_with_the_name_of_a_method_is_reached_by_brackets(runner: Runner) -> None:
+def test_a_model_named_like_a_method_is_reached_by_index(runner: Runner) -> None:
     """A load at run time in explicit mode; the method is still the method."""
     runner.sync.load_model("infer")
     assert runner["infer"].run(X).as_numpy("y")[0, 0] == 5
     assert callable(runner.infer)
 
 
-def test_any_version_can_be_asked(runner: Runner) -> None:
+def test_any_version_can_be_called(runner: Runner) -> None:
     """By the model's attribute, and by `infer(model_version=)`; BentoML's has only the latest."""
     tensor = runner.link().sync.module.InferInput("x", [1, 4], "FP32")
     tensor.set_data_from_numpy(X)
@@ -171,7 +171,7 @@ def test_a_stream_of_requests_and_responses(runner: Runner) -> None:
     over_http.close()
 
 
-def test_a_model_s_labels_and_warm_up_samples_are_found(runner: Runner, repository: Path) -> None:
+def test_label_and_warm_up_files_of_a_model_are_found(runner: Runner, repository: Path) -> None:
     """Workers serve it, tritonserver reads these files of its folder: Triton's own examples have such models."""
     runner.sync.load_model("labelled")
     x = InferInput("x", [1, 4], "FP32").set_data_from_numpy(np.array([[1, 2, 4, 3]], np.float32))

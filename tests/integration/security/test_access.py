@@ -87,7 +87,7 @@ def _headers(client: DaemonClient, protocol: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("endpoint", BY_DEFAULT)
-def test_administrative_endpoints_want_the_token(
+def test_administrative_endpoints_require_the_token(
     serving: RunningDaemon, protocol: str, endpoint: str
 ) -> None:
     wrong = {name: "x" * 43 for name in _headers(serving.client, protocol)}
@@ -105,7 +105,7 @@ def test_inference_endpoints_need_no_token(
     assert _infer(serving, protocol).tolist() == [[2, 2]]
 
 
-def test_each_start_has_a_token_of_its_own(
+def test_each_start_generates_a_new_token(
     serving: RunningDaemon, fresh_daemon: RunningDaemon
 ) -> None:
     mine, other = serving.client.access_token, fresh_daemon.client.access_token
@@ -138,7 +138,7 @@ def test_the_token_is_shown_only_to_its_owner(serving: RunningDaemon) -> None:
     assert FRONT == "native" or b"--model-control-mode=explicit\0" in shown
 
 
-def test_the_token_file_goes_with_the_daemon(fresh_daemon: RunningDaemon) -> None:
+def test_the_token_file_is_deleted_with_the_daemon(fresh_daemon: RunningDaemon) -> None:
     file = Path(fresh_daemon.config.runtime_dir) / "access_token"
     assert file.read_text() == fresh_daemon.client.access_token
     fresh_daemon.stop()
@@ -187,7 +187,7 @@ def test_a_verbose_log_does_not_show_the_token(closed: RunningDaemon) -> None:
     assert "fixed-token-of-this-test" not in said
 
 
-def test_a_token_among_the_flags() -> None:
+def test_a_token_can_be_a_flag() -> None:
     """It is not for long on the command line of `start`, and `token` tells it."""
     rundir, token = Path(tempfile.mkdtemp(prefix="ptd-")), "token-among-the-flags"
     command = [sys.executable, "-m", "pytriton._cli"]
@@ -210,7 +210,7 @@ def test_a_token_among_the_flags() -> None:
     shutil.rmtree(rundir)
 
 
-def test_no_restriction_at_all() -> None:
+def test_restrictions_can_be_disabled() -> None:
     with RunningDaemon.start(restricted_endpoints=()) as daemon:
         _register(daemon)
         assert daemon.client.access_token is None
@@ -220,7 +220,7 @@ def test_no_restriction_at_all() -> None:
                 assert _ask(daemon, protocol, endpoint, {}) is not None
 
 
-def test_over_grpc_alone() -> None:
+def test_the_daemon_works_with_grpc_only() -> None:
     """The daemon's own way to tritonserver is gRPC then."""
     with RunningDaemon.start(allow_http=False, restricted_endpoints=tuple(QUESTIONS)) as daemon:
         _register(daemon)

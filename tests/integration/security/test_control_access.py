@@ -36,7 +36,7 @@ def modes_in(folder: Path) -> dict[str, int]:
 
 
 @needs_root
-def test_own_user_may_and_another_is_kept_out_by_the_file_modes(daemon: RunningDaemon) -> None:
+def test_file_modes_keep_other_users_out(daemon: RunningDaemon) -> None:
     folder = daemon.config.runtime_dir
     own = run_as(os.geteuid(), STATUS, folder)
     assert (own.returncode, own.stdout) == (0, f"{daemon.process.pid}\n"), own.stderr
@@ -47,7 +47,7 @@ def test_own_user_may_and_another_is_kept_out_by_the_file_modes(daemon: RunningD
 
 
 @needs_root
-def test_another_user_is_refused_where_the_file_modes_let_him_in(
+def test_another_user_is_refused_despite_open_file_modes(
     fresh_daemon: RunningDaemon,
 ) -> None:
     folder = Path(fresh_daemon.config.runtime_dir)
@@ -65,7 +65,7 @@ def test_another_user_is_refused_where_the_file_modes_let_him_in(
 
 
 @needs_root
-def test_members_of_the_group_may_and_only_they() -> None:
+def test_only_members_of_the_group_may_connect() -> None:
     group = some_group()
     with RunningDaemon.start(control_group=group.gr_name) as daemon:
         folder = Path(daemon.config.runtime_dir)
@@ -81,20 +81,20 @@ def test_members_of_the_group_may_and_only_they() -> None:
         assert [name for name, found in modes.items() if found & 0o077] == []
 
 
-def test_all_is_for_the_owner_alone_without_a_group(daemon: RunningDaemon) -> None:
+def test_without_a_group_only_the_owner_has_access(daemon: RunningDaemon) -> None:
     folder = Path(daemon.config.runtime_dir)
     assert mode(folder) == 0o700
     assert [name for name, found in modes_in(folder).items() if found & 0o077] == []
 
 
-def test_group_that_does_not_exist(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_group_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     config = DaemonConfig(runtime_dir=str(tmp_path / "r"), control_group="no-such-group")
     assert dispatcher.run(config) == ExitCode.USAGE
     assert "group 'no-such-group' does not exist on this machine" in capfd.readouterr().err
 
 
 @needs_root
-def test_group_that_the_daemon_is_no_member_of(tmp_path: Path) -> None:
+def test_a_group_without_the_daemons_user_is_refused(tmp_path: Path) -> None:
     code = (
         "from pytriton._protocol.files.rundir import RuntimeDirError\n"
         "try:\n"

@@ -67,16 +67,14 @@ def reach(daemon: RunningDaemon, key_file: Path | None = None) -> DaemonClient:
     return connect(endpoint(daemon), key_file=key_file, timeout_s=60)
 
 
-def test_threads_of_a_client_cannot_serve_over_tcp(remote: RunningDaemon, key_file: Path) -> None:
+def test_thread_workers_are_refused_over_tcp(remote: RunningDaemon, key_file: Path) -> None:
     with reach(remote, key_file) as client:
         with pytest.raises(PyTritonDaemonError, match=r"share memory.*reached over TCP"):
             client.register(double, "far", X, Y, isolation="thread", progress=False)
         assert client.models() == []
 
 
-def test_client_with_a_key_registers_a_model_that_answers(
-    remote: RunningDaemon, key_file: Path
-) -> None:
+def test_a_client_with_a_key_registers_a_model(remote: RunningDaemon, key_file: Path) -> None:
     assert endpoint(remote).startswith("tcp://127.0.0.1:")
     with reach(remote, key_file) as client:
         client.register(double, "far", X, Y, ModelConfig(), progress=False)
@@ -87,7 +85,7 @@ def test_client_with_a_key_registers_a_model_that_answers(
         assert client.models() == []
 
 
-def test_files_are_for_the_owner_alone(folder: Path, key_file: Path) -> None:
+def test_key_files_are_private_to_their_owner(folder: Path, key_file: Path) -> None:
     def mode(path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)
 
@@ -96,7 +94,7 @@ def test_files_are_for_the_owner_alone(folder: Path, key_file: Path) -> None:
     assert "secret-key" not in (folder / "clients" / "alice.key").read_text()
 
 
-def test_without_a_key_file(remote: RunningDaemon, tmp_path: Path) -> None:
+def test_a_missing_key_file_is_reported(remote: RunningDaemon, tmp_path: Path) -> None:
     with pytest.raises(
         PyTritonDaemonError, match=r"accepts only clients with a key.*keys add NAME"
     ):
@@ -108,7 +106,7 @@ def test_without_a_key_file(remote: RunningDaemon, tmp_path: Path) -> None:
         reach(remote, tmp_path / "text")
 
 
-def test_key_that_was_never_added(remote: RunningDaemon, folder: Path, tmp_path: Path) -> None:
+def test_an_unknown_key_is_refused(remote: RunningDaemon, folder: Path, tmp_path: Path) -> None:
     """Made for the right server, by somebody who knows its public key only."""
     copy = KeyStore(tmp_path / "keys")
     copy.make_server_key()
@@ -119,7 +117,7 @@ def test_key_that_was_never_added(remote: RunningDaemon, folder: Path, tmp_path:
         reach(remote, tmp_path / "mallory")
 
 
-def test_key_of_another_server(remote: RunningDaemon, tmp_path: Path) -> None:
+def test_a_key_for_another_server_is_refused(remote: RunningDaemon, tmp_path: Path) -> None:
     other = KeyStore(tmp_path / "keys")
     other.make_server_key()
     other.add("alice", tmp_path / "alice")
@@ -129,7 +127,7 @@ def test_key_of_another_server(remote: RunningDaemon, tmp_path: Path) -> None:
         reach(remote, tmp_path / "alice")
 
 
-def test_removed_key_is_refused_at_once(
+def test_a_removed_key_is_refused_at_once(
     remote: RunningDaemon, folder: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "bob"
@@ -144,7 +142,7 @@ def test_removed_key_is_refused_at_once(
     assert "there is no client 'bob'; known clients: alice" in again.stderr
 
 
-def test_plain_text_reaches_nobody(remote: RunningDaemon) -> None:
+def test_unencrypted_messages_are_ignored(remote: RunningDaemon) -> None:
     with closing(ControlClient(endpoint(remote))) as client:
 
         def is_alive() -> bool:
@@ -158,12 +156,12 @@ def test_plain_text_reaches_nobody(remote: RunningDaemon) -> None:
     assert remote.client.status().state == "ready"  # it was told to shut down
 
 
-def test_nobody_listens(key_file: Path) -> None:
+def test_a_port_without_a_daemon_is_reported(key_file: Path) -> None:
     with pytest.raises(DaemonNotRunningError, match=r"No daemon answers at tcp://127.0.0.1:1 "):
         connect("tcp://127.0.0.1:1", timeout_s=0.3, key_file=key_file)
 
 
-def test_daemon_that_is_killed_is_noticed(folder: Path, key_file: Path) -> None:
+def test_a_client_notices_that_the_daemon_exited(folder: Path, key_file: Path) -> None:
     with RunningDaemon.start(control_tcp="127.0.0.1:0", keys_dir=str(folder)) as daemon:
         address = endpoint(daemon)
         # The test does not wait for long; but a busy machine may need longer than that to connect.
@@ -180,7 +178,7 @@ def _reached_soon(address: str, key_file: Path) -> DaemonClient | None:
     return None
 
 
-def test_no_start_without_a_server_key(tmp_path: Path) -> None:
+def test_a_start_without_a_server_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"there is no server key in .*keys init"):
         RunningDaemon.start(control_tcp="127.0.0.1:0", keys_dir=str(tmp_path / "none"))
 

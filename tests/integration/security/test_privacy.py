@@ -163,7 +163,7 @@ print("done")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_another_user_gets_nowhere(fresh_daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_another_user_can_open_nothing(fresh_daemon: RunningDaemon, tmp_path: Path) -> None:
     """Every file, socket and region, tried for real by a user without rights."""
     (tmp_path / "go").touch()
     fresh_daemon.client.register(

@@ -336,7 +336,7 @@ def test_no_secret_is_shown(shown: Shown, secret: str) -> None:
     assert [where for where, text in shown.all.items() if SECRETS[secret] in text] == []
 
 
-def test_all_of_it_says_something(shown: Shown) -> None:
+def test_every_searched_place_has_content(shown: Shown) -> None:
     """What is empty would pass, too."""
     words = {
         "other log": "RuntimeError",
@@ -349,7 +349,7 @@ def test_all_of_it_says_something(shown: Shown) -> None:
         assert words.get(where, "obey") in text, where
 
 
-def test_a_model_s_own_words_are_in_logs_and_nothing_that_counts(shown: Shown) -> None:
+def test_a_models_own_output_is_only_in_logs(shown: Shown) -> None:
     """Exceptions and prints: the log, the page of the model, the last lines of a worker that has ended."""
     for words in (RAISED, PRINTED):
         assert [where for where, text in shown.of_daemon.items() if words in text] == []

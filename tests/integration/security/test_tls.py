@@ -74,7 +74,9 @@ def _infer(daemon: RunningDaemon, **tls: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["triton.example.test", "*.example.test", "192.0.2.7"])
-def test_over_tls_alone(name: str, authority: trustme.CA, tmp_path: Path) -> None:
+def test_the_daemon_works_with_grpc_over_tls_only(
+    name: str, authority: trustme.CA, tmp_path: Path
+) -> None:
     """The daemon loads models and sees that its server lives, though it connects to 127.0.0.1."""
     files = Certificates(authority, tmp_path, [name])
     with RunningDaemon.start(
@@ -96,7 +98,7 @@ def test_over_tls_alone(name: str, authority: trustme.CA, tmp_path: Path) -> Non
         assert daemon.client.status().server.pid == before.pid
 
 
-def test_beside_plain_http(authority: trustme.CA, tmp_path: Path) -> None:
+def test_grpc_over_tls_beside_plain_http(authority: trustme.CA, tmp_path: Path) -> None:
     """HTTP stays as it is, and the daemon uses it: no certificate of its own is needed."""
     files = Certificates(authority, tmp_path, ["localhost", "127.0.0.1"])
     with RunningDaemon.start(tritonserver_options=files.mutual) as daemon:
@@ -111,7 +113,7 @@ def test_beside_plain_http(authority: trustme.CA, tmp_path: Path) -> None:
         assert _infer(daemon, **trust, **files.client) == [[2, 2]]
 
 
-def test_mutual_tls_alone(authority: trustme.CA, tmp_path: Path) -> None:
+def test_the_daemon_works_with_mutual_tls_only(authority: trustme.CA, tmp_path: Path) -> None:
     """The daemon administers the native frontend over its private socket, without a certificate."""
     files = Certificates(authority, tmp_path, ["triton.example.test"])
     with RunningDaemon.start(

@@ -153,7 +153,7 @@ def said(
 ) -> Iterator[dict[str, Future[str]]]:
     """What the wanted programs print; some at a time, as they mostly wait for tritonserver."""
     items: list[Any] = request.session.items
-    this = test_it_runs_as_written.__name__
+    this = test_the_examples_run_as_written.__name__
     wanted = [
         item.callspec.params["program"]
         for item in items
@@ -181,14 +181,16 @@ def test_every_example_is_accounted_for() -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
-def test_it_runs_as_written(program: Program, said: dict[str, Future[str]]) -> None:
+def test_the_examples_run_as_written(program: Program, said: dict[str, Future[str]]) -> None:
     printed = said[str(program)].result()
     for expected in program.says:
         assert expected in printed
 
 
 @pytest.mark.parametrize("program", SERVING, ids=str)
-def test_it_serves_until_terminated(program: Program, tmp_path: Path) -> None:
+def test_the_servers_of_the_examples_serve_until_terminated(
+    program: Program, tmp_path: Path
+) -> None:
     """`# ...` stands for what the example before it shows: its model is bound."""
     written = code(program)
     if "    # ...\n" in written:

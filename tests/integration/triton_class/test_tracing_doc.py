@@ -17,7 +17,7 @@ BLOCKS = _BLOCK.findall(DOCUMENT.read_text(encoding="utf-8"))
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-def test_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_exports_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = (code for skipped, code in BLOCKS if not skipped)
     port = lasting_port()
     for name, number in (("HTTP", port), ("GRPC", 0), ("METRICS", 0)):
@@ -45,7 +45,7 @@ def test_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
         assert spans["InferRequest"][0].parent == "b7ad6b7169203331"
 
 
-def test_examples_that_are_not_run_are_python() -> None:
+def test_examples_that_are_not_run_compile() -> None:
     skipped = [code for skipped, code in BLOCKS if skipped]
     assert len(skipped) == 1
     for code in skipped:

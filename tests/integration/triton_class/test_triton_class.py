@@ -75,24 +75,24 @@ def get(url: str, **headers: str) -> Any:
         return json.loads(response.read() or b"null")
 
 
-def test_it_serves(triton: Triton) -> None:
+def test_bound_models_are_served(triton: Triton) -> None:
     assert triton.is_alive()
     assert triton.is_connected()
     assert ask(triton.http_url, "double").tolist() == [2, 2, 2]
     assert ask(triton.grpc_url, "double").tolist() == [2, 2, 2]
 
 
-def test_running_again_changes_nothing(triton: Triton) -> None:
+def test_a_second_run_changes_nothing(triton: Triton) -> None:
     triton.run()
     triton.connect()
     assert ask(triton.http_url, "double").tolist() == [2, 2, 2]
 
 
-def test_options_with_blanks_reach_the_server(triton: Triton) -> None:
+def test_options_with_spaces_reach_the_server(triton: Triton) -> None:
     assert get(f"{triton.http_url}/v2")["name"] == "a name with blanks"
 
 
-def test_restricted_endpoints_want_the_token(triton: Triton) -> None:
+def test_restricted_endpoints_require_the_token(triton: Triton) -> None:
     token = triton.get_access_token()
     assert token == TOKEN
     url = f"{triton.http_url}/v2/models/double/stats"
@@ -145,7 +145,7 @@ def test_two_models_share_a_live_object(triton: Triton) -> None:
     assert ask(triton.http_url, "infer").tolist() == [3, 3, 3]
 
 
-def test_the_script_s_environment_and_folder_are_the_workers_own(triton: Triton) -> None:
+def test_workers_get_the_scripts_environment_and_folder(triton: Triton) -> None:
     os.environ["OF_THE_SCRIPT_API_KEY"] = "12"  # looks like a secret: it travels all the same
 
     @batch
@@ -189,7 +189,7 @@ def test_the_response_cache_answers(triton: Triton) -> None:
     assert ask(triton.http_url, "count", ONES * 5).tolist() == [7, 7, 7]  # the second call
 
 
-def test_a_model_is_bound_again_and_unbound(triton: Triton) -> None:
+def test_a_model_can_be_rebound_and_unbound(triton: Triton) -> None:
     """As in a notebook: the cell that binds is run again, also after a change, also after a mistake in it."""
 
     @batch
@@ -247,7 +247,7 @@ def test_every_argument_of_register_works(triton: Triton) -> None:
     triton.unbind("all")
 
 
-def test_a_remote_object_binds_into_it(triton: Triton) -> None:
+def test_a_remote_object_binds_models(triton: Triton) -> None:
     """Models go when it is closed, the server and the others stay; its token was found."""
     remote = RemoteTriton(triton.http_url)
     assert (remote.is_alive(), remote.is_connected()) == (True, False)
@@ -263,7 +263,7 @@ def test_a_remote_object_binds_into_it(triton: Triton) -> None:
     assert ask(triton.http_url, "double").tolist() == [2, 2, 2]
 
 
-def test_a_remote_object_takes_the_place_of_a_model(triton: Triton) -> None:
+def test_a_remote_object_can_replace_a_model(triton: Triton) -> None:
     @batch
     def triple(**inputs: Array) -> list[Array]:
         (x,) = inputs.values()

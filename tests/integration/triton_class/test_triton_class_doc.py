@@ -22,7 +22,7 @@ def blocks(text: str, part: str) -> list[str]:
     return [code for skipped, code in _BLOCK.findall(text) if not skipped and part in code]
 
 
-def test_a_script_that_serves(tmp_path: Path) -> None:
+def test_the_serving_script_works(tmp_path: Path) -> None:
     """It answers the curl request that stands beside it, until Ctrl-C."""
     (code,) = blocks(DOCUMENT, "triton.serve()")
     body = _BODY.findall(DOCUMENT)[0]
@@ -36,7 +36,7 @@ def test_a_script_that_serves(tmp_path: Path) -> None:
         assert script.end(signal.SIGINT) == 0
 
 
-def test_a_callable_that_shares_state_with_the_script(tmp_path: Path) -> None:
+def test_a_callable_shares_state_with_the_script(tmp_path: Path) -> None:
     (code,) = blocks(DOCUMENT, 'isolation="thread"')
     ask = """
 from pytriton.client import ModelClient
@@ -71,7 +71,7 @@ def test_documented_differences_from_pytriton_hold(tmp_path: Path) -> None:
     assert [line for line in said if line in reported] == reported, said
 
 
-def test_the_other_examples_are_python() -> None:
+def test_examples_that_are_not_run_compile() -> None:
     skipped = [code for mark, code in _BLOCK.findall(DOCUMENT) if mark]
     assert len(skipped) == 3
     for code in skipped:

@@ -88,7 +88,7 @@ def test_stop_finishes_requests_in_flight_and_run_starts_again(tmp_path: Path) -
         triton.stop()
 
 
-def test_a_port_in_use_names_its_holder_and_others_work_beside(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_its_owner(tmp_path: Path) -> None:
     """Two servers in one process; a third one that wants a port of the first."""
     with Triton(config=local_config()) as first, Triton(config=local_config()) as second:
         for one in (first, second):
@@ -153,7 +153,7 @@ def test_an_unrecoverable_error_ends_the_server(caplog: pytest.LogCaptureFixture
         triton.stop()
 
 
-def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     config = local_config(grpc_use_ssl=True, grpc_server_cert=tmp_path / "none.pem")
     triton = Triton(config=config, workspace=tmp_path / "w")
     with pytest.raises(DaemonStartError, match=r"Triton Inference Server did not start: .*grpc"):
@@ -162,7 +162,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     assert not triton.is_connected()
 
 
-def test_nobody_listens_where_a_remote_object_looks() -> None:
+def test_a_remote_object_reports_that_no_server_answers() -> None:
     remote = RemoteTriton("127.0.0.1:9")
     assert not remote.is_alive()
     assert not RemoteTriton("grpc://127.0.0.1:9").is_alive()
@@ -171,7 +171,7 @@ def test_nobody_listens_where_a_remote_object_looks() -> None:
         remote.connect()
 
 
-def test_vertex_ai_s_server_starts_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vertex_ais_server_starts_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its frontend insists on a loaded model as soon as it starts; it answers by the routes of Vertex AI."""
     port = lasting_port()
     routes = {"MODE": "PREDICTION", "HEALTH_ROUTE": "/health", "PREDICT_ROUTE": "/predict"}

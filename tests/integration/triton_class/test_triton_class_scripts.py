@@ -113,14 +113,14 @@ def ask(url: str) -> list[float]:
         ("stopping", signal.SIGKILL),
     ],
 )
-def test_a_script_that_is_killed_leaves_nothing(stage: str, number: int, tmp_path: Path) -> None:
+def test_a_killed_script_leaves_nothing(stage: str, number: int, tmp_path: Path) -> None:
     with Script(STAGES, tmp_path, stage) as script:
         script.wait_for("STAGE")
         assert script.end(number) == -number
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_serving_in_order(number: int, tmp_path: Path) -> None:
+def test_a_signal_ends_serving_gracefully(number: int, tmp_path: Path) -> None:
     """What is under way is answered, `serve` returns, and the script goes on to its end."""
     with Script(SERVING, tmp_path) as script, ThreadPoolExecutor(1) as asking:
         asked = asking.submit(ask, url_of(script))
@@ -133,7 +133,7 @@ def test_a_signal_ends_serving_in_order(number: int, tmp_path: Path) -> None:
         assert "tritonserver: Started HTTPService" in said
 
 
-def test_a_killed_script_s_requests_are_answered(tmp_path: Path) -> None:
+def test_requests_in_flight_of_a_killed_script_are_answered(tmp_path: Path) -> None:
     """Workers are processes of their own, so those that have begun can be; then all ends."""
     with Script(SERVING, tmp_path) as script, ThreadPoolExecutor(1) as asking:
         asked = asking.submit(ask, url_of(script))
@@ -142,7 +142,9 @@ def test_a_killed_script_s_requests_are_answered(tmp_path: Path) -> None:
         assert asked.result() == [2, 2, 2]
 
 
-def test_models_of_a_killed_guest_go(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_models_of_a_killed_remote_script_are_unregistered(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
     """They were bound into a running daemon, which does not keep them for its next start either."""
     with Script(REMOTE, tmp_path, daemon.http) as script:
         script.wait_for("BOUND")

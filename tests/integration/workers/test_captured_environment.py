@@ -74,7 +74,7 @@ def register(infer: Any, name: str, **options: Any) -> None:
     )
 
 
-def test_variables_travel_and_those_that_do_not_are_named(
+def test_variables_are_forwarded_and_the_others_are_named(
     daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the registration, where that can be seen, and in the worker's KeyError."""
@@ -114,7 +114,7 @@ def test_a_variable_that_loading_needs_is_named(
         register(load, "loads", daemon=daemon, factory=True)
 
 
-def test_models_of_a_repository_get_the_daemons_variables(daemon: RunningDaemon) -> None:
+def test_repository_models_get_the_daemons_variables(daemon: RunningDaemon) -> None:
     model = "of-a-repository"
     assert ask(daemon, model, "os.environ['MODEL_DIR']") == "/models"
     assert ask(daemon, model, "os.environ['HF_TOKEN']") == "a secret", "the setting names it"
@@ -174,7 +174,7 @@ def test_a_model_py_sees_the_arguments_of_tritons_own_backend(
     assert ask(daemon, "argv", "sys.argv") == "['']"
 
 
-def test_a_module_that_is_registered_by_the_command_line_sees_its_own_name(
+def test_a_module_registered_by_the_command_line_has_its_own_name(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     (tmp_path / "parsing.py").write_text(

@@ -24,7 +24,7 @@ def register(daemon: RunningDaemon) -> None:
     daemon.client.register(lambda requests: requests, "model", X, Y, progress=False)
 
 
-def test_the_next_one_has_it_without_a_model_and_what_it_said(keeping: DaemonPool) -> None:
+def test_a_lent_daemon_has_no_models_and_an_empty_log(keeping: DaemonPool) -> None:
     with keeping.lend() as daemon:
         register(daemon)
         assert "daemon started" in daemon.said()
@@ -36,7 +36,7 @@ def test_the_next_one_has_it_without_a_model_and_what_it_said(keeping: DaemonPoo
     assert (again.process.poll(), other.process.poll()) == (0, None)
 
 
-def test_one_whose_server_has_ended_is_not_lent_again(keeping: DaemonPool) -> None:
+def test_a_daemon_without_a_server_is_not_lent_again(keeping: DaemonPool) -> None:
     with keeping.lend() as daemon:
         daemon.server.kill()
     with keeping.lend() as other:

@@ -64,7 +64,7 @@ def _environment(numpy: str, *versions: str) -> tuple[str, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("version", "numpy"), [("3.9", "numpy==1.26.*"), ("3.13", "numpy>=2")])
-def test_all_that_is_needed_is_there_as_wheels(version: str, numpy: str) -> None:
+def test_all_dependencies_are_available_as_wheels(version: str, numpy: str) -> None:
     """pip chooses the newest, which may be a source archive only: what must be compiled takes minutes, or fails."""
     python, _ = _environment(numpy, version)
     files = installed_files(python)
@@ -243,7 +243,7 @@ def _surroundings(requests: object) -> list[dict[str, Array]]:
     return [{"text": np.array([json.dumps(seen)], object)}]
 
 
-def test_a_worker_lives_in_the_world_it_is_given(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_a_worker_gets_the_requested_environment(daemon: RunningDaemon, tmp_path: Path) -> None:
     """env=, cwd=, sys_path= and devices= reach the worker; devices= is stronger than a variable."""
     code, folder = tmp_path / "code", tmp_path / "folder"
     code.mkdir()
@@ -269,7 +269,7 @@ def test_a_worker_lives_in_the_world_it_is_given(daemon: RunningDaemon, tmp_path
     model.unregister()
 
 
-def test_devices_are_one_instance_each(daemon: RunningDaemon) -> None:
+def test_each_device_gets_one_instance(daemon: RunningDaemon) -> None:
     """No GPU, and whatever the worker finds; tests/unit/dispatcher/test_devices.py has GPUs."""
     model = daemon.client.register(
         json.dumps, "pinned", X, X, devices=["cpu", None, "cpu"], progress=False
@@ -279,7 +279,7 @@ def test_devices_are_one_instance_each(daemon: RunningDaemon) -> None:
 
 
 @pytest.mark.skipif(gpus.missing("999") is None, reason="files do not tell how many GPUs there are")
-def test_a_gpu_that_is_not_there(daemon: RunningDaemon) -> None:
+def test_an_unavailable_gpu_is_refused(daemon: RunningDaemon) -> None:
     """No worker is started for it, and the model that was to be replaced serves on."""
     model = daemon.client.register(json.dumps, "pinned", X, X, progress=False)
     said = (
@@ -295,7 +295,7 @@ def test_a_gpu_that_is_not_there(daemon: RunningDaemon) -> None:
     model.unregister()
 
 
-def test_a_response_cache_that_the_daemon_does_not_have(daemon: RunningDaemon) -> None:
+def test_a_missing_response_cache_is_refused(daemon: RunningDaemon) -> None:
     """tests/integration/python_models/test_model_config.py has one that is there."""
     with pytest.raises(RegistrationError, match="response_cache=True, but this daemon has no"):
         daemon.client.register(
@@ -313,7 +313,7 @@ def test_a_response_cache_that_the_daemon_does_not_have(daemon: RunningDaemon) -
         ({"instances": 0}, "instances"),
     ],
 )
-def test_a_world_that_does_not_exist(
+def test_invalid_environment_arguments_are_refused(
     daemon: RunningDaemon, options: dict[str, object], said: str
 ) -> None:
     """Wrong arguments are told before anything is started."""

@@ -121,9 +121,7 @@ def test_prints_go_to_the_models_log_and_only_there(daemon: RunningDaemon) -> No
         model.unregister()
 
 
-def test_a_fork_server_that_was_killed_is_missed_by_nobody(
-    daemon: RunningDaemon, inference: Inference
-) -> None:
+def test_a_killed_fork_server_is_replaced(daemon: RunningDaemon, inference: Inference) -> None:
     model = daemon.client.register(load, "kept", X, Y, factory=True, progress=False)
     (before,) = model.instances
     for one in daemon.fork_servers():
@@ -137,9 +135,7 @@ def test_a_fork_server_that_was_killed_is_missed_by_nobody(
     model.unregister()
 
 
-def test_a_working_directory_that_is_gone_is_reported(
-    daemon: RunningDaemon, tmp_path: Path
-) -> None:
+def test_a_deleted_working_directory_is_reported(daemon: RunningDaemon, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     model = daemon.client.register(

@@ -70,7 +70,7 @@ def get(daemon: RunningDaemon, path: str) -> int:
         return error.code
 
 
-def test_the_server_is_ready_without_them(daemon: RunningDaemon) -> None:
+def test_the_server_is_ready_without_lazy_models(daemon: RunningDaemon) -> None:
     assert is_deferred(daemon, "m15")
     eventually(lambda: get(daemon, "health/ready") == 200, "it says that it is ready")
     assert "loaded into tritonserver on the first request" in daemon.client.explain("m15").verdict
@@ -95,14 +95,14 @@ _ASKED: dict[str, Callable[[RunningDaemon], object]] = {
 
 
 @pytest.mark.parametrize("name", _ASKED)
-def test_one_comes_when_it_is_asked_for(daemon: RunningDaemon, name: str) -> None:
+def test_a_request_loads_a_lazy_model(daemon: RunningDaemon, name: str) -> None:
     assert is_deferred(daemon, name)
     assert _ASKED[name](daemon)
     assert not is_deferred(daemon, name)
     assert infer(daemon, name)
 
 
-def test_a_probe_brings_none(daemon: RunningDaemon) -> None:
+def test_a_probe_loads_no_lazy_model(daemon: RunningDaemon) -> None:
     """Balancers and fleets probe all of them every second."""
     inference = Inference("grpc", daemon.grpc)
     assert [get(daemon, f"models/{name}/ready") for name in ("m14", "m15")] == [200, 200]
@@ -115,25 +115,25 @@ def test_a_probe_brings_none(daemon: RunningDaemon) -> None:
     assert infer(daemon, "m14")
 
 
-def test_one_comes_for_another_model(daemon: RunningDaemon) -> None:
+def test_a_call_from_another_model_loads_a_lazy_model(daemon: RunningDaemon) -> None:
     assert is_deferred(daemon, "m0")
     inference = Inference("http", daemon.http)
     assert (inference.infer("asks", {"x": ONES})["y"] == ONES + 1).all()
     inference.close()
 
 
-def test_one_that_is_unregistered_is_unknown(daemon: RunningDaemon) -> None:
+def test_an_unregistered_lazy_model_is_unknown(daemon: RunningDaemon) -> None:
     assert is_deferred(daemon, "m8")
     daemon.client.unregister("m8")
     assert get(daemon, "models/m8") == 404
 
 
-def test_a_fleet_hears_of_them(daemon: RunningDaemon) -> None:
+def test_a_fleet_lists_lazy_models(daemon: RunningDaemon) -> None:
     assert is_deferred(daemon, "m15")
     assert {one.spec.name for one in daemon.client.registrations()} >= {"m1", "m15"}
 
 
-def test_they_come_after_another_tritonserver_has_taken_over(daemon: RunningDaemon) -> None:
+def test_a_lazy_model_is_loaded_after_a_server_replacement(daemon: RunningDaemon) -> None:
     psutil.Process(daemon.server.pid).kill()
     with ThreadPoolExecutor(4) as threads:
         asked = ["m9", "m9", "m10", "m1"]
@@ -143,7 +143,7 @@ def test_they_come_after_another_tritonserver_has_taken_over(daemon: RunningDaem
     assert infer(daemon, "m11")
 
 
-def test_the_next_version_of_the_daemon_brings_them(daemon: RunningDaemon) -> None:
+def test_a_lazy_model_is_loaded_after_an_upgrade(daemon: RunningDaemon) -> None:
     daemon.client.upgrade()
     assert is_deferred(daemon, "m12")
     assert infer(daemon, "m12", "grpc")

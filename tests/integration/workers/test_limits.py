@@ -55,7 +55,7 @@ def test_a_leaking_worker_is_replaced_between_batches(
     assert model.instances[0].exits == []
 
 
-def test_a_worker_cannot_pass_its_hard_limit(inference: Inference, serve: Serve) -> None:
+def test_a_worker_cannot_exceed_its_memory_limit(inference: Inference, serve: Serve) -> None:
     """The allocation fails in the callable; the worker and the model go on."""
 
     def allocate(requests: Any) -> Any:
@@ -69,9 +69,7 @@ def test_a_worker_cannot_pass_its_hard_limit(inference: Inference, serve: Serve)
     assert model.instances[0].restarts == 0
 
 
-def test_a_model_that_forks_without_end_is_ended(
-    inference: Inference, serve: Serve, tmp_path: Path
-) -> None:
+def test_a_fork_bomb_is_killed(inference: Inference, serve: Serve, tmp_path: Path) -> None:
     """With all that it started; the client is told why."""
     model = serve(MisbehavingModel(tmp_path), limits=Limits(processes=5), on_crash="fail")
     first = model.instances[0].pid
@@ -119,7 +117,7 @@ def test_limits_are_set_in_the_worker(inference: Inference, serve: Serve) -> Non
     assert inference.infer("model", {"x": ONES})["y"].tolist() == [[300, cpu, os.nice(0) + 3, 1000]]
 
 
-def test_where_memory_ends_every_worker_goes_before_tritonserver(
+def test_the_kernel_kills_workers_before_tritonserver(
     daemon: RunningDaemon, serve: Serve, tmp_path: Path
 ) -> None:
     """However much of it tritonserver uses: the kernel adds at most 1000 for that (proc(5))."""
@@ -133,14 +131,14 @@ def test_where_memory_ends_every_worker_goes_before_tritonserver(
     assert adjusted(model.instances[0].pid) == min(1000, server + 1000)
 
 
-def test_a_cpu_that_is_not_there(daemon: RunningDaemon, tmp_path: Path) -> None:
+def test_an_unavailable_cpu_is_refused(daemon: RunningDaemon, tmp_path: Path) -> None:
     with pytest.raises(RegistrationError, match=r"cpus=\[4000\] cannot be used"):
         daemon.client.register(
             MisbehavingModel(tmp_path), "cpu", X, Y, limits=Limits(cpus=[4000]), progress=False
         )
 
 
-def test_a_worker_is_replaced_after_so_many_batches(
+def test_a_worker_is_recycled_after_max_batches(
     daemon: RunningDaemon, inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
     """max_batches, under load: no request fails."""
@@ -161,7 +159,7 @@ def test_a_worker_is_replaced_after_so_many_batches(
     assert all(not instance.exits for instance in model.instances)
 
 
-def test_a_worker_that_takes_too_long(daemon: RunningDaemon) -> None:
+def test_a_worker_that_loads_too_slowly_is_killed(daemon: RunningDaemon) -> None:
     """To load its callable: it is ended, and the error names the setting."""
 
     def factory() -> Any:
@@ -177,7 +175,7 @@ def test_a_worker_that_takes_too_long(daemon: RunningDaemon) -> None:
     assert daemon.client.models() == []
 
 
-def test_a_worker_that_never_says_hello(tmp_path: Path) -> None:
+def test_a_worker_that_never_connects_is_killed(tmp_path: Path) -> None:
     """An interpreter that is none: the registration fails when it has not started in time."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec sleep 1000\n")

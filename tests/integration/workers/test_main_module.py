@@ -157,7 +157,7 @@ output [{name: "told" data_type: TYPE_STRING dims: [1]}]
 
 
 @pytest.mark.timeout(300)
-def test_a_model_py_starts_pools_of_its_own_functions(
+def test_a_model_py_can_run_its_functions_in_process_pools(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     folder = tmp_path / "pooled"

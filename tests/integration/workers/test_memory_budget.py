@@ -87,7 +87,7 @@ def test_six_models_take_turns_in_the_memory_of_three(daemon: RunningDaemon) -> 
         daemon.client.unregister(name)
 
 
-def test_instances_that_share_their_weights_have_them_once(daemon: RunningDaemon) -> None:
+def test_instances_share_one_copy_of_their_weights(daemon: RunningDaemon) -> None:
     def load() -> Any:
         import pytriton
 

@@ -49,7 +49,7 @@ def _ignores_sigterm() -> None:
         (_ignores_sigterm, "it has cleaned up"),
     ],
 )
-def test_a_model_is_unregistered(
+def test_a_model_with_a_stuck_worker_is_unregistered_quickly(
     patient: RunningDaemon, act: Callable[[], None], said: str
 ) -> None:
     @batch
@@ -67,7 +67,7 @@ def test_a_model_is_unregistered(
     assert _said(patient, said, name)
 
 
-def test_a_stream_that_handles_sigterm_itself_ends_in_order(patient: RunningDaemon) -> None:
+def test_a_stream_that_handles_sigterm_itself_ends_gracefully(patient: RunningDaemon) -> None:
     """Its event loop tells nobody else of the signal."""
 
     async def infer(requests: Any) -> AsyncIterator[Any]:
@@ -85,7 +85,7 @@ def test_a_stream_that_handles_sigterm_itself_ends_in_order(patient: RunningDaem
     assert not _said(patient, "did not react to SIGTERM", "streams")
 
 
-def test_an_idle_worker_that_hears_nothing_is_killed(patient: RunningDaemon) -> None:
+def test_an_unresponsive_idle_worker_is_killed(patient: RunningDaemon) -> None:
     x, y = Tensor(name="x", **TENSOR), Tensor(name="y", **TENSOR)  # type: ignore[arg-type]
     patient.client.register(lambda requests: [], "halted", [x], [y], progress=False)
     pid = (

@@ -78,7 +78,7 @@ def _end(family: list[psutil.Process]) -> None:
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGKILL], [signal.SIGINT, signal.SIGTERM]])
-def test_a_test_run_that_is_killed(
+def test_the_daemon_of_a_killed_test_run_ends(
     signals: list[int], runtime_dir: Path, temporary_dir: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
@@ -119,7 +119,7 @@ def test_a_test_run_that_is_killed(
             _end(family)
 
 
-def test_a_demo_that_is_killed(runtime_dir: Path) -> None:
+def test_the_daemon_of_a_killed_demo_ends(runtime_dir: Path) -> None:
     """What scripts/demo does: its shell names itself, starts a daemon that detaches, and goes on."""
     assert f"export {ENV_OWNER}=$$" in (ROOT / "scripts" / "demo").read_text()
     script = f"export {ENV_OWNER}=$$; {_CLI} start --detach {_PORTS}; read line"
@@ -156,7 +156,7 @@ def test_a_demo_that_is_killed(runtime_dir: Path) -> None:
         (None, ExitCode.INTERRUPTED, "or is not its ancestor"),
     ],
 )
-def test_an_owner_that_cannot_be(
+def test_an_invalid_owner_is_refused(
     named: str | None, code: ExitCode, said: str, runtime_dir: Path
 ) -> None:
     with subprocess.Popen(["sleep", "1000"]) as stranger:
@@ -170,5 +170,5 @@ def test_an_owner_that_cannot_be(
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
-def test_daemons_of_tests_have_one(daemon: RunningDaemon) -> None:
+def test_daemons_of_tests_have_an_owner(daemon: RunningDaemon) -> None:
     assert psutil.Process(daemon.process.pid).environ()[ENV_OWNER] == str(os.getpid())

@@ -91,7 +91,7 @@ def assert_guilty_alone(answers: list[float | str], *values: float, why: str) ->
             assert why in str(answer), answers
 
 
-def test_only_the_guilty_requests_of_a_batch_fail_and_the_model_stays(
+def test_only_the_poisoned_requests_of_a_batch_fail(
     served: RunningDaemon,
 ) -> None:
     """One instance. More of its workers end in a row than were ever replaced, with nothing else answered."""
@@ -106,7 +106,9 @@ def test_only_the_guilty_requests_of_a_batch_fail_and_the_model_stays(
 
 
 @pytest.mark.parametrize("kind", [Fragile, Late])
-def test_a_triton_python_model(served: RunningDaemon, kind: type[Fragile]) -> None:
+def test_only_the_poisoned_request_to_a_python_model_fails(
+    served: RunningDaemon, kind: type[Fragile]
+) -> None:
     config = {
         "max_batch_size": TOGETHER,
         "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
@@ -138,7 +140,7 @@ def test_only_the_request_that_hangs_fails(served: RunningDaemon) -> None:
     model.unregister()
 
 
-def test_batches_that_must_not_run_twice_fail_as_a_whole(served: RunningDaemon) -> None:
+def test_with_on_crash_fail_the_whole_batch_fails(served: RunningDaemon) -> None:
     """And are not laid to the instance's charge either."""
     model = served.client.register(
         infer, "once", X, Y, BATCHED, on_crash="fail", execution_timeout_s=30.0, progress=False

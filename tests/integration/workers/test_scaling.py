@@ -93,7 +93,7 @@ def test_readiness_follows_the_workers(tmp_path: Path) -> None:
         inference.close()
 
 
-def test_a_model_that_was_given_up_is_not_ready_and_can_be_unregistered(tmp_path: Path) -> None:
+def test_a_model_at_its_restart_limit_is_not_ready_and_can_be_unregistered(tmp_path: Path) -> None:
     """Without waiting: no worker will come any more. A new registration takes its place."""
     marker = tmp_path / "loaded"
 
@@ -122,7 +122,7 @@ def test_a_model_that_was_given_up_is_not_ready_and_can_be_unregistered(tmp_path
         inference.close()
 
 
-def test_a_crash_loop_is_reported_and_ends_by_itself_or_by_scaling(tmp_path: Path) -> None:
+def test_a_crash_loop_is_reported_until_a_worker_loads(tmp_path: Path) -> None:
     """Tried again for ever: status says why and when, requests are told, and scaling does not call it success."""
     missing = tmp_path / "missing"
 
@@ -186,7 +186,7 @@ def test_scaling_fails_no_request(daemon: RunningDaemon, serve: Serve, tmp_path:
             one_lane_each(model)
 
 
-def test_scaling_that_cannot_be(daemon: RunningDaemon, serve: Serve) -> None:
+def test_invalid_scaling_is_refused(daemon: RunningDaemon, serve: Serve) -> None:
     """Refused with a reason, and everything is as it was."""
     model = serve([lambda r: r, lambda r: r])
     with pytest.raises(RegistrationError, match="a list of 2 callables"):
@@ -251,7 +251,7 @@ def test_replace_fails_no_request(daemon: RunningDaemon, serve: Serve) -> None:
     assert load.answers[-1] == 3.0
 
 
-def test_a_replacement_that_fails_leaves_the_old_model(
+def test_a_failed_replacement_leaves_the_old_model(
     daemon: RunningDaemon, inference: Inference, serve: Serve
 ) -> None:
     """The old one serves on, whatever is wrong with the new one."""

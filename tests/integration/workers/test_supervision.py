@@ -66,7 +66,7 @@ def _error_of(connection: Inference) -> str | None:
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-def test_a_batch_is_tried_again_in_another_worker(
+def test_a_batch_is_retried_in_another_worker(
     inference: Inference, serve: Serve, tmp_path: Path, instances: int
 ) -> None:
     """By default its clients never notice, also when there is only one worker, which is replaced."""
@@ -79,7 +79,7 @@ def test_a_batch_is_tried_again_in_another_worker(
     assert sum(len(instance.exits) for instance in model.instances) == 1
 
 
-def test_a_batch_that_ends_two_workers_is_not_tried_again(
+def test_a_batch_that_kills_two_workers_is_not_retried(
     inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
     """It is taken for poison, which its clients are told; the model goes on."""
@@ -93,7 +93,7 @@ def test_a_batch_that_ends_two_workers_is_not_tried_again(
     model.wait_ready()
 
 
-def test_a_model_can_say_that_its_batches_must_not_run_twice(
+def test_with_on_crash_fail_a_batch_is_not_retried(
     inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
     """on_crash="fail": the error comes at once."""
@@ -103,7 +103,7 @@ def test_a_model_can_say_that_its_batches_must_not_run_twice(
     assert batches(tmp_path, KILL_ONCE) == 1
 
 
-def test_batches_not_yet_started_are_never_lost(
+def test_batches_that_have_not_started_are_never_lost(
     daemon: RunningDaemon, serve: Serve, tmp_path: Path
 ) -> None:
     """Even with on_crash="fail": workers are killed under load while idle or busy; only begun batches fail."""
@@ -125,7 +125,7 @@ def test_batches_not_yet_started_are_never_lost(
     assert len(texts) <= 6
 
 
-def test_how_a_worker_ended_is_recorded(inference: Inference, serve: Serve, tmp_path: Path) -> None:
+def test_a_workers_exit_is_recorded(inference: Inference, serve: Serve, tmp_path: Path) -> None:
     """Signal, peak memory, batches answered, and faulthandler's trace."""
     model = serve(MisbehavingModel(tmp_path), on_crash="fail")
     inference.infer("model", {"x": ONES})
@@ -140,7 +140,7 @@ def test_how_a_worker_ended_is_recorded(inference: Inference, serve: Serve, tmp_
     assert "string_at" in trace
 
 
-def test_a_client_that_goes_away_does_not_touch_its_batch_mates(
+def test_a_cancelled_request_does_not_affect_its_batch(
     daemon: RunningDaemon, serve: Serve, tmp_path: Path
 ) -> None:
     """Three requests are batched; one client gives up meanwhile; the others are answered."""
@@ -176,7 +176,7 @@ def _note(outcome: queue.Queue[Any], result: Any, error: Any) -> None:
     outcome.put(error or result)
 
 
-def test_a_proxy_that_is_killed() -> None:
+def test_a_killed_proxy_is_restarted() -> None:
     """Triton would leave it dead; another one is started, the worker stays; nobody waits for a farewell."""
     with RunningDaemon.start(proxy="python") as daemon:  # the compiled one is no process of its own
         inference = Inference("grpc", daemon.grpc)
@@ -201,7 +201,7 @@ def _stub(daemon: RunningDaemon) -> psutil.Process:
 # ── standby workers ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_ended_model_is_not_ready(daemon: RunningDaemon, serve: Serve, tmp_path: Path) -> None:
+def test_a_dead_worker_is_not_ready(daemon: RunningDaemon, serve: Serve, tmp_path: Path) -> None:
     """From its end on, though cleaning up behind it takes a while: its output is still open elsewhere."""
 
     def factory() -> Any:
@@ -228,7 +228,7 @@ def test_an_ended_model_is_not_ready(daemon: RunningDaemon, serve: Serve, tmp_pa
             os.kill(int(pid), signal.SIGKILL)
 
 
-def test_a_spare_takes_over(
+def test_a_standby_worker_takes_over(
     daemon: RunningDaemon, inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
     """The batch of a worker that ended is answered by a worker that was loaded before it ended."""
@@ -247,7 +247,7 @@ def test_a_spare_takes_over(
 # ── hanging ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_that_hangs_is_answered_and_its_worker_replaced(
+def test_a_hung_batch_fails_and_its_worker_is_replaced(
     daemon: RunningDaemon, inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
     """The log has the stacks of the hung worker; it is not tried again."""
@@ -262,7 +262,7 @@ def test_a_batch_that_hangs_is_answered_and_its_worker_replaced(
     assert "_hang_on_purpose" in "\n".join(daemon.client.logs("model"))
 
 
-def test_the_stacks_of_a_worker_that_is_slow_to_print_them_are_waited_for(
+def test_the_supervisor_waits_for_a_slow_stack_dump(
     daemon: RunningDaemon, inference: Inference, serve: Serve
 ) -> None:
     """As if it got no core at first."""
@@ -283,7 +283,7 @@ def test_the_stacks_of_a_worker_that_is_slow_to_print_them_are_waited_for(
     assert "in slow_to_print" in "\n".join(daemon.client.logs("model"))
 
 
-def test_a_stopped_worker_is_replaced_and_its_batch_tried_again(
+def test_a_stopped_worker_is_replaced_and_its_batch_retried(
     inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
     """It had not taken the batch, so nothing is lost."""
@@ -346,7 +346,9 @@ def test_waiting_for_another_batch_is_not_hanging(
 # ── what reaches a worker by its lane ────────────────────────────────────────────────────────────
 
 
-def test_an_error_that_is_no_unicode_ends_nobody(inference: Inference, serve: Serve) -> None:
+def test_an_error_text_that_is_not_unicode_kills_no_worker(
+    inference: Inference, serve: Serve
+) -> None:
     """A file name that is not UTF-8, say, in an exception's text."""
 
     def infer(requests: Any) -> Any:
@@ -358,7 +360,7 @@ def test_an_error_that_is_no_unicode_ends_nobody(inference: Inference, serve: Se
     assert model.instances[0].restarts == 0
 
 
-def test_a_peer_that_stalls_does_not_hold_a_worker_up(
+def test_a_stalled_peer_does_not_block_a_worker(
     daemon: RunningDaemon, inference: Inference, serve: Serve
 ) -> None:
     """One lane announces memory and says no more; another sends batches and reads no answer."""

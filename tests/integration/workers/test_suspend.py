@@ -84,12 +84,12 @@ def answers_of_a_stream_that_sleeps(daemon: RunningDaemon) -> int:
         return len(list(client.infer_sample(ONES[0])))
 
 
-def test_requests_to_models_that_sleep_are_all_answered(daemon: RunningDaemon) -> None:
+def test_requests_to_suspended_models_are_answered(daemon: RunningDaemon) -> None:
     assert answers_of_a_model_that_sleeps(daemon) == list(range(8))
     assert answers_of_a_stream_that_sleeps(daemon) == 3
 
 
-def test_they_are_with_the_python_proxy() -> None:
+def test_requests_to_suspended_models_are_answered_by_the_python_proxy() -> None:
     with RunningDaemon.start(proxy="python") as daemon:
         assert answers_of_a_model_that_sleeps(daemon) == list(range(8))
         assert answers_of_a_stream_that_sleeps(daemon) == 3
@@ -105,7 +105,7 @@ def test_a_lazy_model_is_loaded_by_its_first_request(
     assert len(model.info().instances) == 1
 
 
-def test_a_request_that_waits_too_long_gets_retry_after() -> None:
+def test_a_request_that_waits_too_long_is_refused_with_retry_after() -> None:
     def slow() -> Any:
         time.sleep(600)
 

@@ -55,7 +55,7 @@ def test_an_unrecoverable_error_stops_the_daemon(
     assert "no longer served by this process: the daemon is stopping" in caplog.text
 
 
-def test_a_thread_that_does_not_come_back_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hung_thread_is_abandoned(caplog: pytest.LogCaptureFixture) -> None:
     begun, go = threading.Event(), threading.Event()
 
     @batch

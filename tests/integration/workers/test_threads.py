@@ -77,9 +77,7 @@ class Learner:
         return {"loss": np.mean(error**2, axis=1, keepdims=True)}
 
 
-def test_one_model_trains_and_another_one_infers_with_the_same_object(
-    client: DaemonClient, inference: Inference
-) -> None:
+def test_two_models_share_one_object(client: DaemonClient, inference: Inference) -> None:
     learner = Learner()
     serve(client, learner.infer, "infer")
     client.register(
@@ -100,7 +98,7 @@ def test_one_model_trains_and_another_one_infers_with_the_same_object(
     assert inference.infer("infer", {"x": ONES})["y"].tolist() == [[7, 7]]
 
 
-def test_two_instances_overlap_and_status_says_where_they_run(
+def test_two_instances_overlap_and_run_in_the_registrants_process(
     client: DaemonClient, daemon: RunningDaemon
 ) -> None:
     meeting = threading.Barrier(2)
@@ -126,7 +124,7 @@ def test_two_instances_overlap_and_status_says_where_they_run(
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_sequence_of_callables_has_an_instance_each(
+def test_each_callable_of_a_list_gets_its_own_instance(
     client: DaemonClient, daemon: RunningDaemon, isolation: str, tmp_path: Path
 ) -> None:
     def times(factor: int) -> Any:
@@ -182,7 +180,7 @@ def test_an_error_in_a_factory_is_the_cause(client: DaemonClient) -> None:
     eventually(lambda: not pytriton_threads(), "its thread has ended")
 
 
-def test_a_check_sees_the_callable(client: DaemonClient) -> None:
+def test_a_check_receives_the_callable(client: DaemonClient) -> None:
     seen: list[Any] = []
     infer = batch(lambda x: {"y": x})
     serve(client, infer, check=seen.append)
@@ -192,7 +190,7 @@ def test_a_check_sees_the_callable(client: DaemonClient) -> None:
     assert client.model("model").info().state == "ready"
 
 
-def test_a_worker_that_ends_in_its_batch_is_replaced(
+def test_a_worker_thread_that_exits_in_a_batch_is_replaced(
     client: DaemonClient, inference: Inference, caplog: pytest.LogCaptureFixture
 ) -> None:
     @batch
@@ -209,7 +207,9 @@ def test_a_worker_that_ends_in_its_batch_is_replaced(
     assert model.instances[0].pid == os.getpid()
 
 
-def test_each_thread_has_its_own_model(client: DaemonClient, inference: Inference) -> None:
+def test_each_thread_has_its_own_context_and_output_memory(
+    client: DaemonClient, inference: Inference
+) -> None:
     """Context and output memory belong to the process in a worker; here, to the thread."""
 
     @triton_context
@@ -230,7 +230,7 @@ async def _coroutine(requests: Any) -> Any:
     return [{"y": request["x"] + 1} for request in requests]
 
 
-def test_coroutines_run_on_a_loop_of_their_thread(
+def test_coroutines_run_on_the_event_loop_of_their_thread(
     client: DaemonClient, inference: Inference
 ) -> None:
     serve(client, _coroutine, instances=2)
@@ -299,7 +299,7 @@ def test_replacing_scaling_and_unregistering(
         inference.infer("model", {"x": ONES})
 
 
-def test_a_registration_that_is_given_up_leaves_no_thread(client: DaemonClient) -> None:
+def test_a_cancelled_registration_leaves_no_thread(client: DaemonClient) -> None:
     def stop_at(_: object) -> None:
         raise LookupError("enough")
 
@@ -366,7 +366,7 @@ def gone(client: DaemonClient) -> bool:
     return "hosted" not in [model.name for model in client.models()]
 
 
-def test_a_registrant_that_is_killed_takes_its_models_along(
+def test_the_models_of_a_killed_registrant_are_unregistered(
     daemon: RunningDaemon, inference: Inference
 ) -> None:
     """Though a process that it forked lives on."""
@@ -392,7 +392,7 @@ def test_a_registrant_that_is_killed_takes_its_models_along(
     assert not list((Path(daemon.config.runtime_dir) / "l").iterdir())
 
 
-def test_a_script_that_comes_to_its_end_takes_its_models_along(daemon: RunningDaemon) -> None:
+def test_the_models_of_a_finished_script_are_unregistered(daemon: RunningDaemon) -> None:
     with start_script(daemon.config.runtime_dir) as script:
         _, stderr = script.communicate(timeout=60)
     assert script.returncode == 0

@@ -145,14 +145,16 @@ def ask(daemon: RunningDaemon, model: str, what: str, protocol: str = "grpc") ->
 
 @pytest.mark.parametrize("model", ["once", "streams", "async_streams", "python"])
 @pytest.mark.parametrize("what", SHOWN)
-def test_an_exception_that_cannot_be_printed_fails_its_batch_alone(
+def test_an_exception_that_cannot_be_printed_fails_only_its_batch(
     served: RunningDaemon, model: str, what: str
 ) -> None:
     assert SHOWN[what] in ask(served, model, what)
 
 
 @pytest.mark.parametrize("model", ["once", "streams", "async_streams", "python"])
-def test_so_does_an_answer_that_cannot_be_shown(served: RunningDaemon, model: str) -> None:
+def test_a_result_that_cannot_be_printed_fails_only_its_batch(
+    served: RunningDaemon, model: str
+) -> None:
     text = ask(served, model, "answer")
     assert "_Unshowable" in text or "ZeroDivisionError" in text
 
@@ -160,7 +162,7 @@ def test_so_does_an_answer_that_cannot_be_shown(served: RunningDaemon, model: st
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("model", ["once", "streams", "async_streams", "python"])
 @pytest.mark.parametrize("what", LONG)
-def test_of_a_long_text_clients_get_the_beginning(
+def test_clients_get_the_beginning_of_a_long_error(
     served: RunningDaemon, model: str, what: str, protocol: str
 ) -> None:
     text = ask(served, model, what, protocol)
@@ -169,7 +171,7 @@ def test_of_a_long_text_clients_get_the_beginning(
     assert len(text.encode()) < MAX_BYTES
 
 
-def test_the_log_has_all_of_it(served: RunningDaemon) -> None:
+def test_the_log_has_the_whole_error(served: RunningDaemon) -> None:
     ask(served, "once", "long")
     ask(served, "python", "response")
     for model, letter in (("once", "x"), ("python", "y")):
@@ -199,7 +201,7 @@ def fail_hugely() -> None:
 
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 @pytest.mark.parametrize(("what", "said"), [*SHOWN.items(), ("huge", "ValueError: xxxx")])
-def test_a_registrant_gets_the_same_error(
+def test_a_registrant_gets_the_beginning_of_a_long_error(
     served: RunningDaemon, what: str, said: str, isolation: str
 ) -> None:
     with pytest.raises(RegistrationError) as caught:
@@ -209,7 +211,7 @@ def test_a_registrant_gets_the_same_error(
     assert said in str(caught.value)
 
 
-def test_none_of_this_has_ended_a_worker(served: RunningDaemon) -> None:
+def test_no_worker_has_exited(served: RunningDaemon) -> None:
     """The last of this module."""
     models = served.client.status().models
     assert [model.instances[0].restarts for model in models] == [0] * 4

@@ -123,7 +123,7 @@ def test_a_factory_is_called_in_the_worker(inference: Inference, serve: Serve) -
     assert answer.item() == model.instances[0].pid
 
 
-def test_a_list_of_callables_gives_one_instance_each(inference: Inference, serve: Serve) -> None:
+def test_each_callable_of_a_list_gets_its_own_instance(inference: Inference, serve: Serve) -> None:
     """Every instance has its own callable and its own process."""
     model = serve([_closure(1), _closure(2)])
     assert len({instance.pid for instance in model.instances}) == 2
@@ -163,7 +163,7 @@ def _import_what_is_not_there() -> Any:
         (lambda: sys.exit(5), "SystemExit: 5", "sys.exit"),
     ],
 )
-def test_a_callable_that_cannot_be_loaded(
+def test_a_callable_that_cannot_be_loaded_is_an_error(
     daemon: RunningDaemon, factory: Any, said: str, in_traceback: str
 ) -> None:
     """One exception with the worker's traceback, and nothing of the attempt stays."""
@@ -182,14 +182,14 @@ def test_a_callable_that_cannot_be_loaded(
     eventually(lambda: not left(), lambda: f"nothing stays: {left()}")
 
 
-def test_triton_refuses_the_configuration(daemon: RunningDaemon) -> None:
+def test_a_configuration_that_triton_refuses_is_an_error(daemon: RunningDaemon) -> None:
     """A field that only tritonserver can judge: the reason reaches the caller, the workers are gone."""
     with pytest.raises(RegistrationError, match="tritonserver did not load model refused"):
         daemon.client.register(_function, "refused", X, Y, refused(), progress=False)
     assert daemon.client.models() == []
 
 
-def test_a_name_is_taken_once(daemon: RunningDaemon, serve: Serve) -> None:
+def test_a_second_registration_of_a_name_is_refused(daemon: RunningDaemon, serve: Serve) -> None:
     """By default a second registration is refused, and the first one goes on."""
     first = serve(_function)
     with pytest.raises(ModelExistsError, match="replace=True"):
@@ -198,7 +198,7 @@ def test_a_name_is_taken_once(daemon: RunningDaemon, serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("name", ["../up", "a b", "", "x" * 300, "ä"])
-def test_names_that_cannot_be(daemon: RunningDaemon, name: str) -> None:
+def test_invalid_names_are_refused(daemon: RunningDaemon, name: str) -> None:
     """A name becomes a folder and part of URLs."""
     with pytest.raises(Exception, match=r"[Mm]odel name|cannot be a model's name"):
         daemon.client.register(_function, name, X, Y, progress=False)
@@ -228,7 +228,7 @@ def test_progress_is_reported_as_events(daemon: RunningDaemon) -> None:
     assert events[-1].stage == "serving"
 
 
-def test_unknown_models(daemon: RunningDaemon) -> None:
+def test_unknown_models_are_reported(daemon: RunningDaemon) -> None:
     """Each call that names a model says which there are."""
     for call in (daemon.client.unregister, daemon.client.model, daemon.client.logs):
         with pytest.raises(ModelNotFoundError, match="no model 'nobody' is registered; registered"):
@@ -261,7 +261,7 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("kind", CRASHES)
-def test_a_crash_fails_its_batch_and_nothing_else(
+def test_a_crash_fails_only_its_batch(
     daemon: RunningDaemon, inference: Inference, serve: Serve, kind: int
 ) -> None:
     """The client learns how the worker ended; another one takes its place; server and neighbour go on."""
@@ -280,7 +280,7 @@ def test_a_crash_fails_its_batch_and_nothing_else(
     assert daemon.client.model("neighbour").instances[0].pid == neighbour
 
 
-def test_a_crash_is_taken_over_and_the_load_spread_again(
+def test_another_worker_takes_over_after_a_crash(
     daemon: RunningDaemon, inference: Inference, serve: Serve
 ) -> None:
     """With two workers: no request but the crashing one fails, and both serve again afterwards."""
@@ -295,7 +295,7 @@ def test_a_crash_is_taken_over_and_the_load_spread_again(
     eventually(spread_again, lambda: f"one lane each: {model.instances}")
 
 
-def test_a_crash_loop_ends(serve: Serve, tmp_path: Any) -> None:
+def test_a_crash_loop_ends_at_the_restart_limit(serve: Serve, tmp_path: Any) -> None:
     """A worker that cannot be loaded again is given up after some tries; status and clients are told why."""
     marker = tmp_path / "loaded once"
 
@@ -349,9 +349,7 @@ def test_a_forked_child_does_not_hide_a_crash(
             os.kill(int(path.name), signal.SIGKILL)
 
 
-def test_a_callable_may_use_signals_and_end_its_children_with_sigterm(
-    inference: Inference, serve: Serve
-) -> None:
+def test_a_callable_may_send_signals_to_its_children(inference: Inference, serve: Serve) -> None:
     """Neither is the end of its worker."""
 
     def infer(requests: Any) -> Any:

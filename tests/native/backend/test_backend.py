@@ -37,7 +37,7 @@ from pytriton._protocol.lanes.lane_messages import (
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_batches_go_to_the_worker_and_its_answers_back(program: Path, tmp_path: Path) -> None:
+def test_batches_reach_the_worker_and_responses_return(program: Path, tmp_path: Path) -> None:
     seen = []
 
     def answer(lane: Lane, batch: Batch) -> BatchDone:
@@ -68,7 +68,7 @@ def test_batches_go_to_the_worker_and_its_answers_back(program: Path, tmp_path: 
     assert detach.instance == attach.instance
 
 
-def test_a_model_of_several_versions_says_which_one_is_asked(program: Path, tmp_path: Path) -> None:
+def test_the_version_of_a_request_reaches_the_worker(program: Path, tmp_path: Path) -> None:
     seen = []
 
     def answer(lane: Lane, batch: Batch) -> BatchDone:
@@ -79,13 +79,13 @@ def test_a_model_of_several_versions_says_which_one_is_asked(program: Path, tmp_
     assert seen[0]["pytriton_version"] == "3"
 
 
-def test_large_messages_lie_in_shared_memory(program: Path, tmp_path: Path) -> None:
+def test_large_messages_are_sent_in_shared_memory(program: Path, tmp_path: Path) -> None:
     """600 requests take more than 64 KiB to describe, and so do their answers."""
     lines, _ = run(program, tmp_path, [serving(echo)], requests=600)
     assert sum(line.startswith("response to") and " y 11 " in line for line in lines) == 600
 
 
-def test_errors_have_their_codes(program: Path, tmp_path: Path) -> None:
+def test_errors_keep_their_codes(program: Path, tmp_path: Path) -> None:
     def answer(lane: Lane, batch: Batch) -> Any:
         if batch.id == 1:
             return BatchFailed(batch.id, "all of it: é")
@@ -110,7 +110,7 @@ def test_errors_have_their_codes(program: Path, tmp_path: Path) -> None:
     assert lines[-1].startswith("released 4")
 
 
-def test_a_batch_that_was_not_read_goes_to_the_next_worker(program: Path, tmp_path: Path) -> None:
+def test_an_unread_batch_goes_to_the_next_worker(program: Path, tmp_path: Path) -> None:
     def leave(lane: Lane) -> None:
         """Wait for something to come, and go without having read it."""
         with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
@@ -121,13 +121,13 @@ def test_a_batch_that_was_not_read_goes_to_the_next_worker(program: Path, tmp_pa
     assert " y 11 " in lines[1]
 
 
-def test_of_a_batch_that_was_read_the_dispatcher_decides(program: Path, tmp_path: Path) -> None:
+def test_the_dispatcher_decides_about_a_batch_that_was_read(program: Path, tmp_path: Path) -> None:
     lines, heard = run(program, tmp_path, [serving(lambda lane, batch: None)])
     assert [type(message).__name__ for message in heard] == ["Attach", "LaneLost", "Detach"]
     assert lines[0] == "response to 0, flags 1: error 4 the worker was lost: é"
 
 
-def test_without_a_worker_requests_are_answered(program: Path, tmp_path: Path) -> None:
+def test_without_a_worker_requests_get_an_error(program: Path, tmp_path: Path) -> None:
     lines, _ = run(program, tmp_path, [serving(lambda lane, batch: BatchDone(7, []))], batches=2)
     assert "error 4 model model: the worker answered batch 1 with BatchDone 7" in lines[0]
     assert lines[1].endswith("error 4 no worker is left")
@@ -162,7 +162,7 @@ def tensor(**wrong: Any) -> Callable[[Lane, Batch], Any]:
         (lambda lane, batch: BatchDone(batch.id, []), "0 responses to 1 requests"),
     ],
 )
-def test_a_wrong_answer_fails_its_batch_alone(
+def test_a_malformed_response_fails_only_its_batch(
     program: Path, tmp_path: Path, answer: Callable[[Lane, Batch], Any], complaint: str
 ) -> None:
     lines, _ = run(program, tmp_path, [serving(answer), serving(echo)], batches=2)
@@ -172,9 +172,7 @@ def test_a_wrong_answer_fails_its_batch_alone(
     assert " y 11 " in right
 
 
-def test_a_message_in_memory_that_grows_in_the_meantime_is_read_to_its_end(
-    program: Path, tmp_path: Path
-) -> None:
+def test_a_message_is_read_completely_while_its_memory_grows(program: Path, tmp_path: Path) -> None:
     """The second answer lies in what is mapped already, its tensors in what has to be mapped anew: elsewhere."""
 
     def answer(lane: Lane, batch: Batch) -> Spilled:
@@ -190,7 +188,7 @@ def test_a_message_in_memory_that_grows_in_the_meantime_is_read_to_its_end(
     assert sum(line.endswith("[1,4] 30313233343536373839616263646566") for line in lines) == 4
 
 
-def test_an_output_that_no_memory_is_left_for_fails_its_request_alone(
+def test_an_output_too_large_for_memory_fails_only_its_request(
     program: Path, tmp_path: Path
 ) -> None:
     """A tebibyte of memory that is all holes: tritonserver's gRPC part would end with what it asks for it."""
@@ -214,7 +212,7 @@ def test_an_output_that_no_memory_is_left_for_fails_its_request_alone(
     assert answers[1] == answers[3] == "y 11 [1,1] 0000803f"
 
 
-def test_descriptors_that_were_not_to_come_are_closed(program: Path, tmp_path: Path) -> None:
+def test_unexpected_descriptors_are_closed(program: Path, tmp_path: Path) -> None:
     """Two at once, and one with a packet of no bytes: nobody holds them when the next batch comes."""
     sent: list[socket.socket] = []
 
@@ -245,7 +243,7 @@ def test_descriptors_that_were_not_to_come_are_closed(program: Path, tmp_path: P
         one.close()
 
 
-def test_an_error_may_have_zero_bytes(program: Path, tmp_path: Path) -> None:
+def test_an_error_text_may_contain_zero_bytes(program: Path, tmp_path: Path) -> None:
     def answer(lane: Lane, batch: Batch) -> Any:
         if batch.id == 1:
             return BatchFailed(batch.id, "a\0b")
@@ -264,7 +262,7 @@ def test_an_error_may_have_zero_bytes(program: Path, tmp_path: Path) -> None:
         (6, 2),  # none to pass that memory on
     ],
 )
-def test_without_descriptors_there_is_an_answer_that_says_so(
+def test_running_out_of_descriptors_is_reported_to_the_client(
     program: Path, tmp_path: Path, descriptors: int, attempts: int
 ) -> None:
     works = [serving(echo)] * 3
@@ -318,7 +316,7 @@ def empty(tmp_path: Path) -> Callable[[], Path]:
 
 @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(packets=st.lists(_message, min_size=1, max_size=4))
-def test_whatever_a_worker_sends_is_survived(
+def test_the_proxy_survives_anything_a_worker_sends(
     program: Path, empty: Callable[[], Path], packets: list[bytes]
 ) -> None:
     """Every request is answered, no byte is touched that is not there, and nothing leaks."""
@@ -341,12 +339,14 @@ def test_whatever_a_worker_sends_is_survived(
     assert lines[-1] == "released 2, statistics of 2"
 
 
-def test_an_instance_that_a_worker_serves_is_ready(program: Path, tmp_path: Path) -> None:
+def test_an_instance_with_a_worker_is_ready(program: Path, tmp_path: Path) -> None:
     lines, _ = run(program, tmp_path, [serving(echo)], environment={"FAKE_READY": "1"})
     assert lines[0] == "ready: yes"
 
 
-def test_without_a_dispatcher_each_request_gets_the_reason(program: Path, tmp_path: Path) -> None:
+def test_without_a_dispatcher_each_request_fails_with_the_reason(
+    program: Path, tmp_path: Path
+) -> None:
     """Of a server that is being stopped; no dispatcher hears of it."""
     text = "é is being stopped"
     lines, heard = run(

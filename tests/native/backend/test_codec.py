@@ -140,7 +140,7 @@ def encoded(name: str, trees: list[Any]) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize(("name", "message"), MESSAGES)
-def test_a_message_as_declared_passes_through_both(
+def test_both_accept_valid_messages(
     codec_program: Path, name: str, message: type[msgspec.Struct]
 ) -> None:
     cases = encoded(name, [wire(message, True), wire(message, False)])
@@ -151,14 +151,14 @@ def test_a_message_as_declared_passes_through_both(
 
 
 @pytest.mark.parametrize(("name", "message"), MESSAGES)
-def test_both_take_the_same_of_what_is_not_as_declared(
+def test_both_agree_on_invalid_messages(
     codec_program: Path, name: str, message: type[msgspec.Struct]
 ) -> None:
     assert disagreements(codec_program, encoded(name, variants(message))) == []
 
 
 @pytest.mark.parametrize(("name", "message"), MESSAGES)
-def test_one_field_too_few_is_refused_and_one_too_many_by_maps(
+def test_missing_fields_are_refused_and_additional_ones_only_in_maps(
     codec_program: Path, name: str, message: type[msgspec.Struct]
 ) -> None:
     """Elements of arrays that a later version has added are not looked at; maps have what is declared."""
@@ -172,7 +172,7 @@ def test_one_field_too_few_is_refused_and_one_too_many_by_maps(
         assert (not isinstance(python, Exception), fits) == (taken, taken), said
 
 
-def test_both_take_values_of_every_size(codec_program: Path) -> None:
+def test_both_accept_values_of_every_size(codec_program: Path) -> None:
     """MessagePack has several forms of a number, a text and an array, by their size."""
     borders = [2**bits for bits in (0, 5, 7, 8, 15, 16, 31, 32, 63)]
     numbers = sorted({*borders, *(one - 1 for one in borders), *(-one for one in borders)})
@@ -222,7 +222,7 @@ def test_the_c_parser_reports_errors_with_their_position(
     assert complaint in said
 
 
-def test_both_take_the_same_of_bytes_that_were_damaged(codec_program: Path) -> None:
+def test_both_agree_on_damaged_bytes(codec_program: Path) -> None:
     random_ = random.Random(7)
     cases = []
     for name in NAMES:

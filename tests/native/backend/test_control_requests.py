@@ -46,7 +46,9 @@ def reported(asking: subprocess.Popen[str]) -> str:
     return said
 
 
-def test_one_that_takes_no_connections(ask_program: Path, listener: socket.socket) -> None:
+def test_a_dispatcher_that_accepts_no_connection_times_out(
+    ask_program: Path, listener: socket.socket
+) -> None:
     with ExitStack() as stack:
         while True:  # until no more can wait to be taken
             waiting = stack.enter_context(closing(socket.socket(socket.AF_UNIX)))
@@ -61,7 +63,9 @@ def test_one_that_takes_no_connections(ask_program: Path, listener: socket.socke
 @pytest.mark.parametrize(
     "said", [b"", GREETING[:20], GREETING, GREETING + READY[:5], GREETING + READY]
 )
-def test_one_that_stops_to_speak(ask_program: Path, listener: socket.socket, said: bytes) -> None:
+def test_a_dispatcher_that_stops_in_the_handshake_times_out(
+    ask_program: Path, listener: socket.socket, said: bytes
+) -> None:
     asking = ask(ask_program, listener)
     connection, _ = listener.accept()
     with closing(connection):
@@ -79,7 +83,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("heard", [0, 1], ids=["before it greets", "after the question"])
-def test_one_that_becomes_another_version_of_itself(
+def test_a_request_is_repeated_after_an_upgrade_of_the_dispatcher(
     ask_program: Path, listener: socket.socket, heard: int
 ) -> None:
     """It closes the connection, and listens: it is asked again on a new one."""
@@ -106,7 +110,7 @@ def test_one_that_becomes_another_version_of_itself(
                 assert reported(asking).endswith("answered\n")
 
 
-def test_one_that_closes_every_connection_is_given_up(
+def test_a_dispatcher_that_closes_every_connection_is_given_up(
     ask_program: Path, listener: socket.socket
 ) -> None:
     asking = ask(ask_program, listener)
@@ -130,7 +134,9 @@ def test_one_that_closes_every_connection_is_given_up(
         ({"type": "Hello"}, "sent an invalid answer: something other than a message"),
     ],
 )
-def test_one_that_answers(ask_program: Path, tmp_path: Path, answer: Any, expected: str) -> None:
+def test_a_dispatchers_answer_is_returned(
+    ask_program: Path, tmp_path: Path, answer: Any, expected: str
+) -> None:
     """The same program gets an answer where there is one, and takes no other than those for proxies."""
     import zmq
 

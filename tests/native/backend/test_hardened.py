@@ -63,9 +63,7 @@ def test_a_worker_cannot_seal_the_memory_of_the_proxy(program: Path, tmp_path: P
     assert sum(" y 11 " in line for line in lines) == 1200
 
 
-def test_strings_are_looked_at_where_the_worker_cannot_change_them(
-    program: Path, tmp_path: Path
-) -> None:
+def test_strings_are_checked_in_a_private_copy(program: Path, tmp_path: Path) -> None:
     def answer(lane: Lane, batch: Batch) -> BatchDone:
         ref = tensors.write_raw(lane, "z", "BYTES", [1, 1], b"\3\0\0\0abc")
         assert ref.offset == 0
@@ -98,9 +96,7 @@ def test_trailing_response_fields_are_optional(program: Path, tmp_path: Path, fi
     assert lines[1] == "response to 0, flags 1: y 11 [1,2] 0000803f0000803f"
 
 
-def test_custom_metrics_are_not_named_as_those_of_tritonserver(
-    program: Path, tmp_path: Path
-) -> None:
+def test_custom_metrics_cannot_use_tritonservers_names(program: Path, tmp_path: Path) -> None:
     def work(lane: Lane) -> None:
         lane.send(Room(1))
         lane.send(Metrics([MetricUpdate("nv_inference_count", "", "COUNTER", {})]))
@@ -141,7 +137,7 @@ def test_custom_metrics_are_counted_by_tritonserver(
     ]
 
 
-def test_a_family_goes_with_its_last_metric(
+def test_a_metric_family_is_deleted_with_its_last_metric(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_METRICS", "1")
@@ -166,7 +162,7 @@ def test_a_family_goes_with_its_last_metric(
     assert "another kind already exists" in said[0]
 
 
-def test_a_worker_makes_no_more_metrics_than_there_may_be(
+def test_the_number_of_a_workers_metrics_is_limited(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that there are go on counting, and the log tells of the others some times at most."""
@@ -199,9 +195,7 @@ def test_a_worker_makes_no_more_metrics_than_there_may_be(
     assert len(said) == 64
 
 
-def test_a_worker_announces_no_more_memories_than_there_may_be(
-    program: Path, tmp_path: Path
-) -> None:
+def test_the_number_of_a_workers_shared_memories_is_limited(program: Path, tmp_path: Path) -> None:
     """On its connection for calls; each would be a descriptor of tritonserver's."""
     ended: list[bool] = []
 
@@ -235,7 +229,7 @@ def test_a_worker_announces_no_more_memories_than_there_may_be(
 
 
 @pytest.mark.parametrize(("minor", "fits"), [(18, False), (19, True), (40, True)])
-def test_the_version_of_tritonservers_api_is_looked_at(
+def test_the_version_of_tritonservers_api_is_checked(
     program: Path, tmp_path: Path, minor: int, fits: bool
 ) -> None:
     works = [serving(echo)] if fits else []

@@ -63,7 +63,7 @@ class Worker:
         return [serving(self)] * count
 
 
-def test_the_guilty_request_fails_alone(program: Path, tmp_path: Path) -> None:
+def test_only_the_poisoned_request_fails(program: Path, tmp_path: Path) -> None:
     worker = Worker(0, 3)
     lines, heard = run(program, tmp_path, worker.times(3), requests=4, judge=judge)
     assert outcomes(lines) == ["right", "right", "guilty", "right"]
@@ -73,7 +73,7 @@ def test_the_guilty_request_fails_alone(program: Path, tmp_path: Path) -> None:
     assert lines.count("batch of 1 rows") == 3
 
 
-def test_a_worker_that_was_lost_by_chance_costs_nobody(program: Path, tmp_path: Path) -> None:
+def test_a_worker_lost_by_chance_fails_no_request(program: Path, tmp_path: Path) -> None:
     """The next batch is a whole one again."""
     worker = Worker(0)
     lines, _ = run(program, tmp_path, worker.times(2), requests=3, batches=2, judge=judge)
@@ -81,7 +81,7 @@ def test_a_worker_that_was_lost_by_chance_costs_nobody(program: Path, tmp_path: 
     assert sum(" y 11 " in line for line in lines) == 6
 
 
-def test_a_single_request_is_tried_again_by_itself(program: Path, tmp_path: Path) -> None:
+def test_a_single_request_is_retried_unmerged(program: Path, tmp_path: Path) -> None:
     """It may have been merged with another lane's, so it is not merged again."""
     worker = Worker(0)
     lines, _ = run(program, tmp_path, worker.times(2), judge=judge)
@@ -89,7 +89,7 @@ def test_a_single_request_is_tried_again_by_itself(program: Path, tmp_path: Path
     assert outcomes(lines) == ["right"]
 
 
-def test_several_guilty_ones(program: Path, tmp_path: Path) -> None:
+def test_several_poisoned_requests_fail(program: Path, tmp_path: Path) -> None:
     """One that is answered in between shows that the model works."""
     worker = Worker(0, 1, 2, 4, 5)
     lines, heard = run(program, tmp_path, worker.times(6), requests=6, judge=judge)
@@ -97,7 +97,9 @@ def test_several_guilty_ones(program: Path, tmp_path: Path) -> None:
     assert [loss[2] for loss in losses(heard)] == [0, 1, 2, 1, 2]
 
 
-def test_where_all_end_a_worker_the_rest_is_not_tried(program: Path, tmp_path: Path) -> None:
+def test_the_rest_is_not_retried_if_every_request_kills_a_worker(
+    program: Path, tmp_path: Path
+) -> None:
     worker = Worker(*range(9))
     lines, heard = run(program, tmp_path, worker.times(9), requests=8, judge=judge)
     assert outcomes(lines) == ["guilty"] * 8
@@ -112,7 +114,7 @@ def test_without_another_worker_the_rest_fails(program: Path, tmp_path: Path) ->
     assert outcomes(lines) == ["right", "guilty", "left", "left"]
 
 
-def test_an_exception_is_an_answer(program: Path, tmp_path: Path) -> None:
+def test_a_raised_exception_is_a_response(program: Path, tmp_path: Path) -> None:
     def fails(lane: Lane, batch: Batch) -> Any:
         return BatchFailed(batch.id, "raised") if batch.alone else None
 
@@ -122,7 +124,7 @@ def test_an_exception_is_an_answer(program: Path, tmp_path: Path) -> None:
     assert len(losses(heard)) == 1
 
 
-def test_a_batch_that_hangs(program: Path, tmp_path: Path) -> None:
+def test_a_hung_batch_is_retried_request_by_request(program: Path, tmp_path: Path) -> None:
     """The same: the worker that hangs is lost with all, then with the one that makes it hang."""
 
     def hang(lane: Lane, batch: Batch) -> None:

@@ -40,9 +40,7 @@ def _pages(lane: Lane) -> int:
     return size
 
 
-def test_the_proxys_arena_goes_back_to_what_is_kept_while_nothing_needs_it(
-    program: Path, tmp_path: Path
-) -> None:
+def test_the_proxys_arena_shrinks_while_it_is_unused(program: Path, tmp_path: Path) -> None:
     """The worker takes its time with the answers; the inputs of the next batch are right again."""
     held: list[int] = []
 

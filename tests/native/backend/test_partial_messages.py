@@ -105,7 +105,7 @@ def roomy(batches: int) -> Work:
 
 
 @pytest.mark.parametrize("batches", [0, -5, -(2**63)])
-def test_room_for_no_batch_is_an_error_of_the_batch_that_waits_for_it(
+def test_a_worker_that_offers_room_for_no_batch_fails_the_batch(
     program: Path, tmp_path: Path, batches: int
 ) -> None:
     """It waits for no third worker; the first lane may have ended before the batch came."""
@@ -177,7 +177,7 @@ def _ended_from_outside() -> tuple[Work, Callable[[], None]]:
 
 
 @pytest.mark.parametrize("said", [[], [Room(1)]], ids=["no room", "room, but it begins nothing"])
-def test_that_a_stream_does_not_begin_is_overdue_some_time(
+def test_a_stream_that_does_not_begin_becomes_overdue(
     program: Path, tmp_path: Path, said: list[Any]
 ) -> None:
     work, end = _ended_from_outside()
@@ -193,9 +193,7 @@ def test_that_a_stream_does_not_begin_is_overdue_some_time(
     assert answers(lines) == ["error 4 it hangs" if said else "error 4 no worker is left"]
 
 
-def test_a_worker_that_never_is_silent_is_overdue_all_the_same(
-    program: Path, tmp_path: Path
-) -> None:
+def test_a_chatty_worker_becomes_overdue(program: Path, tmp_path: Path) -> None:
     lanes: list[Lane] = []
     nothing = Metrics([MetricUpdate("family", "", "counter", {})])
 
@@ -217,7 +215,7 @@ def test_a_worker_that_never_is_silent_is_overdue_all_the_same(
     assert answers(lines) == ["error 4 it hangs"]
 
 
-def test_the_dispatcher_hears_for_how_long_a_batch_has_been_taken(
+def test_the_dispatcher_learns_how_long_a_batch_has_been_read(
     program: Path, tmp_path: Path
 ) -> None:
     """Not yet with the first question: the answer may be on its way."""

@@ -50,7 +50,7 @@ def answers_of(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(("wrong", "said"), WRONGS)
-def test_one_wrong_request_fails_alone(
+def test_an_invalid_request_fails_alone(
     program: Path, tmp_path: Path, wrong: str, said: str
 ) -> None:
     """Of five, the second and the fourth are wrong; the worker sees the three others, twice."""
@@ -77,7 +77,7 @@ def test_one_wrong_request_fails_alone(
 
 
 @pytest.mark.parametrize(("wrong", "said"), [*WRONGS, *OF_MODEL_PY])
-def test_of_a_model_py_also_what_only_it_asks_for(
+def test_a_python_models_additional_fields_are_checked(
     program: Path, tmp_path: Path, wrong: str, said: str
 ) -> None:
     lines, _ = run(
@@ -96,7 +96,7 @@ def test_of_a_model_py_also_what_only_it_asks_for(
     assert served.startswith("response to 0, flags 1: y 11 ")
 
 
-def test_a_correlation_id_comes_without_what_lies_behind_it(program: Path, tmp_path: Path) -> None:
+def test_a_correlation_id_is_trimmed(program: Path, tmp_path: Path) -> None:
     """Triton's core gives a string of a control input in as many bytes as the longest one takes."""
     strings: list[bytes] = []
 
@@ -111,7 +111,7 @@ def test_a_correlation_id_comes_without_what_lies_behind_it(program: Path, tmp_p
 
 
 @pytest.mark.parametrize("wrong", [what for what, _ in WRONGS])
-def test_a_batch_of_nothing_else_is_answered_without_a_worker(
+def test_a_batch_of_invalid_requests_is_answered_without_a_worker(
     program: Path, tmp_path: Path, wrong: str
 ) -> None:
     """And what comes next is served: here each batch has one request, of which none is wrong."""
@@ -149,7 +149,7 @@ def streaming(lane: Lane) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "said"), WRONGS)
-def test_streams_of_others_go_on(program: Path, tmp_path: Path, wrong: str, said: str) -> None:
+def test_other_streams_continue(program: Path, tmp_path: Path, wrong: str, said: str) -> None:
     lines, heard = run(
         program,
         tmp_path,
@@ -168,7 +168,7 @@ def test_streams_of_others_go_on(program: Path, tmp_path: Path, wrong: str, said
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
-def test_a_number_that_json_has_no_word_for_reaches_the_worker(
+def test_a_number_that_json_cannot_represent_reaches_the_worker(
     program: Path, tmp_path: Path, number: str
 ) -> None:
     """It fails nobody: Python reads the names that it is written as."""

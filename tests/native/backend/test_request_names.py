@@ -53,7 +53,7 @@ def errors(lines: list[str]) -> list[str]:
         ("", "x-request-id=" + "é" * 99),
     ],
 )
-def test_an_error_names_its_request_as_the_worker_does(
+def test_an_error_has_the_request_id_of_the_workers_log(
     program: Path, tmp_path: Path, given: str, header: str
 ) -> None:
     worker = Fails()
@@ -65,9 +65,7 @@ def test_an_error_names_its_request_as_the_worker_does(
     assert errors(lines) == [f"error 1 {with_id('raised', name)}" for name in worker.names]
 
 
-def test_a_lost_worker_is_reported_with_the_request_that_it_was_lost_with(
-    program: Path, tmp_path: Path
-) -> None:
+def test_a_lost_worker_is_reported_with_its_request(program: Path, tmp_path: Path) -> None:
     """Also to the dispatcher, whose event names it: of several it is told nothing."""
     seen: list[str] = []
 
@@ -93,7 +91,7 @@ def test_a_lost_worker_is_reported_with_the_request_that_it_was_lost_with(
     [("order-17", ["order-17", "order-17"]), ("", ["1", ""])],
     ids=["its client's", "its trace's, or none"],
 )
-def test_a_request_that_never_reached_a_worker_has_the_id_that_was_given_to_it(
+def test_a_request_that_reached_no_worker_keeps_the_clients_id(
     program: Path, tmp_path: Path, given: str, names: list[str]
 ) -> None:
     """A worker has made none for it, so there is none that a log would have."""

@@ -73,7 +73,7 @@ def takes(answered: threading.Event, number: int = 1, *, returns: bool = False) 
 
 
 @pytest.mark.parametrize("returns", [False, True], ids=["a callable", "a Triton Python model"])
-def test_its_streams_go_on_while_the_next_batch_goes_elsewhere(
+def test_streams_continue_while_the_next_batch_goes_elsewhere(
     program: Path, tmp_path: Path, returns: bool
 ) -> None:
     answered = threading.Event()
@@ -98,7 +98,7 @@ def test_its_streams_go_on_while_the_next_batch_goes_elsewhere(
     assert [type(one).__name__ for one in heard] == ["Attach", "Attach", "Detach"]
 
 
-def test_a_lane_without_streams_is_let_go(program: Path, tmp_path: Path) -> None:
+def test_a_retiring_lane_without_streams_is_closed(program: Path, tmp_path: Path) -> None:
     def serves(lane: Lane) -> None:
         lane.set_receive_timeout(60)
         lane.send(Room(1))
@@ -118,7 +118,7 @@ def test_a_lane_without_streams_is_let_go(program: Path, tmp_path: Path) -> None
     assert [line for line in lines if line.startswith("response")] == _STREAMED * 2
 
 
-def test_streams_that_such_a_worker_does_not_end_fail_alone(program: Path, tmp_path: Path) -> None:
+def test_streams_that_a_retired_worker_does_not_end_fail(program: Path, tmp_path: Path) -> None:
     """The dispatcher is asked about their worker, not about the one that came after it."""
     answered = threading.Event()
 

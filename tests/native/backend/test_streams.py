@@ -54,7 +54,7 @@ def streaming(lane: Lane) -> None:
 _STREAMED = [f"response to 0, flags {flags}: y 11 [1,2] 0000803f0000803f" for flags in (0, 1)]
 
 
-def test_parts_of_several_batches_come_in_one_message(program: Path, tmp_path: Path) -> None:
+def test_one_message_can_hold_responses_of_several_batches(program: Path, tmp_path: Path) -> None:
     """A later version's element at the end of one is not looked at."""
     credits: list[Credit] = []
 
@@ -94,7 +94,7 @@ def test_parts_of_several_batches_come_in_one_message(program: Path, tmp_path: P
     [(0, 1 << 19, [1, 1, 1]), (8 << 20, 8, [1, 1, 1]), (0, 8, None)],
     ids=["large", "full", "small"],
 )
-def test_a_worker_that_waits_is_given_back_all_its_parts(
+def test_a_waiting_worker_gets_all_its_memory_back(
     program: Path, tmp_path: Path, before: int, nbytes: int, expected: list[int] | None
 ) -> None:
     """Large ones at once, and all where its memory is full; fewer than eight small ones when it says nothing more."""
@@ -125,7 +125,7 @@ def test_a_worker_that_waits_is_given_back_all_its_parts(
     assert sum(line.startswith("response") for line in lines) == 3
 
 
-def test_a_stream_that_had_not_begun_goes_to_the_next_worker(program: Path, tmp_path: Path) -> None:
+def test_a_stream_that_has_not_begun_is_retried(program: Path, tmp_path: Path) -> None:
     """While one that had is answered with an error, which takes its time."""
 
     def leave(lane: Lane) -> None:
@@ -145,9 +145,7 @@ def test_a_stream_that_had_not_begun_goes_to_the_next_worker(program: Path, tmp_
     assert answers == ["response to 0, flags 1: error 4 the worker was lost: é", *_STREAMED]
 
 
-def test_a_worker_that_reads_no_more_but_does_not_go_holds_up_nobody(
-    program: Path, tmp_path: Path
-) -> None:
+def test_a_worker_that_stops_reading_blocks_nothing(program: Path, tmp_path: Path) -> None:
     def deaf(lane: Lane) -> None:
         with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
             connection.shutdown(socket.SHUT_RD)
@@ -161,7 +159,7 @@ def test_a_worker_that_reads_no_more_but_does_not_go_holds_up_nobody(
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-def test_a_stream_whose_client_has_gone_gets_no_answers_and_ends_once(
+def test_a_cancelled_stream_gets_no_responses_and_ends_once(
     program: Path, tmp_path: Path, after: int
 ) -> None:
     gone = {"FAKE_GONE_AFTER": str(after)}
@@ -173,9 +171,7 @@ def test_a_stream_whose_client_has_gone_gets_no_answers_and_ends_once(
     assert lines[-1] == "released 3, statistics of 3"
 
 
-def test_of_a_lost_worker_a_client_that_has_gone_hears_nothing(
-    program: Path, tmp_path: Path
-) -> None:
+def test_a_cancelled_stream_of_a_lost_worker_gets_no_error(program: Path, tmp_path: Path) -> None:
     def leave(lane: Lane) -> None:
         lane.send(Room(1))
         batch = lane.receive()
@@ -187,9 +183,7 @@ def test_of_a_lost_worker_a_client_that_has_gone_hears_nothing(
     assert [line for line in lines if line.startswith(("response", "flags"))] == ["flags 1 to 0"]
 
 
-def test_a_tritonserver_that_does_not_take_an_answer_is_ended(
-    program: Path, tmp_path: Path
-) -> None:
+def test_a_tritonserver_that_refuses_a_response_is_ended(program: Path, tmp_path: Path) -> None:
     hangs = {"FAKE_HANGS": "1"}
     lines, _ = run(
         program, tmp_path, [streaming], decoupled=True, environment=hangs, ends=-signal.SIGKILL

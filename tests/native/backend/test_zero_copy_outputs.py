@@ -59,7 +59,7 @@ def answers(lines: list[str]) -> list[str]:
     return [line.partition(": ")[2] for line in lines if line.startswith("response")]
 
 
-def test_an_output_is_read_where_it_lies_and_given_back(program: Path, tmp_path: Path) -> None:
+def test_an_output_is_read_in_place_and_returned(program: Path, tmp_path: Path) -> None:
     heard: list[Any] = []
 
     def answer(lane: Lane, batch: Batch) -> None:
@@ -86,7 +86,7 @@ def leaves(lane: Lane, batch: Batch) -> None:
     lane.send(BatchLent(batch.id, [ResponseRef([small]), ResponseRef([small, unread])]))
 
 
-def test_when_a_worker_ends_while_it_is_read_another_one_answers(
+def test_another_worker_answers_when_one_dies_while_being_read(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has been answered is not asked again; the response that was begun is filled by the next worker."""
@@ -106,7 +106,7 @@ def test_when_a_worker_ends_while_it_is_read_another_one_answers(
     assert lines.count("batch of 2 rows") == 2
 
 
-def test_the_next_worker_serves_on(
+def test_the_next_worker_serves_the_next_batches(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _tried_again(monkeypatch)
@@ -120,7 +120,7 @@ def test_the_next_worker_serves_on(
     assert answers(lines)[4:] == [f"y 11 [1,4] {HEX} z 11 [1,4] {HEX}"] * 2
 
 
-def test_another_shape_cannot_take_the_place_of_one_that_was_begun(
+def test_a_retry_cannot_change_the_shape_of_a_begun_response(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _tried_again(monkeypatch)
@@ -132,7 +132,7 @@ def test_another_shape_cannot_take_the_place_of_one_that_was_begun(
     assert "the next worker answered with different shapes" in answers(lines)[3]
 
 
-def test_without_another_worker_what_was_begun_ends_with_the_error(
+def test_without_another_worker_a_begun_response_ends_with_an_error(
     program: Path, tmp_path: Path
 ) -> None:
     lines, _ = run(program, tmp_path, [second(leaves)], batches=2, requests=2)
@@ -164,7 +164,7 @@ def test_an_unreadable_output_fails_only_its_batch(
     assert "y 11 " in answers(lines)[2]
 
 
-def test_nobody_lends_unasked(program: Path, tmp_path: Path) -> None:
+def test_a_worker_cannot_lend_memory_unasked(program: Path, tmp_path: Path) -> None:
     """Before the proxy said that it reads, and in a message that is no loan."""
     unasked = serving(lambda lane, batch: BatchLent(batch.id, [ResponseRef([lent()])]))
 

@@ -30,11 +30,11 @@ def _valid_prefix(text: bytes) -> int:
         st.tuples(st.text(), st.binary()).map(lambda t: t[0].encode() + t[1]),
     )
 )
-def test_utf8_is_judged_as_python_does(driver: Driver, text: bytes) -> None:
+def test_utf8_validation_matches_python(driver: Driver, text: bytes) -> None:
     assert int(driver.ask("u", text)) == _valid_prefix(text)
 
 
-def test_each_pair_of_bytes_in_a_character(driver: Driver) -> None:
+def test_utf8_validation_of_every_pair_of_bytes(driver: Driver) -> None:
     for first in range(0x80, 0x100):
         for second in range(0x100):
             text = b"aaaaaaaa" + bytes([first, second]) + b"\x80\x80"
@@ -54,15 +54,13 @@ def test_repaired_text_is_valid_and_keeps_its_content(driver: Driver, text: byte
     ("size", "digest"),
     [(0, "a3817f04ba25a8e66df67214c7550293"), (63, "5150d1772f50834a503e069a973fbd7c")],
 )
-def test_a_digest_is_siphash_of_128_bits(
-    driver: Driver, size: int, digest: str, piece: int
-) -> None:
+def test_the_digest_is_siphash_2_4_128(driver: Driver, size: int, digest: str, piece: int) -> None:
     """Source of the values: the reference implementation's vectors of SipHash-2-4-128."""
     said = driver.ask("g", struct.pack("<I", piece) + bytes(range(size)))
     assert said.hex() == digest
 
 
-def test_names_behave_as_a_dictionary(driver: Driver) -> None:
+def test_a_name_table_behaves_like_a_dictionary(driver: Driver) -> None:
     rng = random.Random(1)
     kept: dict[bytes, int] = {}
     question, expected, value = b"", [], 0
@@ -95,19 +93,21 @@ def test_compressed_data_is_expanded(driver: Driver, data: bytes, times: int) ->
 
 
 @given(st.lists(st.binary(max_size=100), max_size=20), st.integers(0, 300_000))
-def test_pieces_are_compressed_as_one(driver: Driver, pieces: list[bytes], more: int) -> None:
+def test_pieces_are_compressed_into_one_body(
+    driver: Driver, pieces: list[bytes], more: int
+) -> None:
     pieces = [*pieces, b"ab" * more]
     asked = b"".join(struct.pack("<I", len(piece)) + piece for piece in pieces)
     assert gzip.decompress(driver.ask("X", bytes([GZIP]) + asked)) == b"".join(pieces)
     assert zlib.decompress(driver.ask("X", bytes([DEFLATE]) + asked)) == b"".join(pieces)
 
 
-def test_members_of_gzip_may_follow_each_other(driver: Driver) -> None:
+def test_gzip_bodies_may_have_several_members(driver: Driver) -> None:
     assert _expand(driver, GZIP, gzip.compress(b"one ") + gzip.compress(b"two")) == b"one two"
 
 
 @pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 1 << 20])
-def test_the_limit_is_exact(driver: Driver, size: int) -> None:
+def test_the_decompression_limit_is_exact(driver: Driver, size: int) -> None:
     packed = gzip.compress(bytes(size))
     assert len(_expand(driver, GZIP, packed, size)) == size
     if size:
@@ -155,9 +155,7 @@ _MB = 1 << 20
         ([("t", 70 * _MB), ("t", 70 * _MB), ("g", 0), ("g", 1), ("t", 70 * _MB), ("d", 0)], "0 1 0 empty"),
     ],
 )  # fmt: skip
-def test_large_blocks_are_taken_again(
-    driver: Driver, history: list[tuple[str, int]], said: str
-) -> None:
+def test_large_blocks_are_reused(driver: Driver, history: list[tuple[str, int]], said: str) -> None:
     driver.ask("b", struct.pack("<cQcQ", b"d", 0, b"d", 0))
     question = b"".join(struct.pack("<cQ", step.encode(), number) for step, number in history)
     assert driver.ask("b", question).decode().split() == said.split()

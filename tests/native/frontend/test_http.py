@@ -71,7 +71,7 @@ def test_a_head_in_pieces(driver: Driver, step: int) -> None:
     ]
 
 
-def test_a_head_that_goes_on(driver: Driver) -> None:
+def test_an_endless_head_is_refused(driver: Driver) -> None:
     whole = _get(b"A: b")
     for size in range(len(whole)):
         assert _head(driver, whole[:size]) is None
@@ -156,7 +156,7 @@ def _judged(driver: Driver, head: bytes, step: int) -> Any:
 
 
 @given(st.binary(max_size=300), st.integers(1, 50))
-def test_any_bytes_get_the_same_answer_in_any_pieces(
+def test_any_bytes_get_the_same_response_in_any_pieces(
     driver: Driver, rubbish: bytes, step: int
 ) -> None:
     head = b"GET / HTTP/1.1\r\nHost: h\r\n" + rubbish + b"\r\n\r\n"
@@ -212,7 +212,7 @@ def test_three_megabytes_in_chunks_of_one_byte(driver: Driver) -> None:
     ],
 )
 @pytest.mark.parametrize("step", [1, 1 << 20])
-def test_chunks_that_are_wrong(driver: Driver, text: bytes, said: str, step: int) -> None:
+def test_invalid_chunks_are_refused(driver: Driver, text: bytes, said: str, step: int) -> None:
     with pytest.raises(Refused, match=said):
         _chunks(driver, text, step=step)
 

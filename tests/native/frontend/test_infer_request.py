@@ -33,7 +33,7 @@ def _hex(layout: str, *values: Any) -> str:
 @pytest.mark.parametrize(
     "order", list(itertools.permutations(["name", "shape", "datatype", "data"]))
 )
-def test_members_come_in_any_order(driver: Driver, order: tuple[str, ...]) -> None:
+def test_members_may_come_in_any_order(driver: Driver, order: tuple[str, ...]) -> None:
     whole = _input(data=[[1], [2.5]])
     request = {"inputs": [{key: whole[key] for key in order}] * 2}
     line = f"input x FP32 2:{_hex('2f', 1, 2.5)}"
@@ -74,13 +74,13 @@ def test_mismatched_tensors_are_refused(driver: Driver, datatype: str, value: fl
 
 
 @given(st.lists(st.text(), max_size=5))
-def test_texts_have_their_sizes_before_them(driver: Driver, texts: list[str]) -> None:
+def test_strings_are_prefixed_with_their_sizes(driver: Driver, texts: list[str]) -> None:
     said = _ask(driver, {"inputs": [_input(shape=[len(texts)], datatype="BYTES", data=texts)]})
     data = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
     assert said[0] == f"input x BYTES {len(texts)}:{data.hex()}"
 
 
-def test_binary_tensors_follow_each_other(driver: Driver) -> None:
+def test_binary_tensors_follow_the_json_in_order(driver: Driver) -> None:
     sizes = [8, 0, 4]
     inputs = [_input(shape=[size // 4], parameters={"binary_data_size": size}) for size in sizes]
     data = random.Random(1).randbytes(12)

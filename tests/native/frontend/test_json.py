@@ -109,7 +109,7 @@ def test_malformed_input_is_reported(driver: Driver, text: bytes, said: str) -> 
         _ask(driver, "j", text)
 
 
-def test_depth_is_bounded(driver: Driver) -> None:
+def test_depth_is_limited(driver: Driver) -> None:
     for deepest in (1, 63, 64, 65, 256):
         text = "[" * deepest + "]" * deepest
         assert _ask(driver, "j", text, depth=deepest) == text
@@ -119,7 +119,7 @@ def test_depth_is_bounded(driver: Driver) -> None:
         _ask(driver, "j", "[" * 150_000, depth=1 << 30)
 
 
-def test_values_and_strings_are_bounded(driver: Driver) -> None:
+def test_values_and_strings_are_limited(driver: Driver) -> None:
     assert _ask(driver, "j", '{"a":[1,2]}', values=5) == '{"a":[1,2]}'
     with pytest.raises(Refused, match=r"413 .*more values than the limit"):
         _ask(driver, "j", '{"a":[1,2]}', values=4)
@@ -128,7 +128,7 @@ def test_values_and_strings_are_bounded(driver: Driver) -> None:
         _ask(driver, "j", '"1234"', string=5)
 
 
-def test_numbers_beyond_the_standard_are_tritons(driver: Driver) -> None:
+def test_tritons_numbers_beyond_the_standard_are_accepted(driver: Driver) -> None:
     text = "[NaN,Infinity,-Infinity,Inf,-Inf]"
     assert _ask(driver, "j", text) == "[NaN,Infinity,-Infinity,Infinity,-Infinity]"
 
@@ -152,7 +152,7 @@ def test_integers_are_exact(driver: Driver, text: str) -> None:
     assert json.loads(_ask(driver, "j", text)) == int(text)
 
 
-def test_leaves_of_arrays_in_arrays(driver: Driver) -> None:
+def test_the_elements_of_nested_arrays_are_read(driver: Driver) -> None:
     assert (
         _ask(driver, "l", '[[], [1, [2, "x"]], [[[]], null], {}]'.replace(", {}", ""))
         == '1 2 "x" null '
@@ -161,7 +161,7 @@ def test_leaves_of_arrays_in_arrays(driver: Driver) -> None:
         _ask(driver, "l", "[[1 2]]")
 
 
-def test_a_saved_position_is_read_later(driver: Driver) -> None:
+def test_reading_can_resume_at_a_saved_position(driver: Driver) -> None:
     text = '{"data":[[1.5,2],["a\\n"]],"datatype":"FP32","shape":[1,3]}'
     assert _ask(driver, "L", text) == '"FP32" [1,3] [[1.5,2],["a\\n"]]'
 
@@ -182,7 +182,7 @@ def test_doubles_are_read_to_the_last_bit(driver: Driver, value: float, digits: 
         "8.5e22", "1" + "0" * 300, "0." + "0" * 300 + "1", "17976931348623157" + "0" * 292 + ".5",
     ],
 )  # fmt: skip
-def test_doubles_that_are_hard_to_read(driver: Driver, text: str) -> None:
+def test_doubles_that_are_hard_to_round_are_read_exactly(driver: Driver, text: str) -> None:
     assert struct.unpack("<d", driver.ask("d", text.encode())) == (float(text),)
 
 
@@ -191,7 +191,7 @@ def _digits(text: str) -> int:
 
 
 @given(st.lists(st.floats(), min_size=1))
-def test_doubles_are_written_so_that_they_read_back(driver: Driver, values: list[float]) -> None:
+def test_doubles_round_trip(driver: Driver, values: list[float]) -> None:
     written = driver.ask("D", struct.pack(f"<{len(values)}d", *values)).decode().split()
     for text, value in zip(written, values):
         read = float(text)
@@ -203,7 +203,7 @@ def test_doubles_are_written_so_that_they_read_back(driver: Driver, values: list
 @given(st.lists(st.floats(width=32), min_size=1))
 @example([48032848.0])
 @example([1.5898553944356302e35])
-def test_floats_are_written_so_that_they_read_back(driver: Driver, values: list[float]) -> None:
+def test_floats_round_trip(driver: Driver, values: list[float]) -> None:
     written = driver.ask("F", struct.pack(f"<{len(values)}f", *values)).decode().split()
     for text, value in zip(written, values):
         assert np.float32(float(text)) == np.float32(value) or math.isnan(value), text
@@ -217,7 +217,7 @@ def test_floats_are_written_so_that_they_read_back(driver: Driver, values: list[
             assert _digits(text) == _digits(shortest), (text, value)
 
 
-def test_how_numbers_look(driver: Driver) -> None:
+def test_numbers_are_written_in_the_shortest_form(driver: Driver) -> None:
     values = [
         0.0,
         -0.0,
@@ -240,7 +240,7 @@ def test_how_numbers_look(driver: Driver) -> None:
 
 
 @given(st.text())
-def test_strings_are_written_so_that_they_read_back(driver: Driver, text: str) -> None:
+def test_strings_round_trip(driver: Driver, text: str) -> None:
     written = driver.ask("S", text.encode())
     assert json.loads(written) == text
 

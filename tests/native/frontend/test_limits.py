@@ -53,7 +53,7 @@ def test_unread_limits_of_one_client(
     assert driver.ask("r", question).decode() == expected
 
 
-def test_a_client_s_share_of_the_memory_is_bounded_by_what_it_may_leave_unread(
+def test_a_clients_memory_is_bounded_by_its_unread_limit(
     driver: Driver,
 ) -> None:
     """However large answers may be, and however fast it reads."""
@@ -85,7 +85,7 @@ def test_unread_limits_of_all_clients(
     assert said.split()[0] == expected
 
 
-def test_patience_is_short_while_all_clients_together_leave_much_unread(driver: Driver) -> None:
+def test_the_time_limit_shrinks_near_the_total_unread_limit(driver: Driver) -> None:
     calm = struct.pack("<4Q", _MEGABYTE, _TOTAL, 0, _HALF)
     pressed = struct.pack("<4Q", _MEGABYTE, _TOTAL, 0, _HALF + 1)
     assert driver.ask("w", calm).decode() == ". 60000"

@@ -17,7 +17,7 @@ _BIG = 20_000_000  # more than any socket takes at once
 
 
 @pytest.mark.parametrize("family", ["tcp", "unix"])
-def test_lines_are_answered_in_their_order(start: Start, family: str) -> None:
+def test_lines_are_answered_in_order(start: Start, family: str) -> None:
     """Also those that come together, and those that come in pieces."""
     server = start(family=family, loops=2)
     with closing(server.connect()) as connection:
@@ -34,7 +34,7 @@ def test_lines_are_answered_in_their_order(start: Start, family: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["write", "keep", "thread", "finish"])
-def test_a_client_that_reads_late_gets_all_of_it(start: Start, how: str) -> None:
+def test_a_late_reader_gets_the_whole_response(start: Start, how: str) -> None:
     server = start("unsent_bytes=30000000")
     with closing(server.connect()) as connection, closing(server.connect()) as other:
         ask(connection, f"{how} {_BIG}")
@@ -48,7 +48,7 @@ def test_a_client_that_reads_late_gets_all_of_it(start: Start, how: str) -> None
     assert server.refused == {}
 
 
-def test_a_client_that_reads_nothing_is_closed(start: Start) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(start: Start) -> None:
     """One that reads, though slowly, is not."""
     server = start("unsent_s=5", "unsent_bytes=30000000")  # a busy machine may stop for a few
     with closing(server.connect()) as slow, closing(server.connect()) as stopped:
@@ -66,7 +66,7 @@ def test_a_client_that_reads_nothing_is_closed(start: Start) -> None:
     assert server.refused == {"unsent_time": 1}
 
 
-def test_the_newest_answer_is_kept_however_large_it_is(start: Start) -> None:
+def test_the_newest_response_is_kept_regardless_of_its_size(start: Start) -> None:
     """It has just come; and so have those before it, of a client that reads in time."""
     server = start("unsent_bytes=4000000", "unsent_s=1000000")
     with closing(server.connect()) as connection, closing(server.connect()) as other:
@@ -79,7 +79,7 @@ def test_the_newest_answer_is_kept_however_large_it_is(start: Start) -> None:
     assert server.refused == {}
 
 
-def test_no_more_is_kept_for_a_client_than_may_be(start: Start) -> None:
+def test_the_unread_limit_of_a_client_is_enforced(start: Start) -> None:
     server = start("unsent_bytes=100000", "output_bytes=200000", "unsent_s=1000000")
     with closing(server.connect()) as connection, closing(server.connect()) as other:
         ask(connection, f"keep {_BIG}")
@@ -90,7 +90,7 @@ def test_no_more_is_kept_for_a_client_than_may_be(start: Start) -> None:
     assert server.refused == {"unsent_bytes": 1}
 
 
-def test_an_answer_arrives_though_its_client_is_still_sending(start: Start) -> None:
+def test_a_response_reaches_a_client_that_is_still_sending(start: Start) -> None:
     """Closing a socket with something unread would reset the connection, and the answer with it."""
     server = start()
     with closing(server.connect()) as connection:
@@ -102,7 +102,7 @@ def test_an_answer_arrives_though_its_client_is_still_sending(start: Start) -> N
     server.end()
 
 
-def test_a_client_that_never_stops_sending_is_closed_all_the_same(start: Start) -> None:
+def test_a_client_that_never_stops_sending_is_disconnected(start: Start) -> None:
     server = start()
     with closing(server.connect()) as connection:
         ask(connection, "finish 5")
@@ -116,7 +116,7 @@ def send_for_ever(connection: socket.socket) -> None:
         connection.sendall(b"y" * 100_000)
 
 
-def test_much_is_read_in_turns(start: Start) -> None:
+def test_a_large_upload_does_not_block_other_clients(start: Start) -> None:
     server = start()
     with closing(server.connect()) as connection, closing(server.connect()) as other:
         ask(connection, f"read {3 * _BIG}")
@@ -130,7 +130,7 @@ def test_much_is_read_in_turns(start: Start) -> None:
     server.end()
 
 
-def test_vanished_clients_are_reported(start: Start) -> None:
+def test_vanished_clients_are_counted(start: Start) -> None:
     """Another thread still has a reference, and answers later."""
     server = start()
     waiting = server.connect()
@@ -150,7 +150,7 @@ def echoes_elsewhere(server: EchoServer) -> bool:
         return echoes(connection)
 
 
-def test_resets_at_every_moment(start: Start) -> None:
+def test_resets_at_any_moment_leak_nothing(start: Start) -> None:
     server = start(loops=2)
     for _ in range(30):
         connections = [server.connect() for _ in range(10)]
@@ -182,7 +182,7 @@ def test_a_deadline_ends_a_connection_unless_it_is_set_again(start: Start) -> No
 
 
 @pytest.mark.parametrize("loops", [1, 3])
-def test_two_thousand_connections(start: Start, loops: int) -> None:
+def test_two_thousand_connections_are_served(start: Start, loops: int) -> None:
     server = start(loops=loops)
     with ExitStack() as stack:
         connections = [stack.enter_context(closing(server.connect())) for _ in range(2000)]
@@ -194,7 +194,7 @@ def test_two_thousand_connections(start: Start, loops: int) -> None:
     assert server.counts["opened"] == 2000
 
 
-def test_limits_on_connections(start: Start) -> None:
+def test_the_number_of_connections_is_limited(start: Start) -> None:
     server = start("connections=3")
     with ExitStack() as stack:
         allowed = [stack.enter_context(closing(server.connect())) for _ in range(3)]
@@ -216,7 +216,7 @@ def echoes_or_not(server: EchoServer) -> bool:
         return False
 
 
-def test_limits_on_connections_of_one_address(start: Start) -> None:
+def test_the_number_of_connections_of_one_address_is_limited(start: Start) -> None:
     server = start("connections_per_address=2", loops=2)
     with ExitStack() as stack:
         allowed = [stack.enter_context(closing(server.connect())) for _ in range(2)]
@@ -233,7 +233,7 @@ def test_limits_on_connections_of_one_address(start: Start) -> None:
     assert server.refused["connections_per_address"] >= 1
 
 
-def test_without_a_descriptor_clients_are_turned_away(start: Start) -> None:
+def test_clients_are_turned_away_when_descriptors_run_out(start: Start) -> None:
     """And served again when there are some."""
     server = start(descriptors=30)
     with ExitStack() as stack:
@@ -261,7 +261,7 @@ def echoes_on(connection: socket.socket) -> bool:
         return False
 
 
-def test_a_drain_says_goodbye_answers_and_accepts_no_more(start: Start) -> None:
+def test_a_drain_answers_requests_and_accepts_no_new_connections(start: Start) -> None:
     server = start(loops=1)  # of two, one may accept while the other has said goodbye
     with ExitStack() as stack:
         idle, busy, late = (stack.enter_context(closing(server.connect())) for _ in range(3))
@@ -283,6 +283,6 @@ def test_a_drain_says_goodbye_answers_and_accepts_no_more(start: Start) -> None:
     assert server.counts["opened"] == 3
 
 
-def test_limits_have_bounds(start: Start) -> None:
+def test_invalid_limits_are_refused(start: Start) -> None:
     assert "header_bytes is 1, but must be between 1024" in start("header_bytes=1").first_line
     assert start("legs=4").first_line == "there is no limit 'legs'"

@@ -60,7 +60,9 @@ def test_ciphers_without_forward_secrecy_or_authentication_are_refused(
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_tls(start: Start, certificates: Certificates, version: ssl.TLSVersion) -> None:
+def test_tls_carries_all_kinds_of_responses(
+    start: Start, certificates: Certificates, version: ssl.TLSVersion
+) -> None:
     server = start(f"tls={certificates.certificate},{certificates.key}", loops=2)
     context = certificates.context()
     context.minimum_version = context.maximum_version = version
@@ -95,7 +97,7 @@ def test_tls_refuses_other_protocols(start: Start, certificates: Certificates) -
     assert server.refused == {"handshake": 2}
 
 
-def test_tls_waits_for_a_handshake_only_so_long(start: Start, certificates: Certificates) -> None:
+def test_a_slow_handshake_times_out(start: Start, certificates: Certificates) -> None:
     server = start(f"tls={certificates.certificate},{certificates.key}", "handshake_s=0.2")
     with closing(server.connect()) as connection:
         assert ends(connection)
@@ -118,7 +120,7 @@ def test_mutual_tls(start: Start, certificates: Certificates) -> None:
     assert server.refused == {"handshake": 1}
 
 
-def test_tls_clients_that_vanish(start: Start, certificates: Certificates) -> None:
+def test_vanished_tls_clients_leak_nothing(start: Start, certificates: Certificates) -> None:
     server = start(f"tls={certificates.certificate},{certificates.key}", loops=2)
     context = certificates.context()
     for number in range(20):
@@ -137,7 +139,7 @@ def test_tls_clients_that_vanish(start: Start, certificates: Certificates) -> No
         (None, "/nowhere/key", "the key cannot be read from /nowhere/key"),
     ],
 )
-def test_files_that_cannot_be(
+def test_unreadable_certificate_files_are_reported(
     start: Start,
     certificates: Certificates,
     certificate: Optional[str],
@@ -148,6 +150,6 @@ def test_files_that_cannot_be(
     assert said in start(f"tls={files}").first_line
 
 
-def test_without_openssl_that_is_said(start: Start, certificates: Certificates) -> None:
+def test_missing_openssl_is_reported(start: Start, certificates: Certificates) -> None:
     server = start("ssl=/nowhere/libssl.so", f"tls={certificates.certificate},{certificates.key}")
     assert server.first_line.startswith("TLS needs OpenSSL 3: /nowhere/libssl.so")

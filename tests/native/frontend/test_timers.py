@@ -16,7 +16,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_each_timer_is_called_once_and_in_time(program: Path, seed: int) -> None:
+def test_each_timer_fires_once_and_on_time(program: Path, seed: int) -> None:
     done = subprocess.run([program, str(seed)], check=True, stdout=subprocess.PIPE, text=True)
     assert done.stdout.splitlines() == [
         "called many, early 0, late 0, unset 0, left 0",

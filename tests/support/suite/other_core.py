@@ -36,11 +36,11 @@ DIFFERENCES = (
     Expected("tests/integration/frontend/test_http_parity_generated.py::*", _COMPARED),
     Expected("tests/integration/frontend/test_tracing.py::*", _COMPARED),
     Expected(
-        "tests/integration/python_models/test_model_config.py::test_a_sequence_id_that_the_control_input_cannot_hold*",
+        "tests/integration/python_models/test_model_config.py::test_a_sequence_id_too_large_for_its_control_input*",
         "the core refuses correlation ids of another type than the control's input itself, in other words",
     ),
     Expected(
-        "tests/integration/daemon/test_service.py::test_a_reload_takes_over_what_it_can*",
+        "tests/integration/daemon/test_service.py::test_a_reload_applies_live_settings_and_names_the_others*",
         "the variable is one of the daemon's settings, which this test counts",
     ),
     Expected(

@@ -56,7 +56,7 @@ THREE = [[0], [1], [2]]
 # ── Blocking ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_responses_come_one_by_one(triton: PlainTriton) -> None:
+def test_responses_arrive_one_by_one(triton: PlainTriton) -> None:
     with DecoupledModelClient(triton.grpc, "count") as client:
         responses = client.infer_sample(count(3))
         assert [response["number"].tolist() for response in responses] == THREE
@@ -93,7 +93,7 @@ def test_parameters_and_headers_arrive(triton: PlainTriton) -> None:
             client.infer_sample(count(1), count(1))
 
 
-def test_the_time_out_is_for_each_response(triton: PlainTriton, files: Path) -> None:
+def test_the_timeout_applies_to_each_response(triton: PlainTriton, files: Path) -> None:
     (files / "wait").touch()
     with DecoupledModelClient(triton.grpc, "count", inference_timeout_s=2.5) as client:
 
@@ -121,7 +121,7 @@ def test_the_time_out_is_for_each_response(triton: PlainTriton, files: Path) -> 
         assert eventually(all_of_them, "all responses come in time") == 3
 
 
-def test_a_request_is_sent_at_the_call(triton: PlainTriton, files: Path) -> None:
+def test_a_request_is_sent_when_the_client_is_called(triton: PlainTriton, files: Path) -> None:
     """So two that are started run side by side: neither has been read when both are answered."""
     with (
         DecoupledModelClient(triton.grpc, "count") as first,
@@ -147,7 +147,7 @@ def test_one_request_at_a_time(triton: PlainTriton) -> None:
         assert len(list(client.infer_sample(count(3)))) == 3
 
 
-def test_a_request_that_nobody_reads_is_done(triton: PlainTriton, files: Path) -> None:
+def test_an_unread_request_is_completed(triton: PlainTriton, files: Path) -> None:
     """It was sent to be done; the client is free again when it is."""
     (files / "wait").touch()
     with DecoupledModelClient(triton.grpc, "count") as client:
@@ -164,7 +164,7 @@ def test_a_request_that_nobody_reads_is_done(triton: PlainTriton, files: Path) -
     assert not (files / "cancelled").exists()
 
 
-def test_a_request_that_nobody_reads_may_fail(triton: PlainTriton) -> None:
+def test_an_unread_request_may_fail(triton: PlainTriton) -> None:
     with DecoupledModelClient(triton.grpc, "count") as client:
         client.infer_sample(count(-2))
         assert client._stream is not None
@@ -173,7 +173,7 @@ def test_a_request_that_nobody_reads_may_fail(triton: PlainTriton) -> None:
         assert len(list(client.infer_sample(count(3)))) == 3
 
 
-def test_closing_what_was_not_read_cancels(triton: PlainTriton, files: Path) -> None:
+def test_closing_an_unread_stream_cancels_it(triton: PlainTriton, files: Path) -> None:
     (files / "wait").touch()
     with DecoupledModelClient(triton.grpc, "count") as client:
         responses = client.infer_sample(count(3))
@@ -197,7 +197,7 @@ def test_closing_a_client_cancels_unread_streams(triton: PlainTriton, files: Pat
     eventually((files / "cancelled").exists, "the model was told")
 
 
-def test_a_program_ends_though_a_request_is_under_way(triton: PlainTriton, files: Path) -> None:
+def test_a_program_exits_while_a_request_is_in_flight(triton: PlainTriton, files: Path) -> None:
     """One that was not read, and one that was read in part."""
     (files / "wait").touch()
     code = f"""
@@ -219,7 +219,7 @@ def test_a_program_ends_though_a_request_is_under_way(triton: PlainTriton, files
     eventually((files / "cancelled").exists, "the model was told")
 
 
-def test_leaving_early_cancels(triton: PlainTriton, files: Path) -> None:
+def test_leaving_the_loop_early_cancels_the_stream(triton: PlainTriton, files: Path) -> None:
     (files / "wait").touch()
     with DecoupledModelClient(triton.grpc, "count") as client:
         for response in client.infer_sample(count(3)):
@@ -247,7 +247,7 @@ def test_closing_stops_a_stream(triton: PlainTriton, files: Path) -> None:
     eventually((files / "cancelled").exists, "the model was told")
 
 
-def test_a_slow_reader_slows_the_model_down(triton: PlainTriton, files: Path) -> None:
+def test_a_slow_reader_slows_down_the_model(triton: PlainTriton, files: Path) -> None:
     """Its memory does not fill: what is not read stays with the server, which is not read either."""
     with DecoupledModelClient(triton.grpc, "count") as client:
         responses = client.infer_sample(count(2000))

@@ -52,7 +52,9 @@ def test_asyncio(triton: PlainTriton) -> None:
     asyncio.run(ask())
 
 
-def test_the_time_out_is_for_each_response_with_asyncio(triton: PlainTriton, files: Path) -> None:
+def test_the_timeout_applies_to_each_response_with_asyncio(
+    triton: PlainTriton, files: Path
+) -> None:
     (files / "wait").touch()
 
     async def ask() -> None:
@@ -79,7 +81,9 @@ def test_the_time_out_is_for_each_response_with_asyncio(triton: PlainTriton, fil
     asyncio.run(asyncio.wait_for(ask(), 60))
 
 
-def test_leaving_early_cancels_with_asyncio(triton: PlainTriton, files: Path) -> None:
+def test_leaving_the_loop_early_cancels_the_stream_with_asyncio(
+    triton: PlainTriton, files: Path
+) -> None:
     (files / "wait").touch()
 
     async def ask() -> None:

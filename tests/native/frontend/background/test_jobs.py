@@ -17,7 +17,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("threads", [2, 16])
-def test_jobs_that_come_at_once_do_not_wait_for_each_other(program: Path, threads: int) -> None:
+def test_concurrent_jobs_do_not_wait_for_each_other(program: Path, threads: int) -> None:
     """A model's load takes minutes: one that comes right behind another does not wait for its end."""
     done = subprocess.run([program, str(threads), "50"], check=True, capture_output=True, text=True)
     assert done.stdout == "refused 0\n"

@@ -21,18 +21,18 @@ def test_a_call_is_answered_whenever_its_request_is_released(calls: Run, model: 
     assert calls(f"model={model}", *ONE) == ANSWERED.format(model)
 
 
-def test_memory_is_used_again(calls: Run) -> None:
+def test_call_memory_is_reused(calls: Run) -> None:
     said = calls(*("model=echo", *ONE) * 20)
     assert said.count("output OUTIN FP32 [2] 8 0000803f00000040") == 20
 
 
-def test_calls_that_nobody_has_needed_are_dropped(calls: Run) -> None:
+def test_idle_pooled_calls_are_freed(calls: Run) -> None:
     said = calls("rush=100", "look", "rush=20", "look", "look", "look").splitlines()
     # What was needed since the last look stays; in the end, a few stay that nobody needs.
     assert said[:-1] == ["kept 100 more", "kept 20 more", "kept 8", "kept 8"]
 
 
-def test_a_pool_keeps_no_more_calls_than_it_may(calls: Run) -> None:
+def test_a_pool_keeps_a_limited_number_of_calls(calls: Run) -> None:
     assert calls("rush=300", "look").startswith("kept 256 more\n")
 
 
@@ -43,7 +43,7 @@ def test_a_model_answers_any_number_of_times(calls: Run, answers: str, given: in
     assert lines[-2:] == ["answer final empty model=many id= version=-1", "running 0"]
 
 
-def test_answers_of_several_threads_come_one_after_the_other(calls: Run) -> None:
+def test_responses_of_several_threads_are_serialized(calls: Run) -> None:
     lines = calls("model=racing", *ONE).splitlines()
     assert lines.count("answer model=racing id= version=1") == 3
     assert lines[-2] == "answer final empty model=racing id= version=-1"
@@ -90,7 +90,7 @@ def test_invalid_text_of_a_model_is_repaired(calls: Run) -> None:
 
 
 @pytest.mark.parametrize("version", ["x", "-2", "1.0", "99999999999999999999", " 1"])
-def test_versions_that_are_none(calls: Run, version: str) -> None:
+def test_invalid_versions_are_refused(calls: Run, version: str) -> None:
     assert "version should be an integral value > 0" in calls(f"model=echo/{version}")
 
 
@@ -110,7 +110,7 @@ def test_versions_that_are_none(calls: Run, version: str) -> None:
         ((f"trace=traceparent:{'x' * 20}-{'y' * 100}-z-01",), "y" * 100),
     ],
 )  # fmt: skip
-def test_a_request_without_an_id_has_that_of_its_headers(
+def test_a_request_without_an_id_gets_that_of_its_headers(
     calls: Run, headers: tuple[str, ...], shown: str
 ) -> None:
     """Errors show it, also those of models; an answer shows only what the client called its request."""
@@ -123,7 +123,7 @@ def test_a_request_without_an_id_has_that_of_its_headers(
 
 
 @pytest.mark.parametrize("model", ["echo", "refused", "unfit"])
-def test_the_trace_of_each_request_is_given_back(calls: Run, tmp_path: Path, model: str) -> None:
+def test_the_trace_of_each_request_is_released(calls: Run, tmp_path: Path, model: str) -> None:
     """Also of one that the core does not take, whose trace it may have taken or not: the program loses no memory."""
     path = tmp_path / "traces.json"
     said = calls(f"--trace-config=triton,file={path}", "--trace-config=level=TIMESTAMPS", "--trace-config=rate=1",
@@ -176,7 +176,7 @@ BYTES = "[request id: <id_unknown>] "
         ),
     ],
 )  # fmt: skip
-def test_inputs_that_are_wrong(calls: Run, arguments: tuple[str, ...], problem: str) -> None:
+def test_invalid_inputs_are_refused(calls: Run, arguments: tuple[str, ...], problem: str) -> None:
     said = calls("model=echo", *(one.encode("latin-1") for one in arguments), "start", "wait")
     assert any(line.split(" ", 2)[2] == problem for line in said.splitlines() if line[:1] == "p"), (
         said
@@ -195,7 +195,7 @@ def test_inputs_that_are_wrong(calls: Run, arguments: tuple[str, ...], problem: 
         (("input=IN:BF16:1", "data=803f"), "OUTIN BF16 [1] 2 803f"),
     ],
 )  # fmt: skip
-def test_inputs_that_are_right(calls: Run, arguments: tuple[str, ...], output: str) -> None:
+def test_valid_inputs_are_accepted(calls: Run, arguments: tuple[str, ...], output: str) -> None:
     said = calls("model=echo", *arguments, "start", "wait")
     assert f"  output {output}" in said.splitlines(), said
 
@@ -212,11 +212,11 @@ def test_inputs_that_are_right(calls: Run, arguments: tuple[str, ...], output: s
         ("timeout:d:1", "parameter 'timeout' is a double, but must be a whole number that is not negative"),
     ],
 )  # fmt: skip
-def test_parameters_that_are_wrong(calls: Run, parameter: str, problem: str) -> None:
+def test_invalid_parameters_are_refused(calls: Run, parameter: str, problem: str) -> None:
     assert f"problem 400 {problem}\n" in calls("model=echo", f"param={parameter}")
 
 
-def test_more_parameters_than_are_allowed(calls: Run) -> None:
+def test_too_many_parameters_are_refused(calls: Run) -> None:
     said = calls("model=echo", *(f"param=p{i}:i:1" for i in range(9)))
     assert "problem 413 the request has more than 8 parameters\n" in said
 
@@ -241,7 +241,7 @@ def test_classification(
     assert f"  output OUTIN BYTES [{dims}] {len(bytes_)} {bytes_.hex()}" in said.splitlines(), said
 
 
-def test_classes_of_very_many_items_that_are_empty(
+def test_classification_of_many_empty_items_is_cheap(
     calls: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What has no values costs neither time nor memory, however many rows it says it has."""
@@ -252,7 +252,7 @@ def test_classes_of_very_many_items_that_are_empty(
     assert "  output OUTIN BYTES [1000000000000,0] 0 " in said.splitlines()
 
 
-def test_classes_of_what_has_no_order(calls: Run) -> None:
+def test_types_without_an_order_cannot_be_classified(calls: Run) -> None:
     said = calls(
         "model=echo", "input=IN:BOOL:1,1", "data=01", "output=OUTIN", "classes=1", "start", "wait"
     )
@@ -285,7 +285,7 @@ def test_many_watchers_ask_the_core_once(calls: Run) -> None:
     assert {"looks fewer", "held 0"} <= set(calls("watch=1000").splitlines())
 
 
-def test_a_region_that_is_unregistered_while_it_is_used(calls: Run, key: str) -> None:
+def test_a_region_can_be_unregistered_while_it_is_used(calls: Run, key: str) -> None:
     said = calls(f"register=r:/{key}:4096:8", "model=held", "input=IN:FP32:2", "region=r:0:8", "start",
                  "unregister=r", "cancel", "wait", "regions=r")  # fmt: skip
     assert "Unable to find system shared memory region: 'r'" in said
@@ -374,7 +374,7 @@ def test_a_request_whose_region_is_truncated_while_it_is_served_fails(
         (("model=echo", "cuda=r"), "problem 501 CUDA shared memory needs CUDA's runtime and driver"),
     ],
 )  # fmt: skip
-def test_regions_that_are_wrong(
+def test_invalid_regions_are_refused(
     calls: Run, key: str, arguments: tuple[str, ...], problem: str
 ) -> None:
     assert problem in calls(*(argument.format(key=key) for argument in arguments))
@@ -397,12 +397,12 @@ def test_regions_that_are_wrong(
         ("--trace-config=opentelemetry,nope=1", "trace-config: there is no setting 'nope' of mode opentelemetry"),
     ],
 )  # fmt: skip
-def test_options_that_are_wrong(calls: Run, option: str, problem: str) -> None:
+def test_invalid_options_are_refused(calls: Run, option: str, problem: str) -> None:
     assert f"problem 400 {problem}\n" in calls(option, code=1)
 
 
 @pytest.mark.parametrize("sanitizers", [ADDRESSES, THREADS], ids=["addresses", "threads"])
-def test_every_call_ends_once_whatever_happens(tmp_path: Path, sanitizers: tuple[str, ...]) -> None:
+def test_every_call_ends_exactly_once(tmp_path: Path, sanitizers: tuple[str, ...]) -> None:
     run = program("stress", tmp_path, sanitizers)
     # One in nine is for the model that refuses.
     assert run("3600") == "finals 3200 refused 400 running 0\n"

@@ -31,7 +31,7 @@ def test_a_repeated_request_is_answered_from_the_cache(calls: Run, model: str) -
     assert second == first.replace("id=a", "id=b")
 
 
-def test_pieces_of_an_input_are_the_same_as_the_whole(calls: Run) -> None:
+def test_split_inputs_have_the_same_key_as_whole_ones(calls: Run) -> None:
     pieces = ("input=IN:FP32:2", "data=000080", "data=3f00000040")
     assert _counts(calls(CACHE, *_request(*X), *_request(*pieces))) == [(0, 1, 1), (1, 1, 1)]
 
@@ -66,7 +66,7 @@ def test_the_cache_key_covers_everything_a_model_sees(calls: Run, other: tuple[s
     assert _counts(said) == [(0, 1, 1), (0, 2, 2), (1, 2, 2), (2, 2, 2)]
 
 
-def test_versions_have_answers_of_their_own(calls: Run) -> None:
+def test_each_version_has_its_own_responses(calls: Run) -> None:
     said = calls(CACHE, *_request(*X), *_request(*X, model="echo/1"))
     assert _counts(said) == [(0, 1, 1), (0, 2, 2)]
 
@@ -98,7 +98,7 @@ def test_a_change_of_models_empties_the_cache(calls: Run, change: str) -> None:
     assert _counts(said) == [(0, 1, 1), (0, 1, 0), (0, 2, 1), (1, 2, 1)]
 
 
-def test_the_oldest_answers_make_room(calls: Run) -> None:
+def test_the_least_recently_used_response_is_evicted(calls: Run) -> None:
     """Two have room: a third one takes the place of the one that was asked for longest ago."""
     one, two, three = (("input=IN:FP32:1", f"data=0000000{n}") for n in range(3))
     requests = [_request(*data) for data in (one, two, one, three, one, two)]
@@ -107,5 +107,5 @@ def test_the_oldest_answers_make_room(calls: Run) -> None:
     assert {entries for _, _, entries in _counts(said)} == {1, 2}
 
 
-def test_an_answer_that_is_larger_than_the_cache_is_not_kept(calls: Run) -> None:
+def test_a_response_larger_than_the_cache_is_not_stored(calls: Run) -> None:
     assert _counts(calls("cache=100", *_request(*X), *_request(*X)))[-1] == (0, 2, 0)

@@ -37,7 +37,7 @@ _NVIDIAS = {
 }
 
 
-def test_the_core_is_given_all_that_nvidias_executable_gives(
+def test_the_core_gets_every_option_of_nvidias_executable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = program("calls", tmp_path, ADDRESSES)

@@ -84,7 +84,7 @@ _REQUESTS = {
 
 
 @pytest.mark.parametrize("kind", _REQUESTS)
-def test_a_request_waits_until_its_model_has_come(made: Built, kind: str) -> None:
+def test_a_request_waits_until_its_model_is_loaded(made: Built, kind: str) -> None:
     with _dispatched(made) as dispatcher:
         clients = [RawClient(dispatcher.frontend) for _ in range(3)]
         for client in clients:
@@ -133,13 +133,13 @@ def _refused(frontend: OpenAIProcess) -> None:
     assert b"'gone' is not loaded yet: try again later" in body
 
 
-def test_nobody_waits_longer_than_is_allowed(made: Built) -> None:
+def test_a_waiting_request_times_out(made: Built) -> None:
     with _dispatched(made, wait_s=0) as dispatcher:
         _refused(dispatcher.frontend)
         assert dispatcher.next_asked() == "gone"
 
 
-def test_no_more_wait_than_are_allowed(made: Built) -> None:
+def test_the_number_of_waiting_requests_is_limited(made: Built) -> None:
     with _dispatched(made, max_waiters=0) as dispatcher:
         _refused(dispatcher.frontend)
         assert ask(dispatcher.frontend, head("GET /v2/models/gone/versions/1/ready"))[0] == 503
@@ -187,7 +187,7 @@ def test_a_probe_reports_a_loading_model_as_not_ready(made: Built) -> None:
         assert ask(frontend, post("zebra", json_of()))[0] == 404
 
 
-def test_a_model_that_nobody_keeps_is_unknown(made: Built) -> None:
+def test_a_model_that_is_not_registered_is_unknown(made: Built) -> None:
     with _dispatched(made) as dispatcher:
         for name in ("zebr", "zebraa", "a", "comin", "unknown"):
             assert ask(dispatcher.frontend, post(name, json_of()))[0] == 404, name
@@ -238,7 +238,7 @@ def _stub(dispatcher: Dispatcher) -> Iterator[GRPCInferenceServiceStub]:
 
 
 @pytest.mark.parametrize("call", [_infer, _stream, _ready])
-def test_a_call_waits_until_its_model_has_come(
+def test_a_grpc_call_waits_until_its_model_is_loaded(
     made: Built, call: Callable[[GRPCInferenceServiceStub], bool]
 ) -> None:
     with (
@@ -253,7 +253,7 @@ def test_a_call_waits_until_its_model_has_come(
         assert answered.result(60)
 
 
-def test_a_call_that_may_not_wait_is_unavailable(made: Built) -> None:
+def test_a_grpc_call_over_the_waiting_limit_is_unavailable(made: Built) -> None:
     with _dispatched(made, grpc=1, max_waiters=0) as dispatcher, _stub(dispatcher) as stub:
         with pytest.raises(grpc.RpcError) as refused:
             stub.ModelInfer(request(model="gone"), timeout=60)
@@ -266,7 +266,7 @@ def test_a_call_that_may_not_wait_is_unavailable(made: Built) -> None:
         assert "try again later" in answer.error_message
 
 
-def test_a_call_that_is_cancelled_waits_no_more(made: Built) -> None:
+def test_a_cancelled_grpc_call_stops_waiting(made: Built) -> None:
     with _dispatched(made, grpc=1) as dispatcher, _stub(dispatcher) as stub:
         waiting = stub.ModelInfer.future(request(model="coming"), timeout=60)
         stream = stub.ModelStreamInfer(iter([request(model="coming")]), timeout=60)

@@ -25,7 +25,7 @@ def _channel(frontend: OpenAIProcess) -> grpc.Channel:
     return grpc.insecure_channel(f"127.0.0.1:{frontend.http[1]}")
 
 
-def test_it_is_asked(made: Built) -> None:
+def test_health_is_checked(made: Built) -> None:
     with (
         running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
         _channel(frontend) as channel,
@@ -43,7 +43,7 @@ def _named(name: bytes) -> bytes:
     return b"\x0a" + bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + name
 
 
-def test_names_are_short_and_read_in_the_loop(made: Built) -> None:
+def test_long_service_names_are_refused_in_the_event_loop(made: Built) -> None:
     """Messages that may take long are read elsewhere, where a watch must not begin: the sanitized program looks."""
     packed = _named(random.Random(1).randbytes(900).hex().encode())
     assert len(gzip.compress(packed)) > 256
@@ -98,9 +98,7 @@ def test_a_health_watcher_sees_changes_and_does_not_delay_shutdown(made: Built) 
         ("instance not ready", False),
     ],
 )
-def test_a_model_that_the_core_does_not_know_is_not_ready(
-    made: Built, model: str, *, ready: bool
-) -> None:
+def test_an_unknown_model_is_not_ready(made: Built, model: str, *, ready: bool) -> None:
     """Cores differ: 2.51 says that it is not ready, later ones that there is no such model."""
     with (
         running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,

@@ -152,7 +152,7 @@ def test_messages_round_trip(copier: _Copier, message: Message) -> None:
 
 @settings(max_examples=examples(500), deadline=None)
 @given(message=_messages(), cuts=st.data())
-def test_damaged_messages_are_judged_alike(
+def test_both_agree_on_damaged_messages(
     copier: _Copier, message: Message, cuts: st.DataObject
 ) -> None:
     data = bytearray(message.SerializeToString())
@@ -164,7 +164,7 @@ def test_damaged_messages_are_judged_alike(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(kind=st.sampled_from(_MESSAGES), data=st.binary(max_size=60))
-def test_any_bytes_are_judged_alike(copier: _Copier, kind: type[Message], data: bytes) -> None:
+def test_both_agree_on_any_bytes(copier: _Copier, kind: type[Message], data: bytes) -> None:
     _judged_alike(copier, kind, data)
 
 
@@ -195,14 +195,14 @@ def test_malformed_input_is_reported(copier: _Copier, data: bytes, wrong: str) -
     assert wrong in said.decode()
 
 
-def test_groups_are_passed_over_up_to_a_depth(copier: _Copier) -> None:
+def test_groups_are_skipped_up_to_a_depth(copier: _Copier) -> None:
     start, end = b"\xfb\x07", b"\xfc\x07"  # of field 127
     name = b"\x0a\x01m"
     assert copier.copy(service_pb2.ModelInferRequest, start * 32 + end * 32 + name) == (True, name)
     assert not copier.copy(service_pb2.ModelInferRequest, start * 33 + end * 33)[0]
 
 
-def test_the_tables_are_those_of_the_descriptors() -> None:
+def test_the_tables_match_the_descriptors() -> None:
     """Each field that tritonclient knows is in the generated header."""
     header = Path(__file__).parents[4] / "proxy_backend/frontend/protobuf/messages.h"
     text = header.read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("answered_first", "window"),
     [(0, "held, open"), (255, "held, open"), (256, "open, open"), (511, "open, open")],
 )
-def test_a_window_that_closes_while_answers_come_is_opened_again(
+def test_a_window_that_closes_during_responses_is_reopened(
     program: Path, answered_first: int, window: str
 ) -> None:
     """Answers come between the decision to close it and its being closed: half of the requests open it."""

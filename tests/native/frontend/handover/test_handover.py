@@ -68,7 +68,7 @@ def pair(made: Built, tmp_path: Path) -> Iterator[tuple[OpenAIProcess, OpenAIPro
         yield former, successor, path
 
 
-def test_idle_connections_go_on_in_the_successor(
+def test_idle_connections_continue_in_the_successor(
     pair: tuple[OpenAIProcess, OpenAIProcess, Path],
 ) -> None:
     """Also one that has had no request yet, and one whose client has just sent one."""
@@ -89,7 +89,7 @@ def test_idle_connections_go_on_in_the_successor(
     eventually(lambda: _work(successor)["connections"] == 0, "their clients have gone")
 
 
-def test_a_request_that_has_begun_is_answered_first(
+def test_a_started_request_is_answered_before_the_handover(
     pair: tuple[OpenAIProcess, OpenAIProcess, Path],
 ) -> None:
     former, successor, path = pair
@@ -105,7 +105,7 @@ def test_a_request_that_has_begun_is_answered_first(
         assert _work(successor)["connections"] == 1
 
 
-def test_one_that_is_handed_over_may_be_as_idle_as_any_other(made: Built, tmp_path: Path) -> None:
+def test_a_handed_over_connection_may_stay_idle(made: Built, tmp_path: Path) -> None:
     """It is not taken for a new one, whose first request has to come soon."""
     path = tmp_path / "handover.sock"
     with (
@@ -123,7 +123,7 @@ def test_one_that_is_handed_over_may_be_as_idle_as_any_other(made: Built, tmp_pa
         assert data_of(client.answer()) == [1, 2]
 
 
-def test_connections_without_a_successor_are_served_on(made: Built, tmp_path: Path) -> None:
+def test_connections_without_a_successor_are_still_served(made: Built, tmp_path: Path) -> None:
     with running(made) as former:
         with _client(former) as client:
             client.send(_ASK)
@@ -152,7 +152,9 @@ def test_connections_that_cannot_be_handed_over_close_after_the_next_response(ma
         assert _ends(former)
 
 
-def test_an_encrypted_connection_ends_with_its_next_answer(made: Built, tmp_path: Path) -> None:
+def test_an_encrypted_connection_closes_after_its_next_response(
+    made: Built, tmp_path: Path
+) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
@@ -178,7 +180,7 @@ def test_an_encrypted_connection_ends_with_its_next_answer(made: Built, tmp_path
         assert _ends(former)
 
 
-def test_grpc_clients_get_goaway_and_are_served_until_they_leave(made: Built) -> None:
+def test_grpc_clients_get_goaway_and_are_served_until_they_disconnect(made: Built) -> None:
     with running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as former:
         with closing(hello(former.http[1])) as client:
             client.sendall(call(1))
@@ -210,7 +212,7 @@ def test_a_frontend_stops_accepting_and_accepts_again(made: Built) -> None:
         assert _post(frontend, "/admin/accept", {})[0] == 400
 
 
-def test_one_that_retires_does_not_accept_again(made: Built) -> None:
+def test_a_retiring_frontend_does_not_accept_again(made: Built) -> None:
     with running(made) as frontend, _client(frontend) as client:
         client.send(_ASK[:9])
         eventually(lambda: _work(frontend)["connections"] == 1, "it is accepted")
@@ -219,7 +221,7 @@ def test_one_that_retires_does_not_accept_again(made: Built) -> None:
         assert _post(frontend, "/admin/retire", {})[0] == 400
 
 
-def test_draining_finishes_requests_and_returns_when_all_left(made: Built) -> None:
+def test_draining_finishes_requests_and_returns_after_the_last_client(made: Built) -> None:
     with running(made) as frontend, _client(frontend) as idle, _client(frontend) as busy:
         busy.send(_ASK[:9])
         eventually(lambda: _work(frontend)["connections"] == 2, "both are accepted")

@@ -94,7 +94,9 @@ def test_regions_are_visible_in_both_frontends(
         assert [_infer(frontend, "s")[0] for frontend in frontends] == [404, 404]
 
 
-def test_all_of_them_count(frontends: tuple[OpenAIProcess, OpenAIProcess]) -> None:
+def test_the_limit_counts_the_regions_of_all_frontends(
+    frontends: tuple[OpenAIProcess, OpenAIProcess],
+) -> None:
     one, other = frontends
     with closing(Memory(1, 2)) as memory:
         assert [_register(one, "a", memory), _register(other, "b", memory)] == [200, 200]
@@ -104,7 +106,7 @@ def test_all_of_them_count(frontends: tuple[OpenAIProcess, OpenAIProcess]) -> No
         assert _names(other) == ["b", "c", "d"]
 
 
-def test_one_that_is_started_later_has_them_too(made: Built, table: int) -> None:
+def test_a_later_frontend_has_the_same_regions(made: Built, table: int) -> None:
     """As after a crash. What a key names by then has to be what it named before."""
     with closing(Memory(1, 2)) as memory, closing(Memory(5, 6)) as other:
         with running(made, descriptors=[table], regions_fd=table) as frontend:

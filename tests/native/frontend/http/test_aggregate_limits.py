@@ -49,7 +49,7 @@ def _unread(frontend: OpenAIProcess, size: int) -> RawClient:
     return client
 
 
-def test_answers_that_all_clients_leave_unread_are_bounded(made: Built) -> None:
+def test_unread_responses_of_all_clients_are_limited(made: Built) -> None:
     """Those that are refused say so, small ones still come, and who reads makes room."""
     size = 20 * _MB  # more than the kernel keeps
     with running(made, {**_FOR_EVER, "total_unsent_bytes": 3 * size}) as frontend:
@@ -66,7 +66,7 @@ def test_answers_that_all_clients_leave_unread_are_bounded(made: Built) -> None:
             client.close()
 
 
-def test_an_answer_that_is_larger_than_the_total_comes(made: Built) -> None:
+def test_a_response_larger_than_the_limit_is_sent(made: Built) -> None:
     with running(made, {**_FOR_EVER, "total_unsent_bytes": _MB}) as frontend:
         client = _unread(frontend, 20 * _MB)
         assert client.answer()[0] == 200
@@ -106,7 +106,7 @@ def _open_windows(client: socket.socket, *streams: int) -> None:
         client.sendall(frame(WINDOW, 0, stream, struct.pack(">I", 1 << 30)))
 
 
-def test_answers_that_one_connection_leaves_unread_are_bounded(
+def test_unread_responses_of_one_connection_are_limited(
     grpc_frontend: OpenAIProcess,
 ) -> None:
     """The call that would be too much ends with a status; what waits already, and other clients, are served."""
@@ -163,7 +163,7 @@ def test_a_client_with_many_unread_responses_cannot_send_more(grpc_frontend: Ope
 # ── bodies ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_bodies_are_bounded_as_they_come(made: Built) -> None:
+def test_bodies_are_limited_while_they_arrive(made: Built) -> None:
     """What has come of one counts until it has been answered."""
     body = tensor([1], "BYTES", ["x" * (3 * _MB)])
     with running(made, {**_FOR_EVER, "total_body_bytes": 4 * _MB}) as frontend:
@@ -195,7 +195,7 @@ def test_bodies_are_bounded_as_they_come(made: Built) -> None:
         first[0].close()
 
 
-def test_messages_are_bounded_as_they_come(grpc_frontend: OpenAIProcess) -> None:
+def test_messages_are_limited_while_they_arrive(grpc_frontend: OpenAIProcess) -> None:
     prefix = b"\0" + struct.pack(">I", 16 * _MB)
     with hello(grpc_frontend.http[1]) as client:
         said = whole_frames(client)

@@ -18,14 +18,16 @@ def _status(client: RawClient, sent: Sent, port: int) -> int:
 
 
 @pytest.mark.parametrize("sent", CASES.values(), ids=CASES)
-def test_requests_to_a_loopback_address(frontend: OpenAIProcess, sent: Sent) -> None:
+def test_cross_site_requests_to_a_loopback_address_are_refused(
+    frontend: OpenAIProcess, sent: Sent
+) -> None:
     client = RawClient(frontend)
     assert _status(client, sent, frontend.http[1]) == (403 if sent.refused else 200)
     assert _status(client, CASES["address"], frontend.http[1]) == 200  # the connection goes on
     client.close()
 
 
-def test_the_daemon_itself_may_ask_as_it_likes(frontend: OpenAIProcess) -> None:
+def test_the_daemons_own_requests_are_not_checked(frontend: OpenAIProcess) -> None:
     admin = RawClient(OpenAIProcess(frontend.process, frontend.admin))
     assert _status(admin, CASES["rebound"], frontend.admin[1]) == 200
     admin.close()

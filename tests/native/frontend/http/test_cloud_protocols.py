@@ -66,7 +66,7 @@ _CLOUDS = {
 
 
 @pytest.mark.parametrize("cloud", _CLOUDS)
-def test_the_paths_of_clouds(made: Built, cloud: str) -> None:
+def test_inference_paths_of_sagemaker_and_vertex_ai(made: Built, cloud: str) -> None:
     """How much of a body is JSON, they say in its type, both ways."""
     path, binary_type = _CLOUDS[cloud]
     vertex = {"health": "/v1/health", "predict": "/v1/predict", "model": "echo"}
@@ -91,7 +91,7 @@ def test_the_paths_of_clouds(made: Built, cloud: str) -> None:
             assert ask(frontend, head(f"POST {path}", redirect, json_of()))[0] == 404
 
 
-def test_sagemaker_says_which_inference_its_invocations_are(made: Built) -> None:
+def test_sagemaker_selects_the_kind_of_inference(made: Built) -> None:
     """Each is answered as Triton's own endpoint of that name answers the same body; the three differ."""
     body = b'{"prompt": "hello", "x": 1}'
     answers = []

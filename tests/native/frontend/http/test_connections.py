@@ -33,7 +33,7 @@ def test_pipelined_requests_are_answered_in_order(frontend: OpenAIProcess) -> No
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_requests_in_any_pieces(frontend: OpenAIProcess, seed: int) -> None:
+def test_requests_may_arrive_in_any_pieces(frontend: OpenAIProcess, seed: int) -> None:
     rng = random.Random(seed)
     requests = []
     for i in range(20):
@@ -81,7 +81,7 @@ def test_binary_tensors(frontend: OpenAIProcess, model: str, wanted: bool) -> No
         assert np.array_equal(np.array(read, np.float32), values)
 
 
-def test_a_reader_that_is_slow_gets_all_of_it(frontend: OpenAIProcess) -> None:
+def test_a_slow_reader_gets_the_whole_response(frontend: OpenAIProcess) -> None:
     values = np.arange(200_000, dtype=np.float32)
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -177,7 +177,7 @@ def test_a_request_that_arrives_too_slowly_is_refused(
     client.close()
 
 
-def test_bytes_one_by_one_do_not_make_the_time_longer(hasty_frontend: OpenAIProcess) -> None:
+def test_single_bytes_do_not_extend_the_time_limit(hasty_frontend: OpenAIProcess) -> None:
     client = RawClient(hasty_frontend)
     client.send(b"GET / HTTP/1.1\r\n")
     client.socket.settimeout(0.2)
@@ -210,7 +210,7 @@ def test_versions_and_methods(frontend: OpenAIProcess) -> None:
         client.close()
 
 
-def test_a_client_that_waits_for_100_continue(frontend: OpenAIProcess) -> None:
+def test_a_client_can_wait_for_100_continue(frontend: OpenAIProcess) -> None:
     client = RawClient(frontend)
     body = json_of()
     asking = head(
@@ -223,7 +223,7 @@ def test_a_client_that_waits_for_100_continue(frontend: OpenAIProcess) -> None:
     client.close()
 
 
-def test_requests_of_clients_that_have_gone_are_cancelled(made: Built) -> None:
+def test_requests_of_disconnected_clients_are_cancelled(made: Built) -> None:
     """The model answers a request when it is cancelled, and not before: so the server could not end."""
     with running(made) as frontend:
         for _ in range(20):
@@ -234,7 +234,7 @@ def test_requests_of_clients_that_have_gone_are_cancelled(made: Built) -> None:
         assert data_of(ask(frontend, post("echo", json_of()))) == [1, 2]
 
 
-def test_the_end_says_goodbye(made: Built) -> None:
+def test_shutdown_closes_idle_connections_and_answers_requests(made: Built) -> None:
     with running(made) as frontend:
         idle, asking = RawClient(frontend), RawClient(frontend)
         for client in (idle, asking):
@@ -263,7 +263,7 @@ def test_a_client_over_the_limit_gets_an_error(made: Built) -> None:
     assert json.loads(body) == {"error": "there are too many connections"}
 
 
-def test_headers_that_are_handed_on_are_text(made: Built) -> None:
+def test_forwarded_headers_must_be_utf8(made: Built) -> None:
     with running(made, forward={"http": "(?i)X-Mine"}) as frontend:
         for name, value, status in (
             ("x-mine-too", b"x", 200),
@@ -286,7 +286,7 @@ def test_json_nests_as_deep_as_triton_allows(made: Built, depth: int, status: in
     assert answer[0] == status, answer
 
 
-def test_shared_memory_of_clients_can_be_switched_off(made: Built) -> None:
+def test_client_shared_memory_can_be_disabled(made: Built) -> None:
     body = b'{"key": "/mine", "byte_size": 8}'
     request = head("POST /v2/systemsharedmemory/region/r/register", (), body)
     with running(made, {"regions": 0}) as frontend:

@@ -48,7 +48,7 @@ def _held(
     return first[0]
 
 
-def test_bodies_are_bounded_while_their_requests_are_answered(made: Built) -> None:
+def test_decompressed_bodies_are_limited_until_they_are_answered(made: Built) -> None:
     def begin() -> RawClient:
         client = RawClient(frontend)
         client.send(_packed("held"))
@@ -90,7 +90,7 @@ def _code(stub: GRPCInferenceServiceStub) -> grpc.StatusCode:
 
 
 @pytest.mark.parametrize("kind", ["once", "stream"])
-def test_messages_are_bounded_while_their_calls_are_answered(made: Built, kind: str) -> None:
+def test_decompressed_messages_are_limited_until_they_are_answered(made: Built, kind: str) -> None:
     packed = grpc.Compression.Gzip
     with (
         running(made, _LIMITS, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,

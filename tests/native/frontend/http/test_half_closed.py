@@ -134,7 +134,7 @@ def test_requests_of_a_closed_connection_are_cancelled(
     asked.model.close()
 
 
-def test_a_half_closed_client_that_leaves_is_cancelled(
+def test_a_half_closed_client_that_disconnects_is_cancelled(
     frontend: OpenAIProcess, tmp_path: Path
 ) -> None:
     asked = Asked(frontend, tmp_path, "tcp", "generate")
@@ -146,7 +146,7 @@ def test_a_half_closed_client_that_leaves_is_cancelled(
     asked.model.close()
 
 
-def test_requests_behind_each_other_are_answered_to_the_last(frontend: OpenAIProcess) -> None:
+def test_pipelined_requests_are_all_answered(frontend: OpenAIProcess) -> None:
     client = RawClient(frontend)
     client.send(_LIVE * 50)
     client.socket.shutdown(socket.SHUT_WR)

@@ -100,7 +100,7 @@ def _descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def test_the_connection_is_used_again(begin: Begin) -> None:
+def test_the_connection_is_reused(begin: Begin) -> None:
     first = begin()
     _relayed(first)
     _ended(first)
@@ -109,7 +109,7 @@ def test_the_connection_is_used_again(begin: Begin) -> None:
     _ended(again)
 
 
-def test_a_request_that_came_in_the_meantime_is_answered_next(begin: Begin, tmp_path: Path) -> None:
+def test_a_pipelined_request_is_answered_after_the_relay(begin: Begin, tmp_path: Path) -> None:
     head = b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n"
     talk = begin(behind=head)
     _relayed(talk)
@@ -127,7 +127,7 @@ def test_a_request_that_came_in_the_meantime_is_answered_next(begin: Begin, tmp_
         assert json.loads(body)["data"][0]["id"] == "talking"
 
 
-def test_a_connection_that_is_to_close_does(begin: Begin) -> None:
+def test_connection_close_is_honored(begin: Begin) -> None:
     talk = begin("Connection: close")
     _relayed(talk)
     _ended(talk)
@@ -142,7 +142,7 @@ def _send_no_more(talk: Talk, port: int) -> None:
 
 
 @pytest.mark.parametrize("relayed", [False, True])
-def test_a_client_that_sends_no_more_gets_its_stream(
+def test_a_half_closed_client_gets_its_stream(
     begin: Begin, openai: tuple[Any, int], *, relayed: bool
 ) -> None:
     """As from `nc -N`: it has ended its side, and reads on."""
@@ -166,14 +166,14 @@ def test_a_client_that_sends_no_more_gets_its_stream(
     assert talk.client.recv(1) == b""
 
 
-def test_a_request_that_is_cut_off_ends_the_connection(openai: tuple[Any, int]) -> None:
+def test_a_truncated_request_closes_the_connection(openai: tuple[Any, int]) -> None:
     with connected(openai[1]) as client:
         client.sendall(request_of("x")[:-5])
         client.shutdown(socket.SHUT_WR)
         assert client.recv(1 << 16) == b""
 
 
-def test_a_client_of_http_1_0_gets_no_chunks(begin: Begin) -> None:
+def test_an_http_1_0_client_gets_no_chunks(begin: Begin) -> None:
     talk = begin(version="1.0")
     for text in ("sdata: 0\n\n", "sdata: 1\n\n", END):
         talk.say(text)
@@ -188,7 +188,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(begin: Begin) -> None:
     [("", "model_error"), ('e{"message":"no","status":400,"type":"t","code":"c"}', "c"), ("z", "model_error")],
     ids=["crash", "refusal", "nonsense"],
 )  # fmt: skip
-def test_an_error_comes_behind_the_events(begin: Begin, last: str, code: str, handed: bool) -> None:
+def test_an_error_follows_the_events(begin: Begin, last: str, code: str, handed: bool) -> None:
     talk = begin()
     if handed:
         _relayed(talk)
@@ -208,14 +208,14 @@ def test_an_error_comes_behind_the_events(begin: Begin, last: str, code: str, ha
     _ended(again)
 
 
-def test_a_model_that_just_ends_is_an_error(begin: Begin) -> None:
+def test_a_stream_without_an_end_marker_is_an_error(begin: Begin) -> None:
     talk = begin()
     _relayed(talk)
     talk.end()
     assert b'"model_error"' in talk.client.recv(1 << 16)
 
 
-def test_silence_is_filled_by_comments(native: OpenAIProcess, begin: Begin) -> None:
+def test_keep_alive_comments_are_sent_during_silence(native: OpenAIProcess, begin: Begin) -> None:
     assert native.private is not None
     with openai_frontend(native.private, keepalive_s=0.2) as (_, port):
         _comments(begin(port=port))
@@ -239,7 +239,7 @@ def _comments(talk: Talk) -> None:
     assert got.replace(comment, b"") == chunk(ENDED) + b"0\r\n\r\n"
 
 
-def test_a_client_that_reads_late_gets_all_of_it(begin: Begin) -> None:
+def test_a_late_reader_gets_the_whole_stream(begin: Begin) -> None:
     talk = begin(room=4096)
     _relayed(talk)
     events = [f"data: {n} {'x' * 100_000}\n\n" for n in range(8)]
@@ -253,7 +253,7 @@ def test_a_client_that_reads_late_gets_all_of_it(begin: Begin) -> None:
     _relayed(again)
 
 
-def test_a_client_that_does_not_read_is_given_up(begin: Begin) -> None:
+def test_a_client_that_does_not_read_is_disconnected(begin: Begin) -> None:
     talk = begin(room=4096)
     _relayed(talk)
     with suppress(BrokenPipeError, ConnectionResetError):
@@ -264,7 +264,7 @@ def test_a_client_that_does_not_read_is_given_up(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("events", range(4))
-def test_a_client_that_goes_ends_its_stream(
+def test_a_disconnected_client_ends_its_stream(
     begin: Begin, openai: tuple[Any, int], events: int
 ) -> None:
     talk = begin()
@@ -286,7 +286,7 @@ def _active(port: int, *headers: str) -> int:
     return int(text.partition("\npytriton_openai_active_requests ")[2].split()[0])
 
 
-def test_a_stream_that_was_cut_costs_its_events(
+def test_a_cancelled_stream_is_charged_for_its_events(
     native: OpenAIProcess, begin: Begin, tmp_path: Path
 ) -> None:
     keys = tmp_path / "keys.toml"
@@ -311,7 +311,7 @@ def test_a_stream_that_was_cut_costs_its_events(
             assert client.recv(1 << 16).startswith(b"HTTP/1.1 429 ")
 
 
-def test_an_answer_that_takes_too_long_ends_with_an_error(
+def test_a_response_over_its_timeout_ends_with_an_error(
     native: OpenAIProcess, begin: Begin
 ) -> None:
     assert native.private is not None
@@ -340,7 +340,7 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_native_frontend_that_dies_is_an_error_behind_the_events(
+def test_a_killed_native_frontend_is_an_error_after_the_events(
     made: Built, tmp_path: Path, begin: Begin, full: bool
 ) -> None:
     private = tmp_path / "own.sock"
@@ -379,7 +379,7 @@ def _killed(made: Built, private: Path) -> Any:
     return run()
 
 
-def test_two_hundred_clients_that_go_anywhere_leave_nothing(
+def test_two_hundred_clients_that_disconnect_at_any_point_leak_nothing(
     begin: Begin, openai: tuple[subprocess.Popen[str], int], native: OpenAIProcess, tmp_path: Path
 ) -> None:
     process, port = openai

@@ -116,7 +116,7 @@ def test_a_malformed_table_changes_nothing(frontend: OpenAIProcess, kind: str) -
     assert ask(frontend, post("/echo", b"1"))[2] == b"1"
 
 
-def test_a_page_that_is_a_pipe_holds_nothing_up(frontend: OpenAIProcess, tmp_path: Path) -> None:
+def test_a_page_file_that_is_a_pipe_does_not_block(frontend: OpenAIProcess, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     table = {"pages": [{"path": "/a", "type": "a/b", "file": str(tmp_path / "pipe")}]}
     assert publish(frontend, table)[0] == 400
@@ -162,7 +162,7 @@ def test_thousands_of_routes_are_found(changing: OpenAIProcess) -> None:
     client.close()
 
 
-def test_routes_are_replaced_while_they_are_used(changing: OpenAIProcess) -> None:
+def test_routes_can_be_replaced_while_they_are_used(changing: OpenAIProcess) -> None:
     small, large = [route("/a")], [route("/a"), *(route(f"/{number}") for number in range(3000))]
     assert publish(changing, {"routes": small})[0] == 200
     ended = threading.Event()
@@ -188,7 +188,7 @@ def test_routes_are_replaced_while_they_are_used(changing: OpenAIProcess) -> Non
 
 
 @pytest.mark.parametrize("path", ["/admin/routes", "/admin/work", "/admin/retire"])
-def test_clients_do_not_reach_the_table(frontend: OpenAIProcess, path: str) -> None:
+def test_clients_cannot_replace_the_table(frontend: OpenAIProcess, path: str) -> None:
     for method in ("POST", "GET", "PUT"):
         assert ask(frontend, head(f"{method} {path}", (), b'{"routes":[]}'))[0] == 404
     assert ask(frontend, post("/echo", b"1"))[0] == 200
@@ -199,7 +199,7 @@ def test_clients_do_not_reach_the_table(frontend: OpenAIProcess, path: str) -> N
 
 @pytest.mark.parametrize("path", ["/echo", "/thread", "/text/echo"])
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 100, 70_000, 3 << 20])
-def test_a_body_comes_back_as_it_is(frontend: OpenAIProcess, path: str, size: int) -> None:
+def test_a_body_round_trips(frontend: OpenAIProcess, path: str, size: int) -> None:
     body = random.Random(size).randbytes(size)
     last = f"Content-Type: {BINARY}"  # its end is where the body's size is written
     for headers in ((last,), ("Connection: keep-alive", last), (last, "X: y")):
@@ -282,7 +282,9 @@ def test_bodies_in_chunks_and_compressed(frontend: OpenAIProcess) -> None:
         (post("/short", b"x"), 500),
     ],
 )
-def test_what_fails_is_a_problem(frontend: OpenAIProcess, request_: bytes, status: int) -> None:
+def test_failures_are_problem_documents(
+    frontend: OpenAIProcess, request_: bytes, status: int
+) -> None:
     answer = ask(frontend, request_)
     assert answer[0] == status, answer
     if status != 200:
@@ -311,7 +313,7 @@ def test_pages(frontend: OpenAIProcess) -> None:
         assert ask(frontend, head(f"GET {path}"))[0] in (400, 404), path
 
 
-def test_an_origin_does_not_become_a_header(frontend: OpenAIProcess) -> None:
+def test_an_origin_cannot_inject_a_header(frontend: OpenAIProcess) -> None:
     asked = ("Origin: https://app.example", "Access-Control-Request-Headers: x\ry: z")
     assert ask(frontend, head("OPTIONS /echo", asked))[0] == 400
     for origin in ("https://app.example, https://b.example", "https://app.example/", "*"):
@@ -375,7 +377,7 @@ class Talk:
         (b"\xff\0", b"data: \xff\0\n\n"),
     ],
 )
-def test_an_item_is_one_event(
+def test_each_item_is_one_event(
     frontend: OpenAIProcess, tmp_path: Path, item: bytes, event: bytes
 ) -> None:
     talk = Talk(frontend, tmp_path)
@@ -384,9 +386,7 @@ def test_an_item_is_one_event(
     assert talk.events() == event + b"data: next\n\n"
 
 
-def test_a_client_that_sends_no_more_gets_all_events(
-    frontend: OpenAIProcess, tmp_path: Path
-) -> None:
+def test_a_half_closed_client_gets_all_events(frontend: OpenAIProcess, tmp_path: Path) -> None:
     talk = Talk(frontend, tmp_path)
     talk.client.shutdown(socket.SHUT_WR)
     talk.say(b"1")
@@ -394,7 +394,9 @@ def test_a_client_that_sends_no_more_gets_all_events(
     assert talk.events() == b"data: 1\n\ndata: 2\n\n"
 
 
-def test_a_client_that_reads_nothing_is_ended(frontend: OpenAIProcess, tmp_path: Path) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(
+    frontend: OpenAIProcess, tmp_path: Path
+) -> None:
     talk = Talk(frontend, tmp_path, receive_bytes=4096)
 
     def say_on() -> None:

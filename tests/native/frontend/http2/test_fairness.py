@@ -27,9 +27,7 @@ def _until_now(said: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("connections", "streams", "messages"), [(1, 20, 1), (2, 1, 20)], ids=["streams", "messages"]
 )
-def test_one_client_has_a_turn_at_a_time(
-    start: Start, connections: int, streams: int, messages: int
-) -> None:
+def test_clients_take_turns(start: Start, connections: int, streams: int, messages: int) -> None:
     """With two readers, another client's request waits for one message of each client at most."""
     packed = gzip.compress(bytes(4 << 20))
     message = b"\1" + struct.pack(">I", len(packed)) + packed

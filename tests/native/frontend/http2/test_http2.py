@@ -35,7 +35,7 @@ Start = Callable[..., GrpcEcho]
 
 
 @pytest.mark.parametrize("name", ["Now", "Later"])
-def test_messages_of_all_sizes_come_back(start: Start, name: str) -> None:
+def test_messages_of_all_sizes_round_trip(start: Start, name: str) -> None:
     server = start()
     with server.channel() as channel:
         for size in (0, 1, 5, 511, 513, 16_384, 70_000, 3_000_000, 20_000_000):
@@ -45,7 +45,7 @@ def test_messages_of_all_sizes_come_back(start: Start, name: str) -> None:
     assert counts == {"begun": 9, "cancelled": 0, "gone": 9, "connections": 0}
 
 
-def test_many_clients_at_once(start: Start) -> None:
+def test_many_clients_are_served_concurrently(start: Start) -> None:
     server = start()
 
     def work(number: int) -> None:
@@ -61,7 +61,7 @@ def test_many_clients_at_once(start: Start) -> None:
     assert (counts["begun"], counts["gone"]) == (408, 408)
 
 
-def test_a_stream_is_answered_in_its_order(start: Start) -> None:
+def test_a_stream_is_answered_in_order(start: Start) -> None:
     server = start()
     messages = [b"%d" % i * (i % 900) for i in range(1000)]
     with server.channel() as channel:
@@ -69,7 +69,7 @@ def test_a_stream_is_answered_in_its_order(start: Start) -> None:
     server.end()
 
 
-def test_answers_wait_for_a_client_that_reads_slowly(start: Start) -> None:
+def test_responses_wait_for_a_slow_reader(start: Start) -> None:
     """The window of HTTP/2 holds them back, and other calls of the connection go on."""
     server = start()
     with server.channel() as channel:
@@ -106,7 +106,7 @@ def test_a_slow_message_keeps_its_order_and_blocks_no_other_stream(start: Start)
     assert (counts["begun"], counts["gone"]) == (3, 3)
 
 
-def test_headers_that_are_referred_to_again_and_again_end_their_connection(start: Start) -> None:
+def test_repeated_references_to_large_headers_end_the_connection(start: Start) -> None:
     """A byte each, and the server would look at 2,000 for it."""
     server = start("header_bytes=4096", "headers=100")
     kept = b"\x40\x01x\x7f" + bytes([(2000 - 127) % 128 | 128, (2000 - 127) // 128]) + b"a" * 2000
@@ -117,7 +117,7 @@ def test_headers_that_are_referred_to_again_and_again_end_their_connection(start
     assert server.end()["header_bytes"] == 2  # as too many, and as no end of them
 
 
-def test_a_status_has_its_text(start: Start) -> None:
+def test_a_status_includes_its_text(start: Start) -> None:
     server = start()
     with server.channel() as channel:
         for text in ("plain", "50 % \n of it", "prüfen ✓", "x" * 3000):
@@ -144,7 +144,7 @@ def test_an_oversized_message_is_refused_and_others_are_served(start: Start) -> 
     assert counts["body_bytes"] == 1
 
 
-def test_cancelled_calls_leave_nothing(start: Start) -> None:
+def test_cancelled_calls_leak_nothing(start: Start) -> None:
     """While they wait, while they are answered, and when the connection goes."""
     server = start("resets_per_s=1000000")
     with server.channel() as channel:
@@ -194,7 +194,7 @@ def _answered(connection: socket.socket, stream_id: int) -> bool:
     ],
     ids=["http1", "zeros", "frames", "hpack", "data", "even-stream", "continuations"],
 )
-def test_hostile_bytes_end_their_connection_only(start: Start, hostile: bytes) -> None:
+def test_hostile_bytes_end_only_their_connection(start: Start, hostile: bytes) -> None:
     server = start()
     with server.channel() as channel:
         assert once(channel, "Now", b"x") == b"x"
@@ -210,7 +210,7 @@ _END_STREAM, _END_HEADERS = 1, 4
 
 @pytest.mark.parametrize("before", [(3,), (1, 3)])
 @pytest.mark.parametrize("stream_id", [1, 2])
-def test_a_stream_with_a_lower_id_than_another_one_is_a_connection_error(
+def test_a_stream_id_lower_than_the_last_is_a_connection_error(
     start: Start, before: tuple[int, ...], stream_id: int
 ) -> None:
     """RFC 9113, 5.1.1: it has never been there, or is over since its client has ended it."""
@@ -241,7 +241,7 @@ def test_late_frames_of_a_closed_stream_are_ignored(
     server.end()
 
 
-def test_rapid_resets_end_their_connection(start: Start) -> None:
+def test_rapid_resets_end_the_connection(start: Start) -> None:
     server = start("resets_per_s=100")
     with hello(server.port) as connection:
         frames = (call(i) + frame(RESET, 0, i, struct.pack(">I", 8)) for i in range(1, 2001, 2))
@@ -253,7 +253,7 @@ def test_rapid_resets_end_their_connection(start: Start) -> None:
     assert counts["begun"] == counts["gone"] <= 300
 
 
-def test_a_message_that_stops_in_the_middle_is_not_waited_for(start: Start) -> None:
+def test_an_incomplete_message_times_out(start: Start) -> None:
     server = start("body_s=0.3")
     with hello(server.port) as connection:
         connection.sendall(call(1) + frame(DATA, 0, 1, b"\0" + struct.pack(">I", 100) + b"abc"))
@@ -281,7 +281,7 @@ def test_an_announced_size_alone_allocates_nothing(start: Start) -> None:
     assert counts["begun"] == counts["gone"] == 101
 
 
-def test_messages_that_are_cut_off_are_refused(start: Start) -> None:
+def test_truncated_messages_are_refused(start: Start) -> None:
     server = start()
     with hello(server.port) as connection:
         connection.sendall(

@@ -65,7 +65,9 @@ def _message(size: int, given: bytes) -> bytes:
     ],
     ids=["message", "headers", "refused-headers", "no-message"],
 )
-def test_pings_do_not_prolong_what_is_unfinished(start: Start, unfinished: bytes) -> None:
+def test_pings_do_not_extend_the_time_limit_of_an_unfinished_call(
+    start: Start, unfinished: bytes
+) -> None:
     """Headers that are cut off let nothing come between, so there the client says nothing more."""
     server = start("body_s=0.3")
     with hello(server.port) as connection:
@@ -80,7 +82,7 @@ def test_pings_do_not_prolong_what_is_unfinished(start: Start, unfinished: bytes
     assert counts["begun"] == counts["gone"]
 
 
-def test_a_message_that_does_not_come_ends_its_call_alone(start: Start) -> None:
+def test_an_incomplete_message_ends_only_its_call(start: Start) -> None:
     """A proxy has calls of many clients on one connection; who stalls last is closed with it."""
     server = start("body_s=0.3")
     with hello(server.port) as connection:
@@ -102,7 +104,7 @@ def test_a_message_that_does_not_come_ends_its_call_alone(start: Start) -> None:
     assert counts["begun"] == counts["gone"] == 3
 
 
-def test_calls_that_are_given_up_end_no_others(start: Start) -> None:
+def test_calls_over_the_reset_limit_end_no_others(start: Start) -> None:
     """New ones are refused until the second is over."""
     server = start("resets_per_s=20")
     with hello(server.port) as connection:
@@ -124,7 +126,7 @@ def test_calls_that_are_given_up_end_no_others(start: Start) -> None:
     assert counts["begun"] == counts["gone"] >= 2
 
 
-def test_calls_end_when_their_time_is_over(start: Start) -> None:
+def test_calls_end_at_their_deadlines(start: Start) -> None:
     """Each at its own time, whatever comes before; the client need not end it."""
     server = start()
     calls = b"".join(
@@ -139,7 +141,7 @@ def test_calls_end_when_their_time_is_over(start: Start) -> None:
     assert (counts["begun"], counts["cancelled"], counts["gone"]) == (4, 4, 4)
 
 
-def test_a_call_whose_time_is_over_has_the_status_of_grpc(start: Start) -> None:
+def test_a_call_past_its_deadline_gets_deadline_exceeded(start: Start) -> None:
     server = start()
     with server.channel() as channel:
         with pytest.raises(grpc.RpcError) as refused:
@@ -163,7 +165,7 @@ def test_a_call_that_is_reset_at_once_does_not_begin(start: Start) -> None:
     assert (counts["begun"], counts["gone"]) == (0, 0)
 
 
-def test_a_client_that_does_not_greet_is_not_waited_for(start: Start) -> None:
+def test_a_client_without_a_preface_times_out(start: Start) -> None:
     server = start("header_s=0.3")
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(PREFACE[:10])
@@ -171,7 +173,7 @@ def test_a_client_that_does_not_greet_is_not_waited_for(start: Start) -> None:
     assert server.end()["header_time"] == 1
 
 
-def test_pings_do_not_put_off_the_end(start: Start) -> None:
+def test_pings_do_not_delay_a_shutdown(start: Start) -> None:
     """A server that drains ends a connection without calls, whatever its client sends."""
     server = start()
     with hello(server.port) as connection, _pinging(connection):
@@ -181,7 +183,7 @@ def test_pings_do_not_put_off_the_end(start: Start) -> None:
     assert server.end()["connections"] == 0
 
 
-def test_answers_that_a_closed_window_holds_back_are_let_go(start: Start) -> None:
+def test_responses_held_back_by_a_closed_window_are_dropped(start: Start) -> None:
     server = start("unsent_s=0.3")
     with hello(server.port, _WINDOW_0) as connection, _pinging(connection):
         for i in range(1, 20, 2):
@@ -225,7 +227,7 @@ def test_resets_are_limited_by_the_setting_alone(start: Start) -> None:
     assert counts["begun"] == counts["gone"]
 
 
-def test_an_answer_that_no_message_can_hold_is_a_status(start: Start) -> None:
+def test_a_response_too_large_for_a_message_is_a_status(start: Start) -> None:
     server = start()
     with server.channel() as channel:
         with pytest.raises(grpc.RpcError) as refused:

@@ -8,7 +8,7 @@ from pathlib import Path
 from support.frontend.c_programs import built
 
 
-def test_a_loop_that_is_slow_to_look_is_given_nothing_twice(tmp_path: Path) -> None:
+def test_a_slow_loop_gets_each_shutdown_request_once(tmp_path: Path) -> None:
     rooms = ("net/*.c", "thread_pool/*.c", "base/*.c", "memory/*.c")
     program = built(Path(__file__).parent / "repeated_shutdown.c", rooms, tmp_path)
     done = subprocess.run([program], check=True, capture_output=True, text=True)

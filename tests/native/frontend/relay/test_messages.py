@@ -16,7 +16,7 @@ from support.real_daemon import eventually
 
 
 @pytest.mark.parametrize("word", [b"n", b"g"])
-def test_without_a_descriptor_all_goes_to_the_asker(begin: Begin, word: bytes) -> None:
+def test_without_a_descriptor_nothing_is_relayed(begin: Begin, word: bytes) -> None:
     stream = begin()
     stream.say("sfirst\n\n")
     stream.hear(b"first\\n\\n")
@@ -35,7 +35,7 @@ def test_without_a_descriptor_all_goes_to_the_asker(begin: Begin, word: bytes) -
 
 
 @pytest.mark.parametrize("end", [END, 'e{"message":"x"}', ""], ids=["usage", "refusal", "error"])
-def test_an_end_before_the_word_sends_all_to_the_asker(begin: Begin, end: str) -> None:
+def test_a_stream_that_ends_before_the_go_message_is_not_relayed(begin: Begin, end: str) -> None:
     stream = begin()
     for text in ("sfirst\n\n", "sone\n\n", end):
         stream.say(text)
@@ -52,7 +52,7 @@ def test_an_end_before_the_word_sends_all_to_the_asker(begin: Begin, end: str) -
     stream.read(b"ours")
 
 
-def test_a_first_text_that_is_no_event_leaves_all_as_it_is(begin: Begin) -> None:
+def test_a_first_text_that_is_not_an_event_is_not_relayed(begin: Begin) -> None:
     stream = begin()
     stream.say("s")
     stream.say('e{"message":"x"}')
@@ -72,7 +72,7 @@ def test_a_first_text_that_is_no_event_leaves_all_as_it_is(begin: Begin) -> None
     ],
     ids=["file", "path", "device", "unconnected", "datagram", "listening"],
 )
-def test_only_client_connections_are_written_to(
+def test_only_client_connections_are_accepted(
     begin: Begin, frontend: OpenAIProcess, make: Callable[[], int]
 ) -> None:
     stream = begin()
@@ -89,7 +89,7 @@ def test_only_client_connections_are_written_to(
 
 @pytest.mark.parametrize("count", [2, 3, 250])
 @pytest.mark.parametrize("word", [b"g", b"n", b"s", b"x"])
-def test_several_descriptors_end_the_answer(
+def test_several_descriptors_end_the_response(
     begin: Begin, frontend: OpenAIProcess, word: bytes, count: int
 ) -> None:
     stream = begin()
@@ -103,9 +103,7 @@ def test_several_descriptors_end_the_answer(
     eventually(lambda: descriptors(frontend) < before, "all are closed")
 
 
-def test_where_no_descriptor_is_left_all_goes_to_the_asker(
-    begin: Begin, frontend: OpenAIProcess
-) -> None:
+def test_without_free_descriptors_nothing_is_relayed(begin: Begin, frontend: OpenAIProcess) -> None:
     stream = begin()
     stream.say("sfirst\n\n")
     stream.hear(b"first\\n\\n")
@@ -124,7 +122,7 @@ def test_where_no_descriptor_is_left_all_goes_to_the_asker(
     stream.read(b"ours")
 
 
-def test_words_that_are_none_end_the_answer(begin: Begin) -> None:
+def test_unknown_messages_end_the_response(begin: Begin) -> None:
     stream = begin()
     stream.hand_over()
     stream.word(b"GET / HTTP/1.1\r\n\r\n")

@@ -16,7 +16,7 @@ from support.frontend.relayed_stream import END, Begin, Stream, chunk, descripto
 from support.real_daemon import eventually
 
 
-def test_events_go_to_the_client_and_the_rest_to_the_asker(begin: Begin) -> None:
+def test_events_go_to_the_client_and_the_rest_to_the_openai_process(begin: Begin) -> None:
     stream = begin()
     stream.hand_over()
     for text in ("one", "two ü"):
@@ -38,7 +38,7 @@ def test_events_go_to_the_client_and_the_rest_to_the_asker(begin: Begin) -> None
     assert stream.held.recv(100) == b"next request"
 
 
-def test_events_wait_for_the_word(begin: Begin) -> None:
+def test_events_wait_for_the_go_message(begin: Begin) -> None:
     stream = begin()
     stream.say("sfirst\n\n")
     stream.hear(b"first\\n\\n")
@@ -57,7 +57,7 @@ def test_events_wait_for_the_word(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("keep_alive", [False, True])
-def test_over_tcp_nothing_is_relayed(begin: Begin, keep_alive: bool) -> None:
+def test_nothing_is_relayed_over_tcp(begin: Begin, keep_alive: bool) -> None:
     stream = begin(way=lambda frontend: frontend.connect(), keep_alive=keep_alive)
     stream.say("sfirst\n\n")
     assert b"Relay" not in stream.hear(b"\r\n\r\n")
@@ -66,13 +66,13 @@ def test_over_tcp_nothing_is_relayed(begin: Begin, keep_alive: bool) -> None:
     stream.hear(b"sone\\n\\n")
 
 
-def test_with_another_request_behind_it_nothing_is_relayed(begin: Begin) -> None:
+def test_nothing_is_relayed_with_a_pipelined_request(begin: Begin) -> None:
     stream = begin(keep_alive=True)
     stream.say("sfirst\n\n")
     assert b"Relay" not in stream.hear(b"\r\n\r\n")
 
 
-def test_the_asker_takes_it_back(begin: Begin) -> None:
+def test_the_openai_process_takes_the_stream_back(begin: Begin) -> None:
     stream = begin()
     stream.hand_over()
     stream.say("sone\n\n")
@@ -87,7 +87,7 @@ def test_the_asker_takes_it_back(begin: Begin) -> None:
     assert stream.is_cancelled()
 
 
-def test_a_client_that_goes_cancels_its_stream(begin: Begin) -> None:
+def test_a_disconnected_client_cancels_its_stream(begin: Begin) -> None:
     stream = begin()
     stream.hand_over()
     stream.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -106,7 +106,7 @@ def _fill(stream: Stream, size: int) -> bytes:
     return chunk(data)
 
 
-def test_a_client_that_reads_late_gets_all_of_it_before_the_end(begin: Begin) -> None:
+def test_a_late_reader_gets_all_events_before_the_end_is_reported(begin: Begin) -> None:
     stream = begin(room=4096)
     stream.hand_over()
     expected = _fill(stream, 1 << 20)
@@ -125,7 +125,7 @@ def test_a_client_that_reads_late_gets_all_of_it_before_the_end(begin: Begin) ->
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_client_that_does_not_read_is_given_up(begin: Begin, ended: bool) -> None:
+def test_a_client_that_does_not_read_is_disconnected(begin: Begin, ended: bool) -> None:
     stream = begin(room=4096)
     stream.hand_over()
     _fill(stream, 1 << 20)
@@ -161,7 +161,7 @@ def _all_of(client: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_an_asker_that_goes_leaves_the_client_as_it_is(begin: Begin, full: bool) -> None:
+def test_a_closed_openai_connection_leaves_the_client_connected(begin: Begin, full: bool) -> None:
     stream = begin(room=4096 if full else None)
     stream.hand_over()
     if full:
@@ -172,7 +172,7 @@ def test_an_asker_that_goes_leaves_the_client_as_it_is(begin: Begin, full: bool)
     _all_of(stream.client)
 
 
-def test_a_silent_stream_has_comments(begin: Begin) -> None:
+def test_keep_alive_comments_are_sent_during_silence(begin: Begin) -> None:
     stream = begin(pulse_ms=100)
     stream.hand_over()
     stream.read(chunk(b": keep-alive\n\n") * 2)
@@ -184,7 +184,7 @@ def test_a_silent_stream_has_comments(begin: Begin) -> None:
     assert b"relayed: 2\n\n" in stream.hear_end()
 
 
-def test_an_error_of_the_model_is_the_askers_to_tell(begin: Begin) -> None:
+def test_an_error_of_the_model_is_reported_by_the_openai_process(begin: Begin) -> None:
     stream = begin()
     stream.hand_over()
     stream.say("sone\n\n")
@@ -195,7 +195,7 @@ def test_an_error_of_the_model_is_the_askers_to_tell(begin: Begin) -> None:
     assert heard.index(b"relayed: 2\n\n") < heard.index(b'{"error":"the worker has died')
 
 
-def test_bytes_that_are_no_text_go_as_they_are(begin: Begin) -> None:
+def test_bytes_that_are_not_text_are_relayed_unchanged(begin: Begin) -> None:
     stream = begin()
     stream.hand_over()
     data = b"s\xff\xfe\n\n"
@@ -203,7 +203,7 @@ def test_bytes_that_are_no_text_go_as_they_are(begin: Begin) -> None:
     stream.read(chunk(data[1:]))
 
 
-def test_two_hundred_streams_cut_anywhere_leave_nothing(
+def test_two_hundred_streams_cut_at_any_point_leak_nothing(
     begin: Begin, frontend: OpenAIProcess, tmp_path: Path
 ) -> None:
     before = descriptors(frontend)
@@ -227,7 +227,7 @@ def test_two_hundred_streams_cut_anywhere_leave_nothing(
     eventually(lambda: descriptors(frontend) <= before, "all descriptors are closed")
 
 
-def test_the_end_of_the_server_gives_streams_back(made: Built, tmp_path: Path) -> None:
+def test_shutdown_returns_relayed_streams(made: Built, tmp_path: Path) -> None:
     no_grace = [["exit-timeout-secs", "0"]]
     with running(made, private=tmp_path / "own.sock", options=no_grace) as frontend:
         stream = Stream(frontend, tmp_path)

@@ -34,7 +34,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     ("family", "address", "written"),
     [(socket.AF_INET, "127.0.0.1", "127.0.0.1"), (socket.AF_INET6, "::1", "[::1]")],
 )
-def test_a_collector_is_named_as_its_url_names_it(
+def test_the_collectors_host_header_matches_its_url(
     tmp_path: Path, family: socket.AddressFamily, address: str, written: str
 ) -> None:
     try:
