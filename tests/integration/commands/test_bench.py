@@ -100,7 +100,7 @@ def test_ctrl_c_ends_all_servers_and_keeps_what_was_measured(tmp_path: Path) -> 
     reported = ("".join(seen) + said).count("round 1")
     assert reported >= 1
     assert len(results(tmp_path)["measurements"]) in (reported, reported + 1)
-    _, alive = psutil.wait_procs(family, timeout=30)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
     beginnings = tuple(f"pytriton-{one.pid}-" for one in family)
     left = [name for name in os.listdir("/dev/shm") if name.startswith(beginnings)]

@@ -190,7 +190,7 @@ def test_nodes_roll_back_when_the_rollout_client_is_killed(
     (tmp_path / "rolling_out.py").write_text(
         "import sys\n"
         "import pytriton.fleet.rollout as lease\n"
-        "lease.LEASE_S, lease._RENEW_S = 2.0, 0.5\n"
+        "lease.LEASE_S, lease._RENEW_S = 6.0, 0.5\n"
         "import pytriton\n"
         "from pytriton.fleet import Canary\n"
         "from pytriton.decorators import batch\n"

@@ -187,7 +187,7 @@ def test_a_hung_worker_holds_up_no_scrape(daemon: RunningDaemon, tmp_path: Path)
         assert value(text, f"pytriton_batch_running_seconds{{{instance}}}") > 0
     finally:
         hold.unlink()
-        asking.join(30)
+        asking.join()
         connection.close()
 
 

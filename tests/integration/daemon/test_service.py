@@ -299,7 +299,7 @@ def test_supervisord_restarts_and_stops_the_daemon() -> None:
         family = [psutil.Process(second), *psutil.Process(second).children(recursive=True)]
         _ctl(configuration, "stop", "pytriton-daemon")
         assert "STOPPED" in _ctl(configuration, "status")
-        _, alive = psutil.wait_procs(family, timeout=30)  # the undertaker ends after the daemon
+        _, alive = psutil.wait_procs(family, timeout=60)  # the undertaker ends after the daemon
         assert not alive
         assert not [
             name for name in os.listdir("/dev/shm") if name.startswith(f"pytriton-{second}-")

@@ -175,7 +175,7 @@ def test_a_killed_daemon_takes_everything_with_it(fresh_daemon: RunningDaemon) -
     family = fresh_daemon.children()
     fresh_daemon.process.kill()
     fresh_daemon.process.wait()
-    _, alive = psutil.wait_procs(family, timeout=30)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
     assert server is not None
 

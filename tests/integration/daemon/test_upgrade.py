@@ -190,7 +190,7 @@ def test_models_that_cannot_be_taken_over_are_restarted(tmp_path: Path) -> None:
         assert daemon.client.status().pid == daemon.process.pid
         eventually(lambda: daemon.client.status().models[0].state == "ready", "it serves again")
         assert (workers(daemon)["model"] == before, daemon.http) == (False, address)
-        _, alive = psutil.wait_procs(family, timeout=30)
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive
         with under_load(daemon) as load:
             load.wait(10)

@@ -424,6 +424,8 @@ def test_shared_memory_regions_survive_a_new_server(daemon: RunningDaemon, how: 
         else:
             daemon_connection.replace_server(daemon.config.rundir)
         assert answered()
+        # The new server answers requests a little before the daemon knows that it is ready.
+        eventually(lambda: daemon.client.status().server.state == "ready", "the server is ready")
         assert daemon.client.status().server.pid != before
         with closing(connection(daemon)) as client:
             assert ask(client, "POST", f"{path}/unregister", triton_access_token=_TOKEN)[0] == 200

@@ -103,7 +103,7 @@ def three_spans(collected: Collector, trace: str) -> dict[str, Span]:
     def found() -> bool:
         return sorted(collected.of_trace(trace)) == ["InferRequest", "compute", "one"]
 
-    eventually(found, lambda: f"spans: {collected.of_trace(trace)}", 30)
+    eventually(found, lambda: f"spans: {collected.of_trace(trace)}")
     return {name: spans[0] for name, spans in collected.of_trace(trace).items()}
 
 

@@ -6,7 +6,9 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from support.models.model_folders import CONFIG, make_model
 from support.models.stream_client import Streaming
 from support.real_daemon import RunningDaemon, eventually
 
+from pytriton.daemon import connect
 from pytriton.exceptions import RegistrationError
 
 #: Ready while a file says so for its instance.
@@ -132,19 +135,22 @@ def test_a_registration_waits_for_is_ready(daemon: RunningDaemon, tmp_path: Path
     daemon.client.register_model(later)
     assert int(ask(daemon, "later", "self.asked")) > 2
     never = make_model(tmp_path / "never", more="    def is_ready(self):\n        return False\n")
-    assert "is_ready() returned False" in why_not(daemon, never)
     wrong = make_model(tmp_path / "wrong", more="    def is_ready(self):\n        return 'yes'\n")
-    assert "returned str 'yes', which is not a bool" in why_not(daemon, wrong)
+    with ThreadPoolExecutor(2) as threads:
+        reasons = list(threads.map(partial(load_failure, daemon), (never, wrong)))
+    assert "is_ready() returned False" in reasons[0]
+    assert "returned str 'yes', which is not a bool" in reasons[1]
 
 
-def why_not(daemon: RunningDaemon, folder: Path) -> str:
-    """Return why a registration fails that has a little time.
+def load_failure(daemon: RunningDaemon, folder: Path) -> str:
+    """Register a model that never becomes ready; return the error.
 
-    The worker says why when the time is nearly over. Where it gets no core for a second then, the dispatcher's clock is
-    first, and the worker's last lines say so.
+    The worker gives the reason shortly before the timeout. If it gets no core at that time, the dispatcher's timeout
+    expires first, and the reason is in the worker's last lines.
     """
-    with pytest.raises(RegistrationError, match="load_timeout_s") as failed:
-        daemon.client.register_model(folder, load_timeout_s=6.0)
+    with connect(daemon.config.runtime_dir) as client:
+        with pytest.raises(RegistrationError, match="load_timeout_s") as failed:
+            client.register_model(folder, load_timeout_s=12.0)
     return f"{failed.value}\n{failed.value.remote_traceback}"
 
 

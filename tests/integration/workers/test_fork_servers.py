@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,13 @@ def test_prints_go_to_the_models_log_and_only_there(daemon: RunningDaemon) -> No
         for name in ("first", "second")
     ]
     for model in models:
-        lines = "\n".join(daemon.client.logs(model.name))
-        assert lines.count("said while it loads") == 1
+        logged = partial(logged_prints, daemon, model.name)
+        assert eventually(logged, "the print is in the model's log") == 1
         model.unregister()
+
+
+def logged_prints(daemon: RunningDaemon, name: str) -> int:
+    return "\n".join(daemon.client.logs(name)).count("said while it loads")
 
 
 def test_a_killed_fork_server_is_replaced(daemon: RunningDaemon, inference: Inference) -> None:

@@ -40,7 +40,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
         for name in _NAMES:
             former.client.register(echo, name, X, Y, lazy=True, progress=False)
     with RunningDaemon.start(state_dir=folder) as running:
-        eventually(lambda: states(running)["asks"] == "ready", "the model that is not lazy serves")
+        restored = {"asks": "ready", **dict.fromkeys(_NAMES, "suspended")}
+        eventually(lambda: states(running) == restored, lambda: str(states(running)))
         yield running
 
 

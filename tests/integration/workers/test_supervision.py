@@ -240,8 +240,12 @@ def test_a_standby_worker_takes_over(
     ]
     inference.infer("model", {"x": ONES * KILL_ONCE})
     assert inference.infer("model", {"x": ONES * PID})["y"][0, 0] == np.float32(infos[1].pid)
-    eventually(lambda: model.instances[0].state == "ready", "the dead worker is replaced")
-    assert [info.lanes for info in model.instances] == [0, 1]
+    eventually(
+        lambda: (
+            [(info.state, info.lanes) for info in model.instances] == [("ready", 0), ("ready", 1)]
+        ),
+        lambda: f"the dead worker is replaced, as a standby: {model.instances}",
+    )
 
 
 # ── hanging ──────────────────────────────────────────────────────────────────────────────────────

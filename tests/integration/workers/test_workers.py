@@ -386,5 +386,5 @@ def test_child_processes_end_with_their_worker(daemon: RunningDaemon) -> None:
     children = worker.children()
     assert [child.name() for child in children] == ["sleep"]
     model.unregister()
-    _, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive

@@ -186,7 +186,7 @@ def test_a_stream_that_does_not_begin_becomes_overdue(
         work(lane, *said)
 
     lines, heard = run(
-        program, tmp_path, [hangs], decoupled=True, judge=condemns(end), patience_s=0.2
+        program, tmp_path, [hangs], decoupled=True, judge=condemns(end), patience_s=2.0
     )
     overdue = [one for one in heard if isinstance(one, messages.BatchOverdue)]
     assert [one.was_read for one in overdue] == [bool(said)]
@@ -223,12 +223,13 @@ def test_the_dispatcher_learns_how_long_a_batch_has_been_read(
     asked: list[int] = []
 
     def judge(question: Any) -> messages.Verdict:
-        if isinstance(question, messages.BatchOverdue) and len(asked) < 2:
+        if isinstance(question, messages.BatchOverdue):
             asked.append(question.read_ms)
-            return messages.Verdict("wait", wait_s=0.1)
+            if question.read_ms < 100:  # a busy machine may read the batch late
+                return messages.Verdict("wait", wait_s=0.1)
         return condemns(end)(question)
 
     lines, _ = run(program, tmp_path, [work], judge=judge, patience_s=0.1)
     assert asked[0] == 0
-    assert asked[1] >= 100
+    assert asked[-1] >= 100
     assert answers(lines) == ["error 4 it hangs"]

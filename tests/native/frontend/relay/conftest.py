@@ -15,7 +15,7 @@ from support.real_daemon import eventually
 
 @pytest.fixture(scope="module")
 def frontend(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIProcess]:
-    limits = {"unsent_bytes": 1 << 16, "unsent_s": 2}
+    limits = {"unsent_bytes": 1 << 16, "unsent_s": 5}
     folder = tmp_path_factory.mktemp("relay")
     with running(made, limits, private=folder / "own.sock") as frontend:
         before = descriptors(frontend)
