@@ -1,4 +1,4 @@
-"""Fixtures of the tests that ask tritonserver."""
+"""Fixtures of the tests with a real tritonserver."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def inference(daemon: RunningDaemon) -> Iterator[Inference]:
 
 @pytest.fixture
 def serve(daemon: RunningDaemon) -> Serve:
-    """Registers a model, which is served until the daemon ends."""
+    """Return a function that registers a model, which is served until the daemon ends."""
     return serving(daemon)
 
 
 @pytest.fixture
 def ask(daemon: RunningDaemon) -> Iterator[Ask]:
-    """Asks a model over HTTP."""
+    """Return a function that sends a request to a model over HTTP."""
     client = Inference("http", daemon.http)
     yield client.infer
     client.close()

@@ -76,7 +76,7 @@ def test_every_type_round_trips(serve: Serve, ask: Any) -> None:
 
 
 class Meeting:
-    """A model with two instances that answers when both have a request: 1 if that happened, else 0."""
+    """A model of two instances, which respond once both have a request: 1 if that happened, else 0."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -118,7 +118,7 @@ def test_calls_from_threads_and_tasks_run_concurrently(
 
 
 def _report(requests: Any) -> Any:
-    """Make a call as the request says, and answer with what became of it."""
+    """Make the requested call, and return its result or its error."""
     model, kind = (requests[0]["x"].reshape(-1)[i].decode() for i in (0, 1))
     all_inputs: dict[str, dict[str, Any]] = {
         "good": {"x": np.ones(2, np.float32)},
@@ -161,7 +161,7 @@ def reporter(daemon: RunningDaemon) -> Callable[[str, str], list[str]]:
 
 @pytest.fixture(scope="module")
 def has_native_proxy(daemon: RunningDaemon, reporter: Any) -> bool:
-    """Whether the coupled models of this daemon have no stubs."""
+    """Return whether the coupled models of this daemon have no stubs."""
     return not any("stub" in child.name() for child in daemon.children())
 
 
@@ -204,7 +204,7 @@ def test_an_unsupported_dtype_is_a_type_error(reporter: Any, kind: str, text: st
 
 
 def _impatient(requests: Any) -> Any:
-    """Call a model that answers when a file is there, with two kinds of patience."""
+    """Call a model that responds once a file exists: twice with a short timeout, then without one."""
     x = requests[0]["x"]
     said = []
     with pytest.raises(CallTimeoutError) as late:
@@ -280,7 +280,7 @@ def test_a_thousand_calls_leak_nothing(daemon: RunningDaemon, serve: Serve, ask:
 
 
 def _use(daemon: RunningDaemon) -> dict[int, tuple[int, int]]:
-    """Return the descriptors and the bytes of memory of tritonserver, and of each stub and worker."""
+    """Return the number of descriptors and the memory of tritonserver, and of each stub and worker."""
     found = {}
     workers = daemon.workers()
     for child in daemon.children():

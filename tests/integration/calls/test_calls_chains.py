@@ -1,4 +1,4 @@
-"""Calls of models that call others: what goes in a circle is refused, what does not is answered."""
+"""Models that call other models: cycles are refused, other chains are answered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import pytriton
 
 
 class CountsDown:
-    """Calls `model`, which calls it, and so on down to 0."""
+    """Calls `model`, which calls this model back, until the number is 0."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -53,7 +53,7 @@ def test_a_cycle_is_refused_and_named(serve: Serve, ask: Ask) -> None:
 
 
 class Meets:
-    """Waits until the other one is called, too, and calls it."""
+    """Waits until the other model has a request, too, and then calls it."""
 
     def __init__(self, name: str, other: str, folder: str) -> None:
         self._name, self._other, self._folder = name, other, folder
@@ -71,7 +71,7 @@ class Meets:
 def test_two_requests_that_wait_for_each_other_do_not_deadlock(
     daemon: RunningDaemon, serve: Serve, ask: Ask, tmp_path: Path
 ) -> None:
-    """Neither chain is a circle: one request holds a and wants b, another holds b and wants a."""
+    """Neither chain is a cycle: one request occupies `left` and calls `right`, the other one does the opposite."""
     names = ("left", "right")
     for name, other in (names, names[::-1]):
         serve(Meets(name, other, str(tmp_path)), name, config=UNBATCHED)
@@ -117,7 +117,7 @@ async def _counts_down_async(requests: Any) -> Any:
 def test_recursion_of_an_asynchronous_model_ends_at_the_depth_limit(
     daemon: RunningDaemon, serve: Serve
 ) -> None:
-    """A worker of an asynchronous model serves other batches while one waits."""
+    """A worker of an asynchronous model serves other batches while one of them waits."""
     serve(_counts_down_async, "descends", config=STREAMS)
     with Streaming(daemon.grpc, "descends", {"x": np.array([15], np.float32)}) as stream:
         assert [answer["y"].item() for answer in stream] == [15]

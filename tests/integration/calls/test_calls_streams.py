@@ -1,4 +1,4 @@
-"""Calls from a model's callable to decoupled models, which answer as often as they like."""
+"""Calls from a callable to decoupled models, which send any number of responses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pytriton.exceptions import CallError
 
 
 class Counts:
-    """Answers 0, 1, … x-1; an x below 0: an error after two answers. Notes in a file when it is closed early."""
+    """Streams 0, 1, … x-1; if x is negative, fails after two responses. Creates a file if it is closed early."""
 
     def __init__(self, note: str) -> None:
         self._note = note
@@ -76,7 +76,7 @@ async def _relays_async(requests: Any) -> Any:
 
 
 def _takes_three(requests: Any) -> Any:
-    """Take three answers of a model that would give a million, and end the call in the way asked for."""
+    """Read three of a million responses, and end the call as requested."""
     way = requests[0]["x"].item()
     answers = pytriton.stream("counts", x=np.array([1e6], np.float32))
     taken = [float(next(answers)["y"].item()) for _ in range(3)]

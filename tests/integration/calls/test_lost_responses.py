@@ -1,4 +1,4 @@
-"""A worker that believes it has answered: execution_timeout_s holds for its batch all the same."""
+"""Responses that a worker believes it has sent: execution_timeout_s still applies to their batches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def _streams_async(requests: Any) -> Any:
 
 @pytest.fixture(scope="module", params=["native", "python"])
 def losing(daemon_pool: DaemonPool, request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
-    """A daemon with models that lose their answer to 1."""
+    """A daemon with models that lose their response to 1."""
     models = {
         "answers": (_answers, UNBATCHED),
         "streams": (_streams, STREAMS),

@@ -1,4 +1,4 @@
-"""Clients of tritonserver unload and load models that workers serve: as stock ones, and the daemon knows of it."""
+"""Clients of tritonserver unload and load models of workers, as with any tritonserver, and the daemon keeps track."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
 
 
 class Control:
-    """What a client of tritonserver with the access token can do."""
+    """The requests that a tritonserver client with the access token can send."""
 
     def __init__(self, protocol: str, daemon: RunningDaemon) -> None:
         module = tritonclient.grpc if protocol == "grpc" else tritonclient.http
@@ -110,7 +110,7 @@ def answers(daemon: RunningDaemon, model: str) -> bool:
 
 
 def unloaded(daemon: RunningDaemon, model: str) -> None:
-    """Wait until tritonserver has unloaded it, which it only begins when it is told to."""
+    """Wait until tritonserver has unloaded the model: it answers the request before it begins."""
     eventually(lambda: state(daemon, model) == "unloaded", lambda: state(daemon, model))
 
 

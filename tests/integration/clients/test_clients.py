@@ -1,4 +1,4 @@
-"""The clients and a real daemon: everything PyTriton's documents promise about coupled models."""
+"""The clients with a real daemon: everything that PyTriton's documents promise about coupled models."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _plain(requests: list[Request]) -> list[Mapping[str, Array]]:
 
 
 def _report(requests: list[Request]) -> list[Mapping[str, Array]]:
-    """Answer with what came besides the input."""
+    """Return what the request contains besides its input."""
     reported = [
         json.dumps([request.parameters, request.requested_output_names]) for request in requests
     ]
@@ -87,7 +87,7 @@ def _none(requests: list[Request]) -> list[Mapping[str, Array]]:
 
 
 class _Waits:
-    """Answers once a file exists, and keeps the order of what it was asked."""
+    """Records the order of its requests, and responds once a file exists."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -169,7 +169,7 @@ def test_a_model_without_batching(url: str) -> None:
 
 
 def test_scalars(url: str) -> None:
-    """Triton has no tensors without an axis; its [1] is not the user's business."""
+    """Triton has no tensors without dimensions. The client hides that Triton's shape is [1]."""
     with ModelClient(url, "scalar") as client:
         assert client.infer_sample(np.float32(4))["y"] == np.array(8, np.float32)
         assert client.infer_batch(np.array([1, 2], np.float32))["y"].tolist() == [2, 4]
@@ -243,7 +243,7 @@ def test_an_unknown_model_or_version_is_reported(
 
 
 def test_restricted_endpoints_need_the_token(url: str, served: RunningDaemon) -> None:
-    """Inference, health and configuration do not; loading does. What the daemon says about loading is its own."""
+    """Inference, health and configuration need none, loading does. Loads are refused with the daemon's own message."""
     with (
         ModelClient(url, "add") as client,
         pytest.raises(PyTritonClientInferenceServerError, match=r"restricted.*Pass access_token="),
@@ -305,7 +305,7 @@ def _pending_at_least(daemon: RunningDaemon, model: str, number: int) -> bool:
 
 
 def test_priorities_and_queue_timeouts(url: str, served: RunningDaemon, tmp_path: Path) -> None:
-    """What came later with priority 1 is served before what waits with 2, the default."""
+    """A later request of priority 1 is served before a waiting one of priority 2, the default."""
     name = f"queue-{url[:4]}"
     config = ModelConfig(max_batch_size=1, batcher=QUEUE)
     served.client.register(_Waits(tmp_path), name, [A], [SUM], config=config, progress=False)
@@ -378,7 +378,7 @@ def test_asyncio(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_client_can_be_created_before_its_event_loop_runs(url: str) -> None:
-    """As a web application does, at import."""
+    """As web applications do when they are imported."""
     shared = AsyncioModelClient(url, "add")
 
     async def handle(number: int) -> float:

@@ -1,4 +1,4 @@
-"""The clients and a daemon that restricts everything."""
+"""The clients with a daemon that restricts all endpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _plain(requests: list[Request]) -> list[Mapping[str, Array]]:
 
 
 def test_clients_send_the_token_with_every_request() -> None:
-    """Every client shows the token with every call, so that nothing has to stay open for it."""
+    """So no endpoint has to stay open for them."""
     everything = ["health", "metadata", "inference", "model-config", "model-repository"]
     with RunningDaemon.start(restricted_endpoints=everything, access_token="k" * 20) as daemon:
         daemon.client.register(_plain, "plain", [A], [SUM], progress=False)

@@ -1,4 +1,4 @@
-"""Every example of docs/how-to/clients.md runs as written, but for the address of the daemon."""
+"""Every example of docs/how-to/clients.md runs as written, except for the daemon's address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients over https and grpcs. tritonserver serves no https itself: a small proxy stands in front of it."""
+"""The clients over https and grpcs. tritonserver serves no https itself, so a small proxy terminates it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _double(x: Array) -> dict[str, Array]:
 
 @contextmanager
 def _https(address: str, context: ssl.SSLContext) -> Iterator[str]:
-    """Take TLS off, and hand the bytes on."""
+    """Terminate TLS, and forward the bytes."""
     loop = asyncio.new_event_loop()
     host, _, port = address.rpartition(":")
 
@@ -81,7 +81,7 @@ def _https(address: str, context: ssl.SSLContext) -> Iterator[str]:
 
 
 class Secure:
-    """Both URLs of one daemon, and what a client needs for them."""
+    """The URLs of one daemon, and what a client needs to trust them."""
 
     def __init__(self, urls: dict[str, str], tls: TlsOptions, trust_only: TlsOptions) -> None:
         self.urls = urls
@@ -148,7 +148,7 @@ def test_asyncio(scheme: str, secure: Secure) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_an_untrusted_certificate_is_an_error_at_once(scheme: str, secure: Secure) -> None:
-    """Said at once: no waiting for a server makes its certificate trusted."""
+    """Waiting for the server would not make its certificate trusted."""
     with (
         ModelClient(secure.urls[scheme], "double") as client,  # would wait for 300 s
         pytest.raises(PyTritonClientTlsError, match=r"tls=TlsOptions\(ca_certificate=\.\.\.\)"),

@@ -1,7 +1,7 @@
-"""Every curl command of README.md and docs/ is answered by the models that the text registers, as the text shows.
+"""Every curl command of README.md and docs/ gets the documented response from the documented models.
 
-Those of the tutorials are run by test_tutorials.py.
-(The curl command of docs/how-to/pytriton.md is also sent to the script beside it, by test_triton_class_doc.py.)
+test_tutorials.py runs those of the tutorials. (test_triton_class_doc.py also sends the curl command of
+docs/how-to/pytriton.md to the script beside it.)
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Command:
     """A curl command of a document.
 
     Attributes:
-        document: its path below the checkout
-        text: the command, with what is piped into it
-        shown: what it prints there, if the document says so
+        document: path of the document, relative to the checkout
+        text: the command, including what is piped into it
+        shown: its documented output, if any
     """
 
     document: str
@@ -56,22 +56,22 @@ class Command:
 
     @property
     def words(self) -> list[str]:
-        """Its arguments, as a shell takes them."""
+        """The arguments, as a shell splits them."""
         return shlex.split(_CURL.split(self.text, 1)[1])
 
     @property
     def path(self) -> str:
-        """The path in its URL."""
+        """The path of the URL."""
         (path,) = [found[1] for found in map(_ADDRESS.match, self.words) if found]
         return path
 
     def option(self, name: str) -> str | None:
-        """Return what follows an option."""
+        """Return the value of an option."""
         words = self.words
         return words[words.index(name) + 1] if name in words else None
 
     def send(self, daemon: RunningDaemon) -> str:
-        """Send the request that curl would send, to a daemon of the tests, and return the answer."""
+        """Send the request that curl would send to a daemon of the tests; return the response."""
         body = self.option("-d")
         data = None if body is None else body.encode()
         request = urllib.request.Request(f"http://{daemon.http}{self.path}", data)
@@ -113,7 +113,7 @@ def _python(path: Path, part: str) -> str:
 def served(
     daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningDaemon]:
-    """A daemon with the models of README.md, registered by a script as it says, and of docs/how-to/registering.md."""
+    """A daemon with the models of README.md and docs/how-to/registering.md, registered by a script as described."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTRITON_DAEMON_RUNTIME_DIR", daemon.config.runtime_dir)
         # `pytriton-daemon` is in the folder of this interpreter.
@@ -134,7 +134,7 @@ def served(
 
 
 def test_every_curl_command_is_covered() -> None:
-    """This test knows these; whoever writes another one, says here what it answers."""
+    """If you add one to a document, also add its expected response here."""
     assert list(COMMANDS) == [
         "README.md: /predict",
         "README.md: /v2/models/linear/infer",
@@ -147,7 +147,7 @@ def test_every_curl_command_is_covered() -> None:
 
 
 def test_inference(served: RunningDaemon) -> None:
-    """To the letter."""
+    """The response is literally the documented one."""
     first = COMMANDS["README.md: /v2/models/linear/infer"]
     assert json.loads(first.shown)["outputs"][0]["data"] == [3, 5, 7]
     assert first.send(served) == first.shown.rstrip("\n")
@@ -157,7 +157,7 @@ def test_inference(served: RunningDaemon) -> None:
 
 @pytest.mark.skipif(FRONT == "triton", reason="NVIDIA's frontend has no routes")
 def test_a_typed_function(served: RunningDaemon, tmp_path: Path) -> None:
-    """The function of the text, in the file that it names."""
+    """The documented function, in the documented file."""
     (tmp_path / "app.py").write_text(_python(README, "def predict("))
     command = ["pytriton-daemon", "register", "app.py:predict"]
     done = subprocess.run(
@@ -173,7 +173,7 @@ def test_a_typed_function(served: RunningDaemon, tmp_path: Path) -> None:
 
 
 def test_the_shell_registers_the_scripts_callable(served: RunningDaemon, tmp_path: Path) -> None:
-    """`pytriton-daemon register linear:infer_fn`, as the text has it, in the place of what the script registered."""
+    """`pytriton-daemon register linear:infer_fn`, as documented, replaces what the script registered."""
     (tmp_path / "linear.py").write_text(_python(README, "connect().register("))
     command = ["pytriton-daemon", "register", "linear:infer_fn", "--replace"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Clients that give up, or are killed, in the middle of a registration: real ones, against a real daemon."""
+"""Clients that are cancelled or killed during a registration, with a real daemon."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _SCRIPTS = Forking("numpy", "cloudpickle", "pytriton.daemon", "pytriton.declarat
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all clients: workers of models from the same place are forks of one process."""
+    """One folder for all clients, so that the workers of their models are forks of one process."""
     folder = tmp_path_factory.mktemp("slow")
     (folder / "slow.py").write_text(MODULE)
     (folder / "client.py").write_text(SCRIPT)
@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def registering(folder: Path, *command: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A client process whose model is being loaded, and the pid of the worker that loads it."""
+    """Run a client process whose model is being loaded; yield it and the pid of the worker that loads."""
     mark, output = folder / "mark", folder / "output"
     mark.unlink(missing_ok=True)
     variables = {**os.environ, "MARK": str(mark)}
@@ -99,7 +99,7 @@ def script(daemon: RunningDaemon, how: str = "new") -> tuple[str, ...]:
 
 
 def is_undone(daemon: RunningDaemon, worker: int) -> bool:
-    """Nothing of the registration is left: worker, folder, log, status."""
+    """Return whether nothing of the registration is left: worker, folder, log, status."""
     folder = Path(daemon.config.runtime_dir)
     return not (
         (worker and os.path.exists(f"/proc/{worker}"))
@@ -111,7 +111,7 @@ def is_undone(daemon: RunningDaemon, worker: int) -> bool:
 
 
 def unregistered(daemon: RunningDaemon) -> bool:
-    """Unregister the model; False while a registration of it is being undone."""
+    """Unregister the model; return False while its registration is being undone."""
     try:
         daemon.client.unregister("slow")
     except ModelExistsError:
@@ -198,7 +198,7 @@ def test_a_cancelled_replacement_leaves_the_old_model(
 
 
 def until_it_loads(client: ControlClient) -> None:
-    """Return when the daemon says that tritonserver is told to load the model."""
+    """Return when the daemon reports that it has requested the load from tritonserver."""
     while True:
         received = client.receive(60)
         assert received is not None, "the workers are loaded"
@@ -210,7 +210,7 @@ def until_it_loads(client: ControlClient) -> None:
 def test_a_registration_is_cancelled_while_tritonserver_loads_the_model(
     daemon: RunningDaemon, tmp_path: Path, replaces: bool
 ) -> None:
-    """Too late to stop tritonserver, which hangs for a moment: it gets the former model back, or none."""
+    """tritonserver, which hangs for a moment, cannot stop that load: the daemon restores the previous model, if any."""
     daemon.forget_said()
 
     @batch
@@ -247,7 +247,7 @@ def test_a_registration_is_cancelled_while_tritonserver_loads_the_model(
 def test_an_exception_in_the_progress_callback_cancels_the_registration(
     daemon: RunningDaemon,
 ) -> None:
-    """The client goes on, its registration does not."""
+    """The client remains usable."""
 
     def stop_at(_: object) -> None:
         raise LookupError("enough")

@@ -1,4 +1,4 @@
-"""Clients that live on while their model is replaced by one of another configuration: they learn of it."""
+"""Clients that outlive a replacement of their model by one with another configuration, and adapt to it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Replace = Callable[..., None]
 
 @pytest.fixture
 def replace(daemon: RunningDaemon) -> Iterator[Replace]:
-    """Register a model in place of the one before."""
+    """Replace the model."""
 
     def register(config: ModelConfig, inputs: str = "x") -> None:
         infer = streamed if config.decoupled else doubled
@@ -93,7 +93,7 @@ def test_a_client_notices_that_a_model_became_decoupled(url: str, replace: Repla
 def test_the_stream_after_a_failed_one_uses_the_new_configuration(
     daemon: RunningDaemon, replace: Replace
 ) -> None:
-    """What is said in a stream has no status: so only what comes after it is known to be right."""
+    """Errors within a stream have no status code, so only the next stream can use the new configuration."""
     url = f"grpc://{daemon.grpc}"
     replace(STREAM)
     with DecoupledModelClient(url, "swap") as client:

@@ -1,4 +1,4 @@
-"""A model that streams from another one and reads slowly: who makes the answers waits, and nothing piles up."""
+"""A model that reads another model's stream slowly: the producer waits, and nothing accumulates."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ model_transaction_policy { decoupled: true }
 
 
 class Parts:
-    """Answers x parts, each full of its number; notes each in a file, and in another one when it is closed early."""
+    """Streams x arrays of their number. Records each in a file, and creates another file if it is closed early."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
@@ -70,7 +70,7 @@ class Parts:
 
 
 class AsyncParts(Parts):
-    """The same on an event loop."""
+    """The same as an asynchronous generator."""
 
     async def __call__(self, requests: Any) -> AsyncIterator[Any]:  # type: ignore[override]
         for answer in super().__call__(requests):
@@ -78,7 +78,7 @@ class AsyncParts(Parts):
 
 
 class Slow:
-    """Reads one part of a stream and waits to be told how to go on; answers how many parts came right."""
+    """Reads one part of a stream, waits for an instruction, and returns the number of parts received correctly."""
 
     def __init__(self, folder: Path, model: str) -> None:
         self._folder, self._model = str(folder), model
@@ -98,14 +98,14 @@ class Slow:
 
 
 def _reads_in_turn(requests: Any) -> Any:
-    """Read two streams of one model, the later one first: with one instance, it is not begun before the other ends."""
+    """Read two streams of one model, the second one first. With one instance, it starts after the first has ended."""
     first, second = (pytriton.stream("in-turn", x=requests[0]["x"]) for _ in range(2))
     next(first)
     return [{"y": np.array([len(list(second)), len(list(first))], np.float32)}]
 
 
 class Stage:
-    """A model that makes parts, one that reads them slowly, and what they leave in a folder."""
+    """A model that produces parts, a model that reads them slowly, and the folder of their files."""
 
     def __init__(self, daemon: RunningDaemon, folder: Path, ask: Ask, slow: str) -> None:
         self._daemon, self._folder, self._ask, self._slow = daemon, folder, ask, slow
@@ -113,14 +113,14 @@ class Stage:
         self.asked: Any = None
 
     def begin(self) -> None:
-        """Have one part read."""
+        """Start a request, and wait until its first part has been read."""
         for name in ("reader", "made", "closed"):
             (self._folder / name).unlink(missing_ok=True)
         self.asked = self.pool.submit(self._ask, self._slow, {"x": np.array([PARTS], np.float32)})
         eventually((self._folder / "reader").exists, "a part is read")
 
     def made(self) -> int:
-        """Return how many parts have been made when no more come."""
+        """Return how many parts have been produced once the number no longer changes."""
         counts = [-1]
 
         def stands() -> bool:
@@ -132,7 +132,7 @@ class Stage:
         return counts[-1]
 
     def report(self, how: str) -> None:
-        """Have the reader go on."""
+        """Tell the reader how to continue."""
         (self._folder / "go-on").write_text(how)
 
     def kill_reader(self) -> None:
@@ -140,18 +140,18 @@ class Stage:
         psutil.Process(int((self._folder / "reader").read_text())).kill()
 
     def end(self) -> None:
-        """Let a reader go that a test has left waiting."""
+        """Release a reader that a test has left waiting."""
         if not self.asked.done():
             self.report("cancel")
         self.pool.shutdown()
 
     def memory(self) -> int:
-        """Return what tritonserver has in bytes."""
+        """Return tritonserver's resident memory in bytes."""
         rss: int = self._daemon.server.memory_info().rss
         return rss
 
     def is_closed(self) -> bool:
-        """Whether the stream was ended early."""
+        """Return whether the stream was ended early."""
         return (self._folder / "closed").exists()
 
 

@@ -1,4 +1,4 @@
-"""scripts/bench from end to end, as short as it gets; its figures are in docs/audits/performance.md."""
+"""scripts/bench from end to end, as briefly as possible; docs/audits/performance.md has its results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORT = ["--systems", "ours", "--quick", "--rounds", "1", "--no-plots"]
 
 @contextmanager
 def bench(out: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """Start the benchmark as scripts/bench does; end it where a test fails meanwhile."""
+    """Start the benchmark as scripts/bench does; stop it if the test fails."""
     with subprocess.Popen(
         [sys.executable, "-u", "-m", "benchmarks", *SHORT, "--out", str(out), *more],
         env={**os.environ, "PYTHONPATH": str(ROOT / "scripts" / "tools")},
@@ -47,7 +47,7 @@ def results(out: Path) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_short_run_measures_and_reports(tmp_path: Path) -> None:
-    """Every number of clients over both protocols, right answers only, and a report of it."""
+    """It covers each number of clients over both protocols, accepts only correct responses, and writes a report."""
     with bench(tmp_path, "--workloads", "add_sub", "--seconds", "0.4") as process:
         said, _ = process.communicate(timeout=350)
     assert process.returncode == 0, said
@@ -82,7 +82,7 @@ def test_typed_functions_are_measured_on_their_route_and_by_kserve(tmp_path: Pat
 
 @pytest.mark.timeout(400)
 def test_ctrl_c_ends_all_servers_and_keeps_what_was_measured(tmp_path: Path) -> None:
-    """Exit code 130, what was said to be measured in the results, and no process of it left."""
+    """The exit code is 130, finished measurements are in the results, and no process is left."""
     with bench(tmp_path, "--workloads", "A", "--seconds", "0.4") as process:
         assert process.stdout is not None
         seen = []

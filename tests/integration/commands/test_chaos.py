@@ -13,7 +13,7 @@ FAULTS = ["kill-worker", "kill-all-workers", "stop-worker", "scale", "hang-worke
 
 @pytest.mark.timeout(600)  # each of the six may take 90 s to be mended
 def test_no_response_is_wrong_or_lost_and_nothing_leaks() -> None:
-    """Under load, with each of these faults once; and where none may fail, none does."""
+    """Each fault occurs once under load; those that must not fail a request fail none."""
     outcome = run(seed=3, seconds=0, names=FAULTS, clients=4)
     assert violated_guarantees(outcome, ALL) == [], table(outcome)
     assert {

@@ -1,4 +1,4 @@
-"""`pytriton check` on this machine: the examples work, and the report holds what it says."""
+"""`pytriton check` on this machine: the examples work, and the report is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a daemon as the README tells it, from the shell."""
+"""The life of a daemon from the shell, as described in the README."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _STARTING = ("start", "restart")
 
 
 class Shell:
-    """Runs pytriton-daemon in a folder, with a runtime directory of its own."""
+    """Runs pytriton-daemon in a folder, with its own runtime directory."""
 
     def __init__(self, folder: Path, runtime_dir: Path) -> None:
         self.folder = folder
@@ -70,7 +70,7 @@ class Shell:
         )
 
     def __call__(self, *arguments: str, code: int = ExitCode.OK) -> str:
-        """Run a command, check its exit code, return what it printed."""
+        """Run a command, check its exit code, and return its output."""
         if arguments[0] in _STARTING:
             with self.popen(*arguments) as process:
                 said, _ = process.communicate(timeout=400)
@@ -107,7 +107,7 @@ def _ask(url: str, *numbers: float) -> Any:
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # twenty commands, each a Python of its own
 def test_the_life_of_a_daemon(shell: Shell) -> None:
-    """start, register, ask, look, follow, unregister, restart, stop."""
+    """start, register, infer, status, logs --follow, unregister, restart, stop."""
     assert "no daemon runs" in shell("status", code=ExitCode.NO_DAEMON)
     assert "the daemon is ready" in shell("start", "--detach", *PORTS)
     assert "already runs" in shell("start", "--detach", *PORTS, code=ExitCode.ALREADY_RUNNING)
@@ -144,7 +144,7 @@ def test_the_life_of_a_daemon(shell: Shell) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_unregisterable_targets_are_refused(shell: Shell) -> None:
-    """Each mistake has its own readable message and leaves nothing registered."""
+    """Each mistake has its own readable message, and nothing is registered."""
     shell("start", "--detach", *PORTS)
     said = shell("register", "mine:make", code=ExitCode.REGISTRATION_FAILED)
     assert "RuntimeError: cannot be made" in said
@@ -156,7 +156,7 @@ def test_unregisterable_targets_are_refused(shell: Shell) -> None:
 
 
 def test_a_port_in_use_is_reported_with_its_owner(shell: Shell) -> None:
-    """Before anything is started."""
+    """It is reported before anything is started."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -176,7 +176,6 @@ def test_a_port_in_use_is_reported_with_its_owner(shell: Shell) -> None:
 
 
 def test_a_daemon_starts_over_the_sockets_of_a_killed_one() -> None:
-    """A daemon starts where another one was killed."""
     with RunningDaemon.start() as first:
         first.process.kill()
         first.process.wait()

@@ -1,4 +1,4 @@
-"""The demo's two programs, and scripts/demo itself where it is cheap: they are what a stranger sees first."""
+"""The two programs of the demo, and scripts/demo itself where that is cheap: newcomers run them first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _run(daemon: RunningDaemon, program: str) -> str:
     600
 )  # scikit-learn alone may take half a minute to be imported on a busy machine
 def test_digits_are_trained_registered_and_classified(daemon: RunningDaemon) -> None:
-    """Three processes: the daemon, one that trains and registers, one that classifies."""
+    """In three processes: the daemon, one that trains and registers, one that classifies."""
     assert "registered digits at" in _run(daemon, "train_and_register.py")
     said = _run(daemon, "classify.py")
     assert said.count("accuracy 0.9") == 4  # HTTP and gRPC, single and concurrent

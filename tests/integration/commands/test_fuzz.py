@@ -1,4 +1,4 @@
-"""A small run of `scripts/tools/fuzz` against a real daemon; docs/concepts/reliability.md has the figures of a large one."""
+"""A short run of `scripts/tools/fuzz` with a real daemon; docs/concepts/reliability.md has a long one's results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED = int(os.environ.get("PYTRITON_FUZZ_SEED", "1"))
 
 @pytest.mark.timeout(400 + CASES // 100)
 def test_no_message_does_harm() -> None:
-    """Every target gets its share, accepts some, refuses some, and serves on; nothing is left at the end."""
+    """Every target gets its share of cases, accepts some, refuses some, and remains usable; nothing is left behind."""
     rows = fuzz(SEED, CASES)
     print(table(rows))
     assert [row.finding for row in rows if row.finding] == []
@@ -26,7 +26,7 @@ def test_no_message_does_harm() -> None:
 
 
 def test_a_case_is_reproducible_from_its_number() -> None:
-    """Else a finding could not be looked at again."""
+    """Without that, a finding could not be investigated."""
 
     def case(seed: int, number: int) -> bytes:
         return packed(Maker(seed, "messages", number).of(messages.AnyMessage))

@@ -1,4 +1,4 @@
-"""`pytriton-daemon register` of what the command's own interpreter cannot, or need not, import."""
+"""`pytriton-daemon register` for callables that the command's own interpreter cannot or need not import."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _register(daemon: RunningDaemon, folder: Path, *arguments: str) -> tuple[int
 def test_a_module_is_imported_by_the_chosen_interpreter(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
-    """The command's own need not have what the module imports."""
+    """The command's own interpreter need not have the module's dependencies."""
     other = tmp_path / "other"
     subprocess.run([sys.executable, "-m", "virtualenv", "-q", "--no-pip", str(other)], check=True)
     (site,) = other.glob("lib/python*/site-packages")

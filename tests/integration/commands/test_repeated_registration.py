@@ -1,7 +1,6 @@
-"""Models come and go: register, infer, unregister, again and again, must leave nothing behind.
+"""Registering, calling and unregistering models repeatedly leaks nothing.
 
-PYTRITON_ROUNDS sets how many rounds are run (default 12; docs/concepts/reliability.md has the figures of
-200).
+PYTRITON_ROUNDS sets the number of rounds (default 12; docs/concepts/reliability.md has the results of 200).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def _double(x: Array) -> dict[str, Array]:
 
 
 def _footprint(daemon: RunningDaemon) -> dict[str, object]:
-    """What must be the same after every round."""
+    """Return the counts that must be the same after every round."""
     dispatcher = psutil.Process(daemon.process.pid)
     server = psutil.Process(daemon.client.status().server.pid)
     runtime_dir = Path(daemon.config.runtime_dir)
@@ -66,7 +65,7 @@ def _resident(daemon: RunningDaemon) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(400 + 20 * ROUNDS)
 def test_repeated_registration_leaks_nothing(fresh_daemon: RunningDaemon) -> None:
-    """After each round: no process, descriptor, thread, socket, file or shared memory more than before."""
+    """No round leaves a process, descriptor, thread, socket, file or shared memory behind."""
     connection = Inference("http", fresh_daemon.http)
     x = np.arange(4, dtype=np.float32).reshape(1, 4)
     settled: dict[str, object] = {}
@@ -97,7 +96,7 @@ def test_repeated_registration_leaks_nothing(fresh_daemon: RunningDaemon) -> Non
 
 
 def _settled(daemon: RunningDaemon) -> dict[str, object] | None:
-    """Return the footprint once tritonserver, the undertaker and a fork server alone are left below the daemon."""
+    """Return the footprint once only tritonserver, the init process and a fork server are left below the daemon."""
     footprint = _footprint(daemon)
     processes = footprint["processes"]
     assert isinstance(processes, list)
@@ -105,7 +104,7 @@ def _settled(daemon: RunningDaemon) -> dict[str, object] | None:
 
 
 def _more(before: dict[str, object], now: dict[str, object]) -> dict[str, object]:
-    """Return what there is more of now; counts may fall, as threads of an unload end late."""
+    """Return what has increased. Counts may fall, as the threads of an unload end late."""
     return {
         what: value
         for what, value in now.items()

@@ -1,7 +1,7 @@
-"""Requests of all sizes for a long time: every byte comes back, and nothing grows.
+"""Requests of all sizes for a long time: every byte returns, and nothing grows.
 
-A short run by default, of up to 16 MiB; `PYTRITON_SOAK_REQUESTS=100000` makes it a long one, of up to
-64 MiB. `pytest -s` shows the figures.
+By default a short run of up to 16 MiB per request; `PYTRITON_SOAK_REQUESTS=100000` makes it a long one of up to 64 MiB.
+`pytest -s` shows the results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAPPINGS_SLACK = 12
 
 
 class Kind(NamedTuple):
-    """A model, and how a request of about so many bytes is made for it."""
+    """A model, and a function that makes a request of about a given number of bytes for it."""
 
     model: str
     make: Callable[[random.Random, int], Array]
@@ -48,7 +48,7 @@ _NOISE = np.random.default_rng(1).integers(0, 256, LARGEST + (1 << 20), dtype=np
 
 
 def noise(rng: random.Random, nbytes: int) -> Array:
-    """Return bytes that hardly any other request has."""
+    """Return bytes that almost no other request has."""
     start = rng.randrange(len(_NOISE) - nbytes)
     return _NOISE[start : start + nbytes]
 
@@ -63,7 +63,7 @@ def vector(dtype: type[Any]) -> Callable[[random.Random, int], Array]:
 
 
 def strings(rng: random.Random, nbytes: int) -> Array:
-    """One string of all the bytes, or up to a thousand of different lengths."""
+    """Return either one string of all the bytes, or up to a thousand of different lengths."""
     data = noise(rng, nbytes).tobytes()
     count = rng.choice((1, rng.randrange(1, 1000)))
     cuts = sorted(rng.randrange(nbytes + 1) for _ in range(count - 1))
@@ -81,7 +81,7 @@ KINDS = (
 
 
 def serve(daemon: RunningDaemon) -> list[Model]:
-    """Two lanes with batching and merging, two without batching (the default), and strings."""
+    """Register models: two lanes with batching and merging, two without batching (the default), and strings."""
     batching = ModelConfig(max_batch_size=LARGEST // ROW, batcher=DynamicBatcher())
     plain = ModelConfig(batching=False)
     declared: list[tuple[str, Any, tuple[int, ...], ModelConfig, int | None]] = [
@@ -114,7 +114,7 @@ def same(got: Array, sent: Array) -> bool:
 
 
 class Soak:
-    """Clients of one daemon that send what `random` says and compare what comes back."""
+    """Clients of one daemon that send random requests and compare the responses."""
 
     def __init__(self, daemon: RunningDaemon) -> None:
         self._addresses = {"http": daemon.http, "grpc": daemon.grpc}
@@ -123,12 +123,12 @@ class Soak:
         self.nbytes = 0
 
     def run(self, requests: int, seed: int) -> None:
-        """Send so many requests of all sizes, from several clients."""
+        """Send `count` requests of all sizes from several clients."""
         self._left = requests
         self._in_threads(self._until_none_is_left, seed)
 
     def largest(self) -> None:
-        """Have every proxy see the largest there is: two clients send it at once, some times."""
+        """Send the largest request through every proxy: two clients send it concurrently, several times."""
         barrier = threading.Barrier(2)
 
         def send(client: Inference, rng: random.Random) -> None:
@@ -177,8 +177,8 @@ class Soak:
 def frugal_daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningDaemon]:
     """A daemon whose processes return large blocks as soon as they are freed.
 
-    malloc otherwise begins to keep blocks of up to 32 MiB when it has seen such freed (mallopt(3),
-    M_MMAP_THRESHOLD), which cannot be told from a leak for a long time.
+    Otherwise, after a block of up to 32 MiB was freed, malloc starts to cache such blocks (mallopt(3),
+    M_MMAP_THRESHOLD), which looks like a leak for a long time.
     """
     for name, value in _FRUGAL.items():
         monkeypatch.setenv(name, value)
@@ -187,7 +187,7 @@ def frugal_daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningDaemon]:
 
 
 def footprint(daemon: RunningDaemon, models: list[Model]) -> dict[str, int]:
-    """Memory, mappings and descriptors of the dispatcher, of all proxies and of all workers."""
+    """Return the memory, mappings and descriptors of the dispatcher, of all proxies and of all workers."""
     pids = {"dispatcher": [daemon.process.pid]}
     pids["workers"] = [i.pid for model in models for i in model.instances if i.pid is not None]
     pids["proxies"] = [stub.pid for stub in daemon.stubs()]
@@ -202,13 +202,13 @@ def footprint(daemon: RunningDaemon, models: list[Model]) -> dict[str, int]:
 
 
 def _private(pid: int) -> int:
-    """Bytes of memory that the process has for itself: heaps, stacks (proc(5), smaps_rollup)."""
+    """Return the bytes of memory that only this process uses: heaps, stacks (proc(5), smaps_rollup)."""
     with open(f"/proc/{pid}/smaps_rollup") as lines:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss_Anon:"))
 
 
 def _shared(pid: int) -> int:
-    """Bytes of the memfds and files in /dev/shm that the process maps, touched or not: each file once."""
+    """Return the total size of the memfds and files in /dev/shm that the process maps, each counted once."""
     ends: dict[str, int] = {}
     with open(f"/proc/{pid}/maps") as lines:
         for line in lines:
@@ -225,7 +225,7 @@ def _mappings(pid: int) -> int:
 
 
 def grown(before: dict[str, int], now: dict[str, int]) -> dict[str, str]:
-    """Return what has become more than it may."""
+    """Return the figures that have grown more than allowed."""
     slack = {"memory": _MEMORY_SLACK, "mappings": _MAPPINGS_SLACK}
     return {
         what: f"{before[what]} -> {now[what]}"

@@ -1,4 +1,7 @@
-"""A daemon that listens beyond the machine says what is known of its tritonserver (in a network of its own)."""
+"""A daemon that other machines can reach reports known vulnerabilities of its tritonserver.
+
+The tests run in their own network namespace.
+"""
 
 from __future__ import annotations
 

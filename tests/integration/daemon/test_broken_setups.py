@@ -1,4 +1,4 @@
-"""Set-ups that are broken, on one daemon: `explain`, `top` and the page each say why, without a look at the log."""
+"""Broken setups on one daemon: `explain`, `top` and the page each give the cause, without a look at the log."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ ROWS = np.ones((1, 1), np.float32)
 
 
 def _model(folder: Path) -> Callable[..., Any]:
-    """Return what makes a callable: it needs a file, and does what files and the first value say.
+    """Return a factory that needs a file; files and the first input value control its callable.
 
-    Without `assert`, which pytest writes anew: with one, each worker imports a tenth of a second of pytest.
+    It contains no `assert`: pytest rewrites asserts, so each worker would spend 0.1 s importing pytest.
     """
 
     def make() -> Any:
@@ -66,7 +66,7 @@ def _model(folder: Path) -> Callable[..., Any]:
 
 
 class Case:
-    """One model, what it needs in a folder of its own."""
+    """A model with its own folder of files."""
 
     def __init__(self, daemon: RunningDaemon, folder: Path, name: str) -> None:
         self.daemon = daemon
@@ -82,7 +82,7 @@ class Case:
         )
 
     def register_as(self, name: str, **options: Any) -> Model:
-        """Register another model that does the same."""
+        """Register another model that behaves the same."""
         return self.daemon.client.register(
             _model(self.folder), name, X, Y, factory=True, progress=False, **options
         )
@@ -95,7 +95,7 @@ class Case:
             connection.close()
 
     def said(self) -> str:
-        """What `explain` says, but for the events."""
+        """Return the output of `explain` without the events."""
         try:
             found = self.daemon.client.explain(self.name, 0)
         except ModelNotFoundError:  # nothing has happened yet
@@ -103,7 +103,7 @@ class Case:
         return "\n".join([found.verdict, *(f"{one.text} | {one.advice}" for one in found.findings)])
 
     def says(self, *words: str) -> None:
-        """Wait until `explain` says all of this."""
+        """Wait until `explain` contains all these texts."""
 
         def says_all() -> bool:
             said = self.said()
@@ -112,11 +112,11 @@ class Case:
         eventually(says_all, lambda: f"not all of {words} in: {self.said()}")
 
     def shows(self, column: str, words: str) -> None:
-        """Wait until the page says this of the model."""
+        """Wait until a field of the model on the page contains a text."""
         eventually(lambda: words in str(self.row().get(column)), lambda: str(self.row()))
 
     def row(self) -> dict[str, Any]:
-        """The model's row on the page, which `top` has, too."""
+        """The model's row of the page, which `top` shows, too."""
         url = self.daemon.client.status().management_urls[0]
         token = {"Authorization": f"Bearer {self.daemon.client.access_token}"}
         asked = urllib.request.Request(f"{url}/page/view.json", headers=token)
@@ -132,7 +132,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def daemon(folder: Path) -> Iterator[RunningDaemon]:
-    """One that has been started again since "failed_restore" was registered, whose file is gone by now."""
+    """A daemon restarted after "failed_restore" was registered; a file of that model has been deleted."""
     settings: dict[str, Any] = {
         "state_dir": str(folder / "state"), "management_address": "127.0.0.1:0", "memory_budget": "8GiB",
     }  # fmt: skip
@@ -145,7 +145,7 @@ def daemon(folder: Path) -> Iterator[RunningDaemon]:
 
 @pytest.fixture
 def case(daemon: RunningDaemon, folder: Path, request: pytest.FixtureRequest) -> Iterator[Case]:
-    """A model that is named as the test is."""
+    """A model named after the test."""
     one = Case(daemon, folder, request.node.name.removeprefix("test_"))
     yield one
     for file in ("hold", "slow"):
@@ -168,7 +168,7 @@ def test_failed_restore(case: Case) -> None:
 
 
 def test_crash_loop(case: Case) -> None:
-    """It served, and what it loads is gone: workers end one after the other."""
+    """The model was served, but its weights are gone: its workers exit one after the other."""
     served = case.register()
     (case.folder / "weights").unlink()
     _kill(served)
@@ -186,7 +186,7 @@ def test_hang(case: Case) -> None:
 
 
 def test_leak(case: Case) -> None:
-    """No request fails of it; so only a look says why there are new workers all the time."""
+    """No request fails because of it, so only `explain` can tell why workers are replaced all the time."""
     case.register(limits=Limits(recycle_above="150MiB"))
     (case.folder / "leak").touch()
 
@@ -210,7 +210,7 @@ def test_poison(case: Case) -> None:
 
 
 def test_failing_requests(case: Case) -> None:
-    """The worker lives on, and no request is answered: that is as bad as no worker."""
+    """The worker is alive, but every request fails: that is as bad as having no worker."""
     case.register()
     (case.folder / "raise").touch()
     for _ in range(3):
@@ -244,7 +244,7 @@ def test_wrong_gpu(case: Case) -> None:
 
 
 def test_full_disk(case: Case) -> None:
-    """A limit on the size of the daemon's files does what a full disk does, for large ones alone."""
+    """A limit on the size of files affects the daemon like a full disk, for large files only."""
     pid = case.daemon.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (4 << 20, resource.RLIM_INFINITY))
     make, ballast = _model(case.folder), os.urandom(8 << 20)
@@ -261,7 +261,7 @@ def test_full_disk(case: Case) -> None:
 
 
 def test_slow_load(case: Case) -> None:
-    """While it is registered, and when a worker is replaced."""
+    """During a registration, and when a worker is replaced."""
     (case.folder / "slow").touch()
     with ThreadPoolExecutor(1) as pool:
         registering = pool.submit(case.register)
@@ -303,7 +303,7 @@ def test_failed_upgrade(case: Case) -> None:
 
 
 def test_memory_wait(case: Case) -> None:
-    """Another model has what there is, and never sleeps."""
+    """Another model holds the memory and is never suspended."""
     holder = case.register_as("memory_holder", memory_request="6GiB")
     case.register(lazy=True, memory_request="5GiB")
     with ThreadPoolExecutor(1) as pool:
@@ -321,7 +321,7 @@ def test_memory_wait(case: Case) -> None:
 
 
 def test_wrong_settings(case: Case) -> None:
-    """They were wrong when they were to be read anew: everything is as it was, but not as somebody wants it."""
+    """A reload of invalid settings changes nothing, and is reported because the user wanted a change."""
     settings = case.folder / "settings.toml"
     settings.write_text("log_level = 'loud'\n")
     StartFlags({}, str(settings), str(case.folder)).write(case.daemon.config.rundir)
@@ -332,7 +332,7 @@ def test_wrong_settings(case: Case) -> None:
 
 
 def _top(daemon: RunningDaemon) -> str:
-    """What `top` says, which is not cut where it goes through a pipe."""
+    """Return the output of `top`, which is not truncated when it is written to a pipe."""
     where = ("--runtime-dir", daemon.config.runtime_dir)
     done = command("top", "--once", "--interval", "0.2", *where)
     assert done.returncode == 0, done.stderr
@@ -340,7 +340,7 @@ def _top(daemon: RunningDaemon) -> str:
 
 
 def test_top_shows_what_the_page_shows(daemon: RunningDaemon) -> None:
-    """For the first of them."""
+    """Checked for the first of these models."""
     lines = {line.split()[0]: line for line in _top(daemon).splitlines() if line.strip()}
     assert "could not be" in lines["failed_restore"]
     assert "failed" in lines["failed_restore"]
@@ -348,7 +348,7 @@ def test_top_shows_what_the_page_shows(daemon: RunningDaemon) -> None:
 
 
 def test_drained(case: Case) -> None:
-    """The last of these tests: a daemon that drains takes no models any more."""
+    """The last test of this module: a draining daemon accepts no more models."""
     case.register()
     case.daemon.client.drain(settle_s=0.0, stop=False)
     case.says("drained is ready, but the daemon is draining, as requested by user ", ": it answers requests",

@@ -1,4 +1,4 @@
-"""Three real daemons and clients who ask each in turn: a bad version goes by itself, a good one gets everywhere."""
+"""Canary rollouts on three real daemons under load: a bad version is rolled back, a good one reaches all nodes."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def nodes(daemons: list[RunningDaemon]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def fleet(nodes: list[str]) -> FleetClient:
-    """Three nodes that serve `old` as the model m; each test leaves them so."""
+    """Three nodes that serve `old` as the model m, also after each test."""
     fleet = connect(nodes=nodes, timeout_s=60)
     fleet.register(old, "m", X, Y, progress=False)
     return fleet
 
 
 class Traffic:
-    """A client that asks each node in turn until it is told to stop; counts what it is answered."""
+    """A client that sends requests to the nodes in turn until it is stopped, and counts the responses."""
 
     def __init__(self, daemons: list[RunningDaemon]) -> None:
         self._connections = [Inference("http", one.http) for one in daemons]
@@ -87,7 +87,7 @@ class Traffic:
                 self.answers[answer] += 1
 
     def has_more(self, count: int) -> None:
-        """Return when so many more requests are answered."""
+        """Wait for `count` more responses."""
         wanted = sum(self.answers.values()) + count
         eventually(lambda: sum(self.answers.values()) >= wanted, lambda: str(self.answers))
 

@@ -1,4 +1,4 @@
-"""A pod of the Helm chart with a real daemon: each probe, the hook and the init containers do what they are for."""
+"""A pod of the Helm chart with a real daemon: each probe, the hook and the init containers do their job."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def talk(request):
 
 @pytest.fixture(scope="module")
 def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder by which a request of `held` is held."""
+    """The folder whose files block requests to `held`."""
     return tmp_path_factory.mktemp("hold")
 
 
@@ -83,7 +83,7 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secret(tmp_path_factory: pytest.TempPathFactory, key_file: Path) -> Path:
-    """The Secret as docs/operations/kubernetes.md has people make it: the server's keys, the clients' public ones."""
+    """A Secret as in docs/operations/kubernetes.md: the keys of the server, and the public keys of its clients."""
     keys = KeyStore(tmp_path_factory.mktemp("keys") / "keys")
     keys.make_server_key()
     keys.add("alice", key_file)
@@ -95,7 +95,7 @@ def secret(tmp_path_factory: pytest.TempPathFactory, key_file: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pod(hold: Path, secret: Path) -> Iterator[Pod]:
-    """A pod whose init containers have run, and whose daemon is ready."""
+    """A pod whose init containers have run and whose daemon is ready."""
     values = {
         "listenAddress": "127.0.0.1",
         "ports": {name: lasting_port() for name in PORTS},
@@ -131,14 +131,14 @@ def _refuses(pod: Pod) -> bool:
 
 
 def test_a_ready_pod_serves_files_and_modules(pod: Pod) -> None:
-    """Readiness came after both: the model of a ConfigMap, and the callable that the init container registered."""
+    """It becomes ready after both: the model of a ConfigMap, and the callable that the init container registered."""
     assert ask(pod, "twice", 4) == 8
     assert ask(pod, "held", 4) == -4
     assert pod.probe("liveness")
 
 
 def test_the_monitors_scrape_the_daemon_and_tritonserver(pod: Pod) -> None:
-    """At the port and path that ServiceMonitor and PodMonitor name."""
+    """At the ports and paths that ServiceMonitor and PodMonitor name."""
     objects = render({"metrics": {"podMonitor": {"enabled": True}}})
     (endpoint,) = only(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
     url = f"http://127.0.0.1:{pod.port(endpoint['port'])}{endpoint['path']}"
@@ -149,7 +149,7 @@ def test_the_monitors_scrape_the_daemon_and_tritonserver(pod: Pod) -> None:
 
 
 def test_the_openai_api_answers_at_its_port(pod: Pod) -> None:
-    """That of a model which the init container registered."""
+    """For a model that the init container registered."""
     question = {"model": "talk", "messages": [{"role": "user", "content": "hello"}]}
     url = f"http://127.0.0.1:{pod.port('openai')}/v1/chat/completions"
     body = json.dumps(question).encode()
@@ -164,7 +164,7 @@ def test_a_client_connects_with_keys_of_the_secret(pod: Pod, key_file: Path) -> 
 
 
 def test_a_terminating_pod_finishes_its_requests(pod: Pod, hold: Path) -> None:
-    """From the hook on it is not ready; until SIGTERM it serves as ever; then it ends when all is answered."""
+    """It is not ready after the hook, serves until SIGTERM, and exits when all requests are answered."""
     (hook,) = pod.container["lifecycle"]["preStop"].values()
     with ThreadPoolExecutor(2) as threads:
         held = threads.submit(ask, pod, "held", -1)

@@ -1,4 +1,4 @@
-"""The page of a real daemon: asked by hand, and shown by a real browser where there is one."""
+"""The dashboard of a real daemon: over HTTP, and in a real browser if there is one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_model_list_and_one_model_are_shown(daemon: RunningDaemon) -> None:
 
 
 def test_the_queue_of_a_loaded_model_is_shown(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """One call holds the only instance; what else is asked waits in tritonserver's queue."""
+    """One call occupies the only instance; further requests wait in tritonserver's queue."""
     hold = tmp_path / "hold"
     hold.touch()
     daemon.client.register(_held(hold), "held", X, Y, progress=False)

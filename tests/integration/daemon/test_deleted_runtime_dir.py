@@ -1,4 +1,4 @@
-"""A daemon whose runtime directory is deleted: by hand, by the end of a login, by who cleans up temporary files."""
+"""A daemon whose runtime directory is deleted: by hand, at logout, or by a cleanup of temporary files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HUNG = {"server_probe_interval_s": 0.2, "server_probe_timeout_s": 5.0}
 
 
 def _register(daemon: RunningDaemon, folder: Path, until: Path) -> None:
-    """Register a callable that leaves a file when it begins and answers when there is another one."""
+    """Register a callable that creates a file when it begins, and responds once another file exists."""
 
     @batch
     def infer(x: Array) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""A model that cannot be loaded is harmless: whatever the heap holds, and however often a load is to be repeated."""
+"""A model that cannot be loaded does no harm, whatever the heap contains and however often the load is retried."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _raise(requests: Any) -> Any:
 
 @pytest.fixture(params=["native", "triton"])
 def settings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Of a daemon in whose tritonserver nothing that is not initialized is zero by chance."""
+    """Settings for a daemon whose tritonserver has no uninitialized memory that happens to be zero."""
     monkeypatch.setenv("MALLOC_PERTURB_", "165")
     retries = {"model-load-retry-count": "1000000"}
     return {
@@ -109,7 +109,7 @@ def test_an_exception_in_a_warm_up_fails_the_registration(
 def test_failing_or_hanging_repository_models_hold_up_nothing(
     settings: dict[str, Any], tmp_path: Path, runs_in: str
 ) -> None:
-    """They are in the status, with the model's own exception; and the daemon ends in time while one is loaded."""
+    """The status shows them with the model's own exception, and the daemon can exit while one is being loaded."""
     put(tmp_path, "bad", _WARM_PBTXT if runs_in == "workers" else _PBTXT, _RAISES)
     put(tmp_path, "hangs", _PBTXT, _HANGS)
     if runs_in == "tritonserver":
@@ -157,7 +157,7 @@ def test_a_registration_is_refused_close_to_the_task_limit(daemon: RunningDaemon
 def test_the_command_suggested_by_stop_ends_the_daemon(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
-    """A batch holds it up; SIGINT does not wait for that."""
+    """A batch blocks the shutdown; SIGINT does not wait for it."""
     begun = tmp_path / "begun"
 
     def hang(requests: Any) -> Any:

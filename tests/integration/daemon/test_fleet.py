@@ -1,4 +1,4 @@
-"""Two real daemons as one fleet, over TCP with a key: one call registers with both, or with none; nodes may join."""
+"""Two real daemons as one fleet, over TCP with a key: a registration reaches both nodes or none; nodes can join."""
 
 from __future__ import annotations
 

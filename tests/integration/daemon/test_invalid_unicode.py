@@ -1,6 +1,6 @@
-"""Texts of a request that are no Unicode, and strings that are none: that request alone gets an error.
+"""Texts of requests that are not valid Unicode, and malformed strings: only the request itself gets an error.
 
-NVIDIA's frontend lets them through, so that they come to the proxy together with others; the native one refuses them.
+NVIDIA's frontend accepts them, so they reach the proxy in a batch with others; the native one refuses them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ dynamic_batching { max_queue_delay_microseconds: 60000000 }
 
 @pytest.fixture(scope="module", params=["python", "native"])
 def daemon(request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
-    """A daemon with this proxy, which hands headers on as parameters."""
+    """A daemon with this proxy, which forwards headers as parameters."""
     with RunningDaemon.start(proxy=request.param, tritonserver_options=_HEADER) as running:
         register = running.client.register
         config = ModelConfig(max_batch_size=TOGETHER, batcher=_WAIT)
@@ -71,18 +71,18 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
 
 
 def echo(requests: Any) -> Any:
-    """Answer with the string and an exclamation mark."""
+    """Return the string with an exclamation mark."""
     return [{"t": request["s"] + np.array(b"!", object)} for request in requests]
 
 
 def stream(requests: Any) -> Any:
-    """Do so, in two answers."""
+    """Respond twice, with different marks."""
     for mark in (b"!", b"?"):
         yield [{"t": request["s"] + np.array(mark, object)} for request in requests]
 
 
 async def wait(requests: Any) -> AsyncIterator[Any]:
-    """Answer once, and once more when there is a file of the name that is asked for."""
+    """Respond once, and again once the file named by the input exists."""
     yield [{"t": request["s"]} for request in requests]
     while not all(os.path.exists(request["s"].item()) for request in requests):
         await asyncio.sleep(0.01)
@@ -90,7 +90,7 @@ async def wait(requests: Any) -> AsyncIterator[Any]:
 
 
 def together(daemon: RunningDaemon, model: str, bad: Post) -> tuple[list[bytes], Answer]:
-    """Send it together with those that are right; return what these answer, and its own answer."""
+    """Send the bad request concurrently with valid ones; return the responses to these, and to it."""
     path = f"/v2/models/{model}/infer"
     right = [Post(path, strings("s", b"%d" % number)) for number in range(RIGHT)]
     *answers, wrong = send_together(daemon.http, [*right, bad])
@@ -130,7 +130,7 @@ def test_invalid_unicode_fails_only_its_request(
 
 
 def _says_so(answer: Answer) -> bool:
-    """Whether an answer tells what is wrong with a text."""
+    """Return whether a response reports an invalid text."""
     words = (
         ("is not valid UTF-8",)
         if FRONT == "triton"
@@ -140,7 +140,7 @@ def _says_so(answer: Answer) -> bool:
 
 
 def test_string_tensors_may_hold_any_bytes(daemon: RunningDaemon) -> None:
-    """But JSON is Unicode, says the native frontend."""
+    """But JSON is Unicode, and the native frontend insists on that."""
     bad = Post("/v2/models/echo/infer", strings("s", BAD))
     right, odd = together(daemon, "echo", bad)
     assert all(b"!" in answer for answer in right)
@@ -153,7 +153,7 @@ def test_string_tensors_may_hold_any_bytes(daemon: RunningDaemon) -> None:
 def test_a_string_longer_than_its_input_fails_only_its_request(
     daemon: RunningDaemon,
 ) -> None:
-    """tritonserver does not see it; its own python backend, which the Python proxy needs, fails the whole batch."""
+    """tritonserver does not notice it; its own python backend, which the Python proxy needs, fails the whole batch."""
     if daemon.config.proxy == "python":
         pytest.skip("it is Triton's python backend that fails the batch")
     bad = binary_strings("/v2/models/echo/infer", "s", b"\xff\xff\xff\xff")
@@ -198,7 +198,7 @@ def test_streams_in_progress_continue(daemon: RunningDaemon, tmp_path: Path) -> 
 
 
 def test_no_lane_or_worker_was_lost(daemon: RunningDaemon) -> None:
-    """The last of this module: what came before has gone by the workers that there were."""
+    """The last test of this module: the same workers have served all the others."""
     status = daemon.client.status()
     assert {model.name: model.state for model in status.models} == dict.fromkeys(
         ("echo", "stream", "wait", "python"), "ready"

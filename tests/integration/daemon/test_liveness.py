@@ -1,4 +1,4 @@
-"""A tritonserver that hangs is noticed, ended and started again; workers and their models stay as they are."""
+"""A tritonserver that hangs is detected, killed and restarted; workers and their models are not affected."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _ROUNDS = 8
 
 @pytest.fixture(scope="module")
 def watched() -> Iterator[RunningDaemon]:
-    """A daemon that may have replaced its tritonserver already; the next one is not long in coming."""
+    """A daemon that may have replaced its tritonserver already; the next restart comes quickly."""
     with RunningDaemon.start(**SOON, server_backoff_max_s=0.1) as running:
         yield running
 
 
 @pytest.fixture
 def daemon(watched: RunningDaemon) -> Iterator[RunningDaemon]:
-    """The same, of which a test has seen nothing yet, and on which it leaves no model."""
+    """The same daemon with an empty log, and without models after the test."""
     watched.forget_said()
     yield watched
     for model in watched.client.models():
@@ -47,7 +47,7 @@ def daemon(watched: RunningDaemon) -> Iterator[RunningDaemon]:
 
 
 def _factory(folder: Path) -> Any:
-    """Return a factory that writes down each of its calls; its callable adds its worker's pid."""
+    """Return a factory that records each of its calls; its callable adds the worker's pid."""
 
     def factory() -> Any:
         with open(folder / "made", "a") as made:
@@ -87,8 +87,10 @@ def _server_pid(daemon: RunningDaemon) -> int:
 def test_a_hung_server_is_restarted_and_workers_keep_their_models(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
-    """Requests to the hanging one do not wait for ever: they fail when it is ended, and with the native frontend, where
-    nobody has accepted their connections, the next one answers them."""
+    """Requests fail when the hung server is killed.
+
+    With the native frontend, the next server answers them, as nothing has accepted their connections yet.
+    """
     _register(daemon, tmp_path, instances=2)
     _register(daemon, tmp_path, "other")
     before = daemon.client.status()
@@ -139,7 +141,7 @@ def _ready(daemon: RunningDaemon, protocol: str) -> bool:
 
 
 def test_without_probing_a_request_ends_by_its_own_timeout(tmp_path: Path) -> None:
-    """A server that is halted for a while, as by a debugger, is left alone then."""
+    """A server that is stopped for a while, for example in a debugger, is not killed then."""
     with RunningDaemon.start(server_probe_timeout_s=0) as daemon:
         _register(daemon, tmp_path)
         pid, address = _server_pid(daemon), daemon.grpc
@@ -153,7 +155,7 @@ def test_without_probing_a_request_ends_by_its_own_timeout(tmp_path: Path) -> No
 
 @pytest.mark.timeout(400)  # 0.3 GB go there and back
 def test_a_busy_server_is_not_restarted(tmp_path: Path) -> None:
-    """All the load that this machine can make, and questions all the time."""
+    """With all the load that this machine can produce, and constant probing."""
     with RunningDaemon.start(server_probe_interval_s=0.001, server_probe_timeout_s=10) as daemon:
         _register(daemon, tmp_path, instances=2)
         pid = _server_pid(daemon)
@@ -173,7 +175,7 @@ def test_a_busy_server_is_not_restarted(tmp_path: Path) -> None:
 
 
 def test_a_registration_survives_a_hung_server(daemon: RunningDaemon) -> None:
-    """As with one that ended: the model is loaded by the next one."""
+    """As with a server that exited, the next one loads the model."""
     pid = _server_pid(daemon)
 
     def halting() -> Any:
@@ -189,7 +191,7 @@ def test_a_registration_survives_a_hung_server(daemon: RunningDaemon) -> None:
 def test_a_model_is_unregistered_while_the_server_hangs(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
-    """It was asked to unload the model, and ended instead."""
+    """The daemon kills the server, since it does not answer the request to unload the model."""
     _register(daemon, tmp_path)
     pid = _server_pid(daemon)
     halt(pid)

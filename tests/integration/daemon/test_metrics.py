@@ -1,4 +1,4 @@
-"""/metrics of the management server: with tritonserver's metrics, for whom the settings let, whatever a worker does."""
+"""/metrics of the management server: with tritonserver's metrics, with access control, and despite hung workers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROMTOOL = shutil.which("promtool")
 
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[MetricReceiver]:
-    """A collector of OpenTelemetry, to which this process's variables lead."""
+    """An OpenTelemetry collector, configured by this process's environment variables."""
     with metric_receiver() as found, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{found.url}/v1/metrics")
         patch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
@@ -48,7 +48,7 @@ def receiver() -> Iterator[MetricReceiver]:
 def daemon(
     tmp_path_factory: pytest.TempPathFactory, receiver: MetricReceiver
 ) -> Iterator[RunningDaemon]:
-    """One with a model that has served; its calls wait while a file is there."""
+    """A daemon with a model that has served; its calls wait while a file exists."""
     hold = tmp_path_factory.mktemp("hold") / "hold"
     with RunningDaemon.start(
         management_address="127.0.0.1:0", management_require_token=True
@@ -126,7 +126,7 @@ def test_metrics_are_exported_to_a_collector(
 def test_counters_restart_with_a_new_tritonserver(
     daemon: RunningDaemon, receiver: MetricReceiver
 ) -> None:
-    """Whoever receives them would take them for counters that run backwards."""
+    """Otherwise receivers would see counters that decrease."""
     key = "nv_inference_request_success", frozenset({("model", "double"), ("version", "1")})
     eventually(lambda: key in receiver.points, "it was not sent")
     before = receiver.points[key].start_time_unix_nano
@@ -228,7 +228,7 @@ def test_custom_counters_survive_worker_exits(
 def test_prometheus_scrapes_it_and_every_query_has_data(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
-    """With the shipped rules and dashboard; calls go on meanwhile."""
+    """With the shipped rules and dashboard, under load."""
     with _start_prometheus(daemon, tmp_path) as ask:
 
         def without_data() -> list[str]:
@@ -263,7 +263,7 @@ def _rules(file: str, key: str) -> list[str]:
 
 
 def _queries() -> list[str]:
-    """Return what dashboard and recording rules ask, and the names that these record."""
+    """Return the queries of the dashboard and of the recording rules."""
     dashboard = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     variables = {"$model": ".*", "$server": ".*", "$__rate_interval": "1m"}
@@ -277,7 +277,7 @@ def _queries() -> list[str]:
 def _start_prometheus(
     daemon: RunningDaemon, folder: Path, *features: str
 ) -> Iterator[Callable[[str], list[object]]]:
-    """Have a Prometheus scrape a daemon each two seconds; yields what asks it."""
+    """Run a Prometheus that scrapes a daemon every two seconds; yield a function that sends it queries."""
     url = daemon.client.status().management_urls[0]
     config = {
         "global": {"evaluation_interval": "500ms"},

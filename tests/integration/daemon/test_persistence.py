@@ -1,4 +1,4 @@
-"""Registrations are kept: a daemon serves again what it served when it last ran, and a model can be rolled back."""
+"""Registrations are persisted: a daemon restores the models of its last run, and a model can be rolled back."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _settled(daemon: RunningDaemon) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_start_restores_the_models_of_the_last_run(tmp_path: Path, number: int) -> None:
-    """In order, as it was last: replaced, scaled, without what was unregistered."""
+    """In their order and last state: replaced, scaled, without those that were unregistered."""
     with RunningDaemon.start(state_dir=str(tmp_path / "state")) as daemon:
         for step, name in enumerate(("b", "c", "a"), start=1):
             register(daemon, step, name)
@@ -80,7 +80,7 @@ def test_a_start_restores_the_models_of_the_last_run(tmp_path: Path, number: int
 
 
 def test_a_hanging_load_holds_up_no_other_model(tmp_path: Path) -> None:
-    """And status says which one it is, and for how long."""
+    """The status shows the hanging load and its duration."""
     state, gate = tmp_path / "state", tmp_path / "gate"
     gate.touch()
 
@@ -114,9 +114,9 @@ def test_a_hanging_load_holds_up_no_other_model(tmp_path: Path) -> None:
 
 
 def test_a_failed_restore_is_reported_and_harms_nothing(tmp_path: Path) -> None:
-    """A damaged file is set aside; a model that does not load waits for the next start, or for a new one.
+    """A damaged file is set aside; a model that does not load waits for the next start or a new registration.
 
-    What becomes of it at the next start: tests/unit/dispatcher/models/persistence/test_restorer.py.
+    tests/unit/dispatcher/models/persistence/test_restorer.py tests the next start.
     """
     state = tmp_path / "state"
     python = tmp_path / "python"
@@ -162,14 +162,14 @@ def error_of(daemon: RunningDaemon, name: str) -> str:
 
 
 def move(file: Path, device: str) -> None:
-    """Have a kept registration name another device."""
+    """Change the device in a persisted registration."""
     entry = state_dir.decode(file.read_bytes())
     spec = msgspec.structs.replace(entry.spec, devices=[device])
     file.write_bytes(state_dir.encode(msgspec.structs.replace(entry, spec=spec)))
 
 
 def test_an_ephemeral_daemon_persists_nothing(tmp_path: Path) -> None:
-    """ephemeral: the next start begins empty; rollback works all the same."""
+    """The next start has no models; rollback still works."""
     with RunningDaemon.start(ephemeral=True, state_dir=str(tmp_path / "state")) as daemon:
         register(daemon, 1)
         register(daemon, 2, replace=True)
@@ -181,14 +181,14 @@ def test_an_ephemeral_daemon_persists_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def keeping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon with a state directory of its own."""
+    """A daemon with its own state directory."""
     state = tmp_path_factory.mktemp("keeping") / "state"
     with RunningDaemon.start(state_dir=str(state)) as running:
         yield running
 
 
 def test_a_registration_that_cannot_be_persisted_is_refused(keeping: RunningDaemon) -> None:
-    """The model that was to be replaced serves on."""
+    """The model that was to be replaced remains."""
     state = keeping.config.state_path
     register(keeping, 1)
     (state / "models").rename(state / "gone")
@@ -202,7 +202,7 @@ def test_a_registration_that_cannot_be_persisted_is_refused(keeping: RunningDaem
 
 
 def test_a_rollback_fails_no_request(keeping: RunningDaemon) -> None:
-    """There and back, under load."""
+    """Back and forth, under load."""
     register(keeping, 1)
     with pytest.raises(RegistrationError, match="nothing to roll back to"):
         keeping.client.rollback("model")
@@ -220,7 +220,7 @@ def test_a_rollback_fails_no_request(keeping: RunningDaemon) -> None:
 def test_a_rollback_restores_the_previous_code(
     keeping: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The callable's module, and one that it imports, are other files by then, or gone."""
+    """Although the callable's module, and one that it imports, have changed or been deleted."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "kept_model.py").write_text(
         "import kept_step\n\n\ndef infer(requests):\n"
@@ -244,6 +244,6 @@ def test_a_rollback_restores_the_previous_code(
 
 
 def test_a_second_daemon_cannot_use_the_state_directory(keeping: RunningDaemon) -> None:
-    """The second one says so and ends."""
+    """It reports that and exits."""
     with pytest.raises(AssertionError, match="another daemon uses the state directory"):
         RunningDaemon.start(state_dir=keeping.config.state_dir)

@@ -1,4 +1,4 @@
-"""Ready means ready; and clients of a known model are never told that there is no such model."""
+"""Readiness is reliable, and clients of a registered model never get "unknown model"."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 def _gated(gate: Path) -> Any:
-    """Return a factory that takes until there is a file."""
+    """Return a factory that waits until a file exists."""
 
     def factory() -> Any:
         while not gate.exists():
@@ -42,7 +42,7 @@ def _gated(gate: Path) -> Any:
 
 
 def _status(address: str, path: str, body: object = None) -> int | None:
-    """Ask over HTTP; None: nobody answers."""
+    """Return the HTTP status of a request, or None if nothing answers."""
     connection = http.client.HTTPConnection(address, timeout=60)
     try:
         connection.request("GET" if body is None else "POST", path, json.dumps(body))
@@ -66,7 +66,7 @@ def _register(daemon: RunningDaemon, name: str, factory: Any, **options: Any) ->
 def test_the_server_is_ready_once_all_registrations_are_restored(
     tmp_path: Path, proxy: str
 ) -> None:
-    """Not before; nor does anything of how that is done stay behind."""
+    """Not earlier; and the model that blocked readiness in the meantime is gone."""
     gate = tmp_path / "gate"
     gate.touch()
     settings = {"state_dir": str(tmp_path / "state"), "proxy": proxy, "restricted_endpoints": ()}
@@ -93,7 +93,6 @@ def test_the_server_is_ready_once_all_registrations_are_restored(
 def test_a_model_that_cannot_be_restored_blocks_readiness_if_configured(
     tmp_path: Path, when: str, ready: int
 ) -> None:
-    """Whether that makes the server one that is not ready, the settings say."""
     folder = tmp_path / "bad" / "1"
     folder.mkdir(parents=True)
     (folder / "model.py").write_text("raise RuntimeError('no')")
@@ -121,7 +120,7 @@ def _code(client: tritonclient.grpc.InferenceServerClient, tensor: Any) -> objec
 
 @contextmanager
 def _asking(daemon: RunningDaemon) -> Iterator[set[object]]:
-    """Ask the model over and over, by each protocol; gives what came back."""
+    """Send requests over both protocols continuously; yield the set of results."""
     outcomes: set[object] = set()
     http_address, grpc_address = daemon.http, daemon.grpc
     over = threading.Event()
@@ -153,7 +152,7 @@ def _is_ready_anew(daemon: RunningDaemon, former: int) -> bool:
 
 
 def test_a_known_model_stays_known_while_tritonserver_restarts(tmp_path: Path) -> None:
-    """It is loaded before the ports are open."""
+    """It is loaded before the ports are opened."""
     (tmp_path / "gate").touch()
     with RunningDaemon.start() as daemon:
         _register(daemon, "model", _gated(tmp_path / "gate"))
@@ -168,7 +167,7 @@ def test_a_known_model_stays_known_while_tritonserver_restarts(tmp_path: Path) -
 
 
 def test_a_known_model_stays_known_during_shutdown(tmp_path: Path) -> None:
-    """Who asks while batches under way are answered gets 503, and learns from readiness that it need not."""
+    """Requests get 503 while batches in flight are answered, and the readiness probe fails."""
     begun, go = tmp_path / "begun", tmp_path / "go"
 
     def infer(requests: Any) -> Any:
@@ -204,9 +203,9 @@ def test_a_known_model_stays_known_during_shutdown(tmp_path: Path) -> None:
 
 
 def test_vertex_ai_serves_once_its_model_is_loaded(tmp_path: Path) -> None:
-    """Its port opens with the model behind it; no Python is needed inside of tritonserver for that.
+    """NVIDIA's frontend opens its port once the model is loaded, without a Python inside tritonserver.
 
-    The native frontend's is open from the start, and says that it is not ready.
+    The native frontend's port is open from the start, but reports that it is not ready.
     """
     unready = {None} if FRONT == "triton" else {None, 400, 404}
     port = lasting_port()

@@ -1,4 +1,4 @@
-"""Requests one by one: their ids, the access log, the slowest and the failed, with the real server."""
+"""Individual requests with the real server: their ids, the access log, the slowest and the failed ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _native_frontend = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def posts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[Any]]]:
-    """The file of a webhook, and the events that are posted to it."""
+    """The webhook file, and the events posted to that webhook."""
     events: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -81,7 +81,7 @@ def asking(daemon: RunningDaemon) -> Iterator[Inference]:
 
 
 def _say_id(requests: Any) -> Any:
-    """Say each request's id; a negative number is what is wrong, another one the seconds that it takes."""
+    """Return each request's id. A negative input is an error, another one the duration in seconds."""
     import logging
     import sys
     import time
@@ -115,7 +115,7 @@ def ask(asking: Inference, number: float = 0, **options: Any) -> str:
 
 
 def lines_of(daemon: RunningDaemon, model: str, count: int) -> list[dict[str, Any]]:
-    """Return the lines of an access log, once there are so many."""
+    """Return the entries of an access log once there are `count`."""
     file = Path(daemon.client.requests(model).file)
 
     def found() -> list[str]:
@@ -126,7 +126,7 @@ def lines_of(daemon: RunningDaemon, model: str, count: int) -> list[dict[str, An
 
 
 def sampled(daemon: RunningDaemon, name: str) -> messages.RequestEntry:
-    """Return what is known of a request, once it is."""
+    """Return the recorded sample of a request once it exists."""
 
     def found() -> messages.RequestEntry | None:
         reported = daemon.client.requests("say")
@@ -197,7 +197,7 @@ def test_slow_requests_are_recorded_without_an_access_log(
 
 @contextlib.contextmanager
 def terminal(*command: str) -> Iterator[Callable[..., str]]:
-    """Run a command in a terminal of 80 columns; yield a function that asks tmux."""
+    """Run a command in a terminal of 80 columns; yield a function that calls tmux."""
     folder = tempfile.mkdtemp(prefix="tmux-")  # short: a unix socket's path has at most 107 bytes
 
     def tmux(*arguments: str) -> str:

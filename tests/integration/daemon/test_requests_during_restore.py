@@ -1,6 +1,6 @@
-"""Requests for models that the daemon serves again after it was killed: they wait, and no client hears of the kill.
+"""Requests for models that a daemon is restoring after it was killed: they wait, and clients notice nothing.
 
-Without, a client is told for seconds that a model does not exist, and takes that for final.
+Otherwise clients would get "unknown model" for seconds, and treat that as final.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 def _slow(gate: Path, ends: Path) -> Callable[[], Any]:
-    """A factory that returns its callable when a file is there, and fails when another one is."""
+    """Return a factory that waits until a file exists, and fails if another one does."""
 
     def make() -> Any:
         while not gate.exists():
@@ -45,9 +45,9 @@ def _slow(gate: Path, ends: Path) -> Callable[[], Any]:
 def restarted(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[tuple[RunningDaemon, Path]]:
-    """A daemon that loads two kept models until a file is there, after the former one was killed.
+    """A daemon restarted after a kill, whose two persisted models load once a file exists.
 
-    The second one cannot be loaded any more.
+    The second model can no longer be loaded.
     """
     gate, ends = tmp_path / "gate", tmp_path / "ends"
     settings = {"state_dir": str(tmp_path / "state"), "proxy": request.param}

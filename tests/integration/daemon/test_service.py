@@ -1,4 +1,4 @@
-"""The daemon under service managers: systemd's protocol on a real socket, reloading, the real supervisord."""
+"""The daemon under service managers: systemd's protocol over a real socket, reloading, the real supervisord."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _broken(requests: Any) -> Any:
 
 
 def _break(client: Any, grpc: str) -> None:
-    """Register a model that raises PyTritonUnrecoverableError, and ask it."""
+    """Register a model that raises PyTritonUnrecoverableError, and call it."""
     client.register(_broken, "broken", X, X, ModelConfig(max_batch_size=1), progress=False)
     connection = Inference("grpc", grpc)
     try:
@@ -56,9 +56,9 @@ def _break(client: Any, grpc: str) -> None:
 
 
 class Manager:
-    """A service manager's end of the notification socket, which it reads all the time.
+    """A service manager's end of the notification socket, which it reads continuously.
 
-    The kernel keeps ten messages, and a daemon that is not heard goes on without having been.
+    The kernel buffers ten messages; a daemon drops further ones.
     """
 
     def __init__(self, address: str) -> None:
@@ -75,18 +75,18 @@ class Manager:
             self._messages.put(dict(line.split("=", 1) for line in text.split("\n")))
 
     def next(self, timeout_s: float = 60.0) -> dict[str, str]:
-        """Return the next message; queue.Empty when none comes."""
+        """Return the next message; raise queue.Empty if none comes."""
         return self._messages.get(timeout=timeout_s)
 
     def until(self, name: str) -> list[dict[str, str]]:
-        """Return all messages up to the first that holds `name`."""
+        """Return all messages up to the first one with the field `name`."""
         seen = [self.next()]
         while name not in seen[-1]:
             seen.append(self.next())
         return seen
 
     def come(self) -> list[dict[str, str]]:
-        """Take and return all that has come."""
+        """Return all messages received so far."""
         self._send(b"MARK=")  # messages stay in order
         return self.until("MARK")[:-1]
 
@@ -104,7 +104,7 @@ class Manager:
 def manager(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Manager]:
-    """What a daemon started from here finds in its environment, as under systemd."""
+    """A service manager that the environment names to daemons started by this process, as systemd does."""
     folder = tempfile.mkdtemp(prefix="ptd-")
     name = f"{folder}/notify"
     manager = Manager(f"@{name}" if request.param == "abstract" else name)
@@ -121,7 +121,7 @@ def _only(*names: str) -> pytest.MarkDecorator:
 
 
 def test_readiness_watchdog_and_stopping_are_notified(manager: Manager) -> None:
-    """READY=1 after tritonserver is ready; WATCHDOG=1 while the loop runs, none while it does not."""
+    """READY=1 once tritonserver is ready; WATCHDOG=1 only while the event loop runs."""
     with RunningDaemon.start() as daemon:
         before = manager.until("READY")
         assert "EXTEND_TIMEOUT_USEC" in before[0]
@@ -145,7 +145,7 @@ def test_readiness_watchdog_and_stopping_are_notified(manager: Manager) -> None:
 
 @_only("path")
 def test_model_counts_are_reported_and_hidden_from_children(manager: Manager) -> None:
-    """A worker or tritonserver with the variables could speak for the daemon."""
+    """A worker or tritonserver with these variables could send notifications in the daemon's name."""
     with RunningDaemon.start() as daemon:
         daemon.client.register(
             lambda requests: requests, "m", X, X, ModelConfig(max_batch_size=1), progress=False
@@ -164,7 +164,7 @@ def test_model_counts_are_reported_and_hidden_from_children(manager: Manager) ->
 def test_a_watchdog_of_another_process_is_ignored(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """$WATCHDOG_PID names who is meant."""
+    """$WATCHDOG_PID names the process that is meant."""
     monkeypatch.setenv("WATCHDOG_PID", "1")
     with RunningDaemon.start() as daemon:
         manager.until("READY")
@@ -174,7 +174,7 @@ def test_a_watchdog_of_another_process_is_ignored(
 
 @_only("abstract")
 def test_an_unrecoverable_error_is_reported_with_its_model(manager: Manager) -> None:
-    """In one line, before the daemon ends with 70; and whoever looks afterwards finds it."""
+    """In one line, before the daemon exits with 70; afterwards the status shows it."""
     with RunningDaemon.start() as daemon:
         _break(daemon.client, daemon.grpc)
         stopping = manager.until("STOPPING")[-1]
@@ -192,7 +192,7 @@ def test_an_unrecoverable_error_is_reported_with_its_model(manager: Manager) -> 
 
 
 def test_a_killed_daemon_is_distinguished_from_one_that_exited() -> None:
-    """It leaves no last word, so the one of an earlier daemon must not pass for it."""
+    """It leaves no exit record, and that of an earlier daemon must not be mistaken for it."""
     with RunningDaemon.start() as daemon:
         daemon.process.kill()
         daemon.process.wait()
@@ -205,7 +205,7 @@ def test_a_killed_daemon_is_distinguished_from_one_that_exited() -> None:
 def test_a_detached_daemon_does_not_notify_the_service_manager(
     manager: Manager, tmp_path: Path
 ) -> None:
-    """Who starts one in the background from a service's script is not its service manager."""
+    """A script of a service may start a daemon in the background, which is not the service."""
     with tempfile.TemporaryDirectory(prefix="ptd-") as runtime_dir:
         where = ["--runtime-dir", runtime_dir]
         ports = [f"--{name.replace('_', '-')}=0" for name in PORTS]
@@ -218,7 +218,7 @@ def test_a_detached_daemon_does_not_notify_the_service_manager(
 def test_a_reload_applies_live_settings_and_names_the_others(
     manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGHUP and `reload`: live settings hold at once, others are named, wrong ones change nothing."""
+    """With SIGHUP and `reload`; invalid settings change nothing."""
     monkeypatch.delenv("PYTRITON_DAEMON_FRONTEND", raising=False)  # a reload reads it, too
     settings = tmp_path / "settings.toml"
     settings.write_text("log_level = 'info'\n")
@@ -273,7 +273,7 @@ files={folder}/pytriton-daemon.conf
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_supervisord_restarts_and_stops_the_daemon() -> None:
-    """With the section that `service install` writes, changed in nothing."""
+    """With the unchanged section that `service install` writes."""
     folder = Path(tempfile.mkdtemp(prefix="ptd-"))
     rundir = folder / "run"
     flags = [f"--runtime-dir={rundir}", *(f"--{n.replace('_', '-')}=0" for n in PORTS)]
@@ -320,7 +320,7 @@ def _ctl(configuration: list[str], *words: str) -> str:
 
 
 def _ready(rundir: Path, former: int) -> int | None:
-    """Return the pid of a ready daemon that is not the former one."""
+    """Return the pid of a ready daemon other than the former one."""
     if RuntimeDir(rundir).running_pid() in (None, former) or not (rundir / "control.sock").exists():
         return None
     with connect(runtime_dir=rundir, timeout_s=ANSWER_S) as client:

@@ -1,4 +1,4 @@
-"""How the daemon ends, and what follows when a part of it does: against real processes."""
+"""Shutdown, and what follows when a part of the daemon exits, with real processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _register(daemon: RunningDaemon, infer: Any, name: str = "model", **options:
 
 
 def _slow(folder: Path, seconds: float) -> Any:
-    """Return a callable that leaves a file when it begins and takes so long."""
+    """Return a callable that creates a file when it begins, and takes `seconds`."""
 
     @batch
     def infer(x: Array) -> dict[str, Array]:
@@ -65,7 +65,7 @@ def _ask(daemon: RunningDaemon) -> Any:
 
 
 def _ask_and_wait(daemon: RunningDaemon, asking: ThreadPoolExecutor, folder: Path) -> Future[Any]:
-    """Send a request and return when its batch has begun."""
+    """Send a request, and return once its batch has begun."""
     asked = asking.submit(_ask, daemon)
     eventually((folder / "begun").exists, "the batch has begun")
     return asked
@@ -75,7 +75,7 @@ def _ask_and_wait(daemon: RunningDaemon, asking: ThreadPoolExecutor, folder: Pat
 def test_a_batch_in_flight_is_answered_at_shutdown(
     fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path, number: int
 ) -> None:
-    """Told to stop, the daemon answers what it has, ends with 0 and leaves nothing."""
+    """The daemon then exits with 0 and leaves nothing behind."""
     _register(fresh_daemon, _slow(tmp_path, 1.0))
     asked = _ask_and_wait(fresh_daemon, asking, tmp_path)
     assert fresh_daemon.stop(number) == ExitCode.OK
@@ -89,7 +89,7 @@ def test_a_batch_in_flight_is_answered_at_shutdown(
 def test_child_processes_of_a_callable_end_with_the_daemon(
     fresh_daemon: RunningDaemon, tmp_path: Path, number: int
 ) -> None:
-    """Also in a session of its own, and after its parents have ended."""
+    """Including those with their own session whose parents have exited."""
     pid_file = tmp_path / "pid"
 
     @batch
@@ -112,7 +112,6 @@ def test_child_processes_of_a_callable_end_with_the_daemon(
 
 
 def test_a_client_can_shut_down_the_daemon(fresh_daemon: RunningDaemon) -> None:
-    """The same over the control socket."""
     _register(fresh_daemon, _slow(Path("/"), 0))
     fresh_daemon.client.shutdown()
     assert fresh_daemon.process.wait(100) == ExitCode.OK
@@ -121,7 +120,7 @@ def test_a_client_can_shut_down_the_daemon(fresh_daemon: RunningDaemon) -> None:
 def test_a_drained_daemon_fails_no_request(
     fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    """It is not ready, but serves; a stream outlasts that time, and the daemon, which ends with 0, waits for it."""
+    """It is not ready, but serves; it waits for a stream that outlasts the settle time, and exits with 0."""
     _register(fresh_daemon, _slow(tmp_path, 0))
     with open_stream(fresh_daemon, tmp_path) as stream:
         fresh_daemon.client.drain(settle_s=600.0, timeout_s=60.0)
@@ -138,7 +137,7 @@ def test_a_drained_daemon_fails_no_request(
 
 
 def test_a_batch_fails_after_the_grace_period(asking: ThreadPoolExecutor, tmp_path: Path) -> None:
-    """A batch that takes longer fails with a reason, and the daemon ends all the same."""
+    """The batch fails with a reason, and the daemon exits."""
     with RunningDaemon.start(grace_period_s=0.5) as daemon:
         _register(daemon, _slow(tmp_path, 600))
         asked = _ask_and_wait(daemon, asking, tmp_path)
@@ -150,7 +149,7 @@ def test_a_batch_fails_after_the_grace_period(asking: ThreadPoolExecutor, tmp_pa
 def test_a_second_signal_ends_the_daemon_at_once(
     asking: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    """An operator who is in a hurry loses the batches, but leaves nothing behind."""
+    """The batches are lost, but nothing is left behind."""
     with RunningDaemon.start(grace_period_s=600) as daemon:
         _register(daemon, _slow(tmp_path, 600))
         asked = _ask_and_wait(daemon, asking, tmp_path)
@@ -162,7 +161,7 @@ def test_a_second_signal_ends_the_daemon_at_once(
 
 
 def test_a_killed_daemon_takes_everything_with_it(fresh_daemon: RunningDaemon) -> None:
-    """SIGKILL: tritonserver, its stubs, workers, what these have started, and shared memory."""
+    """After SIGKILL, tritonserver, its stubs, the workers, their child processes and shared memory are gone."""
 
     def factory() -> Any:
         subprocess.Popen(["sleep", "1000"])
@@ -187,7 +186,7 @@ def test_a_killed_daemon_takes_everything_with_it(fresh_daemon: RunningDaemon) -
 def test_tritonserver_is_restarted_and_workers_keep_their_models(
     fresh_daemon: RunningDaemon, tmp_path: Path
 ) -> None:
-    """A killed tritonserver costs no constructor."""
+    """No callable is constructed again."""
 
     def factory() -> Any:
         with open(tmp_path / "made", "a") as made:
@@ -227,7 +226,7 @@ def test_tritonserver_is_restarted_and_workers_keep_their_models(
 def test_an_unrecoverable_error_ends_the_daemon_with_its_code(
     fresh_daemon: RunningDaemon,
 ) -> None:
-    """The contract with service managers: the client gets the text, the daemon exits with 70."""
+    """The contract with service managers: the client gets the error, the daemon exits with 70."""
 
     def infer(requests: Any) -> Any:
         raise PyTritonUnrecoverableError("the GPU has fallen off the bus")
@@ -242,7 +241,7 @@ def test_an_unrecoverable_error_ends_the_daemon_with_its_code(
 def test_an_unrecoverable_error_lets_others_finish(
     fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    """What is under way in another model is answered before the daemon ends."""
+    """A batch of another model is answered before the daemon exits."""
 
     def infer(requests: Any) -> Any:
         raise PyTritonUnrecoverableError("the GPU has fallen off the bus")
@@ -259,7 +258,7 @@ def test_an_unrecoverable_error_lets_others_finish(
 
 
 def test_a_shutdown_cancels_a_registration(fresh_daemon: RunningDaemon, tmp_path: Path) -> None:
-    """The registration is ended, not waited for."""
+    """The daemon does not wait for it."""
 
     def factory() -> Any:
         (tmp_path / "loading").touch()
@@ -274,7 +273,7 @@ def test_a_shutdown_cancels_a_registration(fresh_daemon: RunningDaemon, tmp_path
 
 
 def test_two_daemons_run_side_by_side(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """Each in its own runtime directory, on its own ports, with its own models."""
+    """Each has its own runtime directory, ports and models."""
     with RunningDaemon.start() as other:
         _register(daemon, _slow(tmp_path, 0))
         assert [model.name for model in daemon.client.models()] == ["model"]
@@ -284,7 +283,7 @@ def test_two_daemons_run_side_by_side(daemon: RunningDaemon, tmp_path: Path) -> 
 
 
 def test_a_tritonserver_that_keeps_exiting_is_restarted() -> None:
-    """More often than the daemon once took; status tells it meanwhile, and the model is served in the end."""
+    """The status reports the exits, and the model is served in the end."""
     with RunningDaemon.start(server_backoff_max_s=0.1) as daemon:
         _register(daemon, _slow(Path("/"), 0))
         _kill_server(daemon, 7)
@@ -295,7 +294,7 @@ def test_a_tritonserver_that_keeps_exiting_is_restarted() -> None:
 
 
 def test_a_registration_waits_for_tritonservers_restart() -> None:
-    """With a limit, after which it is told what it waited for."""
+    """Up to a timeout; the error then names the restart."""
     heard: list[messages.Progress] = []
     with RunningDaemon.start(server_wait_timeout_s=100) as daemon:
         _kill_server(daemon, 4)  # from the second time on, there is a pause; this is one of 2 s
@@ -311,7 +310,7 @@ def test_a_registration_waits_for_tritonservers_restart() -> None:
 
 
 def test_a_registration_survives_a_server_exit(tmp_path: Path) -> None:
-    """Its workers have loaded: only the last step is done again."""
+    """Its workers have loaded, so only the last step is repeated."""
     seen: list[str] = []
 
     def kill(event: messages.Progress) -> None:
@@ -333,7 +332,7 @@ def _answers(daemon: RunningDaemon) -> bool:
 
 
 def _kill_server(daemon: RunningDaemon, times: int) -> None:
-    """Kill so many tritonservers in a row, each when it is up."""
+    """Kill `times` tritonservers in a row, each once it is ready."""
     former = None
 
     def another() -> int | None:

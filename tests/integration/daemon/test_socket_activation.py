@@ -1,6 +1,7 @@
-"""Sockets that a service manager holds: while the daemon is away, connections wait in them, and none is refused.
+"""Sockets owned by a service manager: while no daemon runs, connections wait in them, and none is refused.
 
-The test is the service manager, by systemd's protocol (sd_listen_fds(3)): descriptors from 3 on, and their variables.
+The test acts as the service manager, by systemd's protocol (sd_listen_fds(3)): descriptors from 3 on, and environment
+variables.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ os.execv(sys.executable, [sys.executable, "-m", "pytriton._cli", "start", *sys.a
 
 
 class ServiceManager:
-    """Holds the sockets, and starts the daemon in a folder."""
+    """Owns the sockets, and starts the daemon in a folder."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
@@ -62,7 +63,7 @@ class ServiceManager:
         self._flags += [f"--{name}-dir={folder}/{name}" for name in ("runtime", "state")]
 
     def start(self, *flags: str) -> subprocess.Popen[bytes]:
-        """Start the daemon, with the sockets."""
+        """Start the daemon with the sockets."""
         numbers = [one.fileno() for one in self.held]
         reported = ",".join(map(str, numbers))
         with open(self._log, "wb") as log:
@@ -77,7 +78,7 @@ class ServiceManager:
         return process
 
     def client(self) -> DaemonClient:
-        """Return a client, once the daemon answers."""
+        """Return a client once the daemon is ready."""
 
         def ready() -> DaemonClient | None:
             try:
@@ -90,7 +91,7 @@ class ServiceManager:
         return found
 
     def said(self) -> str:
-        """What the last daemon has said."""
+        """Return the log of the last daemon."""
         return self._log.read_text()
 
     @property
@@ -118,7 +119,7 @@ def _register(client: DaemonClient) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_connection_is_refused_between_two_daemons(manager: ServiceManager, number: int) -> None:
-    """Clients that come after its end get their answers from the next one."""
+    """The second daemon answers clients that connect after the first has exited."""
     daemon = manager.start()
     _register(manager.client())
     assert _ask("http", manager.http) == _ask("grpc", manager.grpc) == 2
@@ -151,7 +152,7 @@ def _doubles(client: http.client.HTTPConnection) -> bool:
 
 
 def test_restarts_under_load_fail_no_request(manager: ServiceManager) -> None:
-    """What waits in the sockets is the next daemon's, and clients of kept connections are told with an answer."""
+    """The next daemon accepts waiting connections; kept connections are closed only with a response."""
     daemon = manager.start()
     manager.client().register(
         lambda requests: [{"y": one["x"] * 2} for one in requests], "double", X, Y
@@ -167,7 +168,7 @@ def test_restarts_under_load_fail_no_request(manager: ServiceManager) -> None:
 
 
 def test_an_upgrade_keeps_the_sockets_and_hides_them_from_children(manager: ServiceManager) -> None:
-    """But the frontend, which has those that it listens on."""
+    """Only the frontend has the sockets on which it listens."""
     daemon = manager.start()
     client = manager.client()
     _register(client)

@@ -1,6 +1,6 @@
-"""The daemon as a service of a real systemd, which is the first process of a Debian in namespaces of its own.
+"""The daemon as a service of a real systemd, running as PID 1 of a Debian in its own namespaces.
 
-It takes minutes, and needs root: PYTRITON_SYSTEMD_TESTS=1 scripts/test --no-lint tests/integration/daemon/test_systemd.py
+Takes minutes and needs root: PYTRITON_SYSTEMD_TESTS=1 scripts/test --no-lint tests/integration/daemon/test_systemd.py
 """
 
 from __future__ import annotations
@@ -130,14 +130,14 @@ def service(machine: Machine) -> Iterator[Service]:
 
 
 class Service:
-    """The daemon's service, as an administrator handles it."""
+    """The daemon's service, as an administrator controls it."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.program = [str(PROGRAM)]
 
     def install(self, *flags: str, drop_in: str = "") -> str:
-        """Write the units, and have systemd read them; return what was said."""
+        """Write the units and reload systemd; return the output."""
         command = ("service", "install", "--systemd", f"--run-as={USER}", f"--cache-dir={CACHE}")
         done = self.machine.run(*self.program, *command, *flags)
         if drop_in:
@@ -152,11 +152,11 @@ class Service:
         self.machine.write(SETTINGS, text)
 
     def register(self, user: str = USER) -> None:
-        """Register a model, in a login shell."""
+        """Register a model from a login shell."""
         self.machine.run(sys.executable, "/opt/scripts/register.py", user=user)
 
     def ask(self, number: float = 2.0) -> str:
-        """Return the answer of the model to a request, in JSON."""
+        """Return the model's JSON response to a request."""
         body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [number]}]}
         code = (
             "import sys, urllib.request, urllib.error\n"
@@ -172,7 +172,7 @@ class Service:
         return int(self.machine.show("MainPID"))
 
     def processes(self) -> str:
-        """Return the processes of the service's user, but for its sessions'."""
+        """Return the processes of the service's user, without those of its login sessions."""
         done = self.machine.run("ps", "-u", USER, "-o", "pid=,args=", check=False)
         others = ("systemd --user", "(sd-pam)", "dbus-daemon")
         lines = [
@@ -187,7 +187,7 @@ class Service:
         self.machine.systemctl("stop", SERVICE, SOCKET, check=False)
 
     def purge(self) -> None:
-        """Leave nothing of it for the next test."""
+        """Remove everything, for the next test."""
         self.stop()
         self.machine.systemctl("disable", "pytriton-daemon", SOCKET, check=False)
         folders = ["/run/pytriton-daemon", "/var/lib/pytriton-daemon", "/etc/pytriton-daemon"]
@@ -201,7 +201,7 @@ class Service:
 
     @contextlib.contextmanager
     def under_load(self) -> Iterator[list[dict[str, int]]]:
-        """Ask all the time in the block; the result is there after it: of new connections, of kept ones."""
+        """Send requests within the block, over new and kept connections; the yielded results are complete after it."""
         reported: list[dict[str, int]] = []
         with self.machine.start(sys.executable, "/opt/scripts/load.py") as client:
             assert client.stdin is not None
@@ -255,7 +255,7 @@ def test_a_service_from_install_to_uninstall(service: Service, sockets: bool) ->
 
 
 def test_the_journal_distinguishes_errors(service: Service) -> None:
-    """With their tracebacks, and the journal's time alone; before there is a log, too."""
+    """It has tracebacks and only its own timestamps, also for errors before logging is set up."""
     service.install()
     service.start()
     service.register()
@@ -309,7 +309,7 @@ def test_a_restart_under_load_refuses_connections_in_between(service: Service) -
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
 def test_with_sockets_a_restart_under_load_loses_nothing(service: Service, how: str) -> None:
-    """But what is under way when it is killed."""
+    """Except requests in flight when the daemon is killed."""
     service.install("--sockets")
     service.start()
     service.register()
@@ -329,7 +329,7 @@ def test_with_sockets_a_restart_under_load_loses_nothing(service: Service, how: 
 
 
 def test_an_upgrade_under_load_loses_nothing(service: Service) -> None:
-    """Nor does systemd lose the daemon, which stays the same process."""
+    """systemd does not lose track of the daemon either, which remains the same process."""
     service.install()
     service.start()
     service.register()
@@ -350,7 +350,7 @@ def test_an_upgrade_under_load_loses_nothing(service: Service) -> None:
 
 @pytest.mark.parametrize("sockets", [False, True], ids=["", "sockets"])
 def test_invalid_settings_cause_no_restart_loop(service: Service, sockets: bool) -> None:
-    """Clients that poll neither start the daemon without end, nor bring systemd's limits upon it."""
+    """Polling clients neither start the daemon endlessly, nor trigger systemd's start limit."""
     service.install(*(("--sockets",) if sockets else ()))
     service.settings("http_port = 9000\n" if sockets else "http_prt = 8000\n")
     machine = service.machine
@@ -406,7 +406,7 @@ def test_an_address_that_does_not_match_the_sockets_is_refused(service: Service)
 
 
 def test_a_user_service_lingers_if_requested(machine: Machine) -> None:
-    """`install` says how; the user's shell finds it."""
+    """`install` prints how; the user's shell finds the daemon."""
     here = "export XDG_RUNTIME_DIR=/run/user/$(id -u);"
 
     def as_user(command: str, *, check: bool = True) -> str:

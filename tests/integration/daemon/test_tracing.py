@@ -70,7 +70,7 @@ def traced(collected: Collector) -> Iterator[RunningDaemon]:
 
 
 def nested(requests: Any) -> Any:
-    """Make spans by each way there is."""
+    """Make a span in each possible way."""
     from opentelemetry import trace
 
     with trace.get_tracer("mine").start_as_current_span("by the API"):
@@ -114,15 +114,16 @@ async def stream_async(requests: Any) -> Any:
 
 
 def traceparent(number: int) -> tuple[str, dict[str, str]]:
-    """Return a trace of a client's own, and the header that says so (W3C Trace Context)."""
+    """Return a client's trace id and its traceparent header (W3C Trace Context)."""
     trace = f"{number:032x}"
     return trace, {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
 
 
 def asked(collected: Collector, number: int, ask: Callable[[dict[str, str]], None]) -> str:
-    """Ask with a trace of the client's own, and return it.
+    """Send a request with a client's trace; return its id.
 
-    tritonserver (2.51) does not see the trace of a gRPC request now and then, and begins one: it is asked again then.
+    tritonserver (2.51) occasionally misses the trace of a gRPC request and starts its own; then the request is
+    repeated.
     """
     traces: list[str] = []
     for attempt in range(1, 11):
@@ -139,7 +140,7 @@ def asked(collected: Collector, number: int, ask: Callable[[dict[str, str]], Non
 
 
 def spans_of(collected: Collector, trace: str, *names: str) -> list[Span]:
-    """Return the one span of each of these names, when all have come in."""
+    """Return the span of each of these names once all have arrived."""
 
     def complete() -> list[Span] | None:
         found = collected.of_trace(trace)
@@ -208,7 +209,7 @@ def test_one_model_can_export_its_spans_elsewhere(
 def test_a_callable_in_a_registrants_thread_has_spans(
     traced: RunningDaemon, collected: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a tracer that is made for it, since this process has none."""
+    """With its own tracer provider, since this process has none."""
     for name in ("_was_attempted", "_provider", "_variables"):
         monkeypatch.setattr(f"pytriton.worker.tracing.{name}", {} if name == "_variables" else None)
     monkeypatch.setattr("pytriton.proxy.telemetry._set", None)
@@ -288,7 +289,7 @@ def test_the_spans_of_a_stream_last_until_its_end(
 def test_a_traced_calls_duration_has_an_exemplar(
     traced: RunningDaemon, collected: Collector, model: str
 ) -> None:
-    """As an exemplar of OpenMetrics."""
+    """An exemplar of OpenMetrics names the trace."""
 
     def ask(headers: dict[str, str]) -> None:
         if model == "stream":
@@ -320,7 +321,7 @@ def test_a_request_without_a_trace_starts_one(traced: RunningDaemon, collected: 
     inference.close()
 
     def root() -> Span | None:
-        """The only one without a parent: all others belong to a client's trace."""
+        """Return the only span without a parent: all others belong to a client's trace."""
         return next((span for span in list(collected.spans) if not span.parent), None)
 
     begun = eventually(root, "tritonserver's span")
@@ -347,7 +348,7 @@ def test_no_spans_are_made_after_tracing_was_switched_off(
 
 
 def test_a_verbose_log_causes_a_warning(traced: RunningDaemon) -> None:
-    """Not about traces; but a server that is verbose is here."""
+    """Not related to tracing, but this daemon's server is verbose."""
     records = [json.loads(line) for line in traced.said().splitlines() if line.startswith("{")]
     warnings = [record["event"] for record in records if record["level"] == "warning"]
     assert "tritonserver's verbose log is on, which may slow down inference" in warnings

@@ -1,4 +1,4 @@
-"""A daemon that becomes another version of itself while clients ask: with the real tritonserver and real workers."""
+"""Upgrades of a daemon under load, with the real tritonserver and real workers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def register(daemon: RunningDaemon, name: str, infer: Any = None, **options: Any
 
 
 def workers(daemon: RunningDaemon) -> dict[str, list[int | None]]:
-    """The pids of all workers, by model."""
+    """Return the pids of all workers by model."""
     return {one.name: [each.pid for each in one.instances] for one in daemon.client.status().models}
 
 
@@ -77,7 +77,7 @@ def test_an_upgrade_under_load_fails_no_request(daemon: RunningDaemon) -> None:
 
 
 def test_the_next_version_manages_all_models(daemon: RunningDaemon) -> None:
-    """It registers, scales, replaces workers that end, and unregisters what the former one has registered."""
+    """It scales and unregisters the models of the previous version, and replaces workers that exit."""
     daemon.client.upgrade()
     register(daemon, "other")
     daemon.client.scale("model", 3, progress=False)
@@ -102,7 +102,7 @@ def test_a_stream_continues_during_an_upgrade(daemon: RunningDaemon, tmp_path: P
 
 
 def test_client_requests_during_an_upgrade_wait(daemon: RunningDaemon) -> None:
-    """Whatever the moment: each is answered by one version or the other."""
+    """Whenever it is sent, each is answered by either version."""
     failures: list[BaseException] = []
     stop = threading.Event()
 
@@ -142,7 +142,7 @@ def test_a_version_that_cannot_start_changes_nothing(daemon: RunningDaemon, tmp_
 
 
 def test_a_failed_exec_changes_nothing(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """The daemon has fallen silent by then; it goes on, and its workers hear it again."""
+    """The daemon has already paused by then; it resumes, and its workers reach it again."""
     vanishing = tmp_path / "python"
     vanishing.write_text(f'#!/bin/sh\nrm "$0"\nexec {sys.executable} "$@"\n')
     vanishing.chmod(0o755)
@@ -176,7 +176,7 @@ esac
 
 
 def test_models_that_cannot_be_taken_over_are_restarted(tmp_path: Path) -> None:
-    """The same process, on the same ports, with what is kept; nothing else is left of what ran."""
+    """The process and its ports stay, persisted models are restored, and nothing else is left of what ran."""
     failing = tmp_path / "python"
     failing.write_text(_FAILING.format(python=sys.executable))
     failing.chmod(0o755)
@@ -214,7 +214,7 @@ sys.exit(main())' "$@"
 
 
 def other_protocol(folder: Path, protocols: tuple[int, ...]) -> str:
-    """A next version that speaks the next protocol, and serves these."""
+    """Return the path of a version that speaks the next protocol, and supports `protocols`."""
     program = folder / f"python{len(protocols)}"
     program.write_text(_OTHER.format(python=sys.executable, protocols=protocols))
     program.chmod(0o755)
@@ -222,7 +222,7 @@ def other_protocol(folder: Path, protocols: tuple[int, ...]) -> str:
 
 
 def test_workers_of_the_previous_protocol_are_replaced_one_by_one(tmp_path: Path) -> None:
-    """A version that does not serve them takes over from nobody; one that does replaces the server, too."""
+    """A version that does not support them refuses to take over; one that does also replaces the server."""
     now = messages.PROTOCOL
     with RunningDaemon.start(frontend="native") as daemon:
         register(daemon, "model", instances=2)
@@ -271,7 +271,7 @@ sys.stdin.read()
 
 
 def test_every_part_of_the_daemon_survives_an_upgrade(tmp_path: Path) -> None:
-    """What listens, what sleeps, what ends with a process, and what was counted."""
+    """Listening sockets, suspended models, client-bound models, and counters."""
     script = tmp_path / "owner.py"
     script.write_text(_OWNER)
     with RunningDaemon.start(frontend="native", management_address="127.0.0.1:0") as daemon:
@@ -299,7 +299,7 @@ def test_every_part_of_the_daemon_survives_an_upgrade(tmp_path: Path) -> None:
 
 
 def _requests(page: str) -> float:
-    """How many requests the metrics have of the model."""
+    """Return the number of requests of the model, according to the metrics."""
     with urllib.request.urlopen(f"{page}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     found = re.findall(r'^pytriton_requests_total\{[^}]*model="model"[^}]*\} (\S+)$', text, re.M)
@@ -307,7 +307,7 @@ def _requests(page: str) -> float:
 
 
 def test_a_signal_during_an_upgrade_is_handled_by_the_next_version(tmp_path: Path) -> None:
-    """SIGTERM while neither version has a handler for it: the next one stops in order, and the next start serves."""
+    """SIGTERM comes while neither version has a handler for it. The next version then shuts down in order."""
     settings = {"state_dir": str(tmp_path / "state"), "frontend": "native"}
     with RunningDaemon.start(**settings) as daemon:
         register(daemon, "model")

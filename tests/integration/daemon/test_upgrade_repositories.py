@@ -1,4 +1,4 @@
-"""An upgrade of a daemon that serves models of repositories: in workers, and by tritonserver itself."""
+"""An upgrade of a daemon with repository models, some in workers, some run by tritonserver itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`five` is for workers, `stock` for tritonserver's own python backend, `pipe` an ensemble of both."""
+    """`five` runs in workers, `stock` in tritonserver's own python backend; `pipe` is an ensemble of both."""
     folder: Path = tmp_path_factory.mktemp("models")
     for name in ("five", "stock"):
         code = {"1/model.py": repositories.PYTHON_MODEL.encode()}
@@ -32,18 +32,18 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def states(daemon: RunningDaemon) -> dict[str, str]:
-    """Return what the index says of each model: its state, and who serves it."""
+    """Return the state and the server of each model in the repository index."""
     return {one.name: f"{one.state} {one.served_by}".strip() for one in daemon.client.repository()}
 
 
 def served_by(daemon: RunningDaemon) -> list[int | None]:
-    """The pids of tritonserver and of all workers."""
+    """Return the pids of tritonserver and of all workers."""
     status = daemon.client.status()
     return [status.server.pid, *(each.pid for one in status.models for each in one.instances)]
 
 
 def all_are_ready(daemon: RunningDaemon, besides: int) -> bool:
-    """Whether another tritonserver serves all models."""
+    """Return whether a new tritonserver serves all models."""
     status = daemon.client.status()
     return status.server.pid != besides and {one.state for one in status.models} == {"ready"}
 

@@ -1,4 +1,4 @@
-"""Decoupled models: any number of answers to a request, as they are made."""
+"""Decoupled models: any number of responses to a request, sent as they are produced."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Serve = Callable[..., Model]
 
 @pytest.fixture(scope="module", params=["python", "native"])
 def daemon(daemon_pool: DaemonPool, request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
-    """A daemon whose decoupled models have this proxy."""
+    """A daemon whose decoupled models use this proxy."""
     # Of Triton's own stubs, shared memory stays until the daemon's end.
     starting = RunningDaemon.start if request.param == "python" else daemon_pool.lend
     with starting(proxy=request.param) as running:
@@ -44,13 +44,13 @@ def daemon(daemon_pool: DaemonPool, request: pytest.FixtureRequest) -> Iterator[
 
 @pytest.fixture(scope="module")
 def grpc(daemon: RunningDaemon) -> str:
-    """Its address, which stays: to ask the daemon takes as long as a stream."""
+    """The daemon's address. It never changes, and asking the daemon takes as long as a stream."""
     return daemon.grpc
 
 
 @pytest.fixture(scope="module")
 def serve(daemon: RunningDaemon) -> Serve:
-    """Registers a model, which is served to the end: a Python proxy takes a second to end."""
+    """Register a model, which stays until the daemon ends: a Python proxy takes a second to end."""
     numbers = itertools.count()
 
     def register(callable_: Any, *, max_batch_size: int = 8, **options: Any) -> Model:
@@ -65,12 +65,12 @@ def serve(daemon: RunningDaemon) -> Serve:
 
 @pytest.fixture(scope="module")
 def counting(serve: Serve) -> Callable[[int], Model]:
-    """A model that counts, by its max_batch_size."""
+    """Models that count, by their max_batch_size."""
     return functools.cache(lambda max_batch_size: serve(_count, max_batch_size=max_batch_size))
 
 
 def _count(requests: Any) -> Iterator[list[Any]]:
-    """Answer n with 0, 1, … n-1, each request of a batch its own n."""
+    """Respond to n with 0, 1, … n-1, separately for each request of a batch."""
     wanted = [int(request["n"].max()) for request in requests]
     for i in range(max(wanted)):
         yield [{"y": np.full_like(r["n"], i)} if i < n else None for r, n in zip(requests, wanted)]
@@ -116,7 +116,7 @@ def test_generate_stream(daemon: RunningDaemon, counting: Callable[[int], Model]
 def test_a_worker_waits_while_its_responses_fill_the_shared_memory(
     daemon: RunningDaemon, grpc: str, asynchronous: bool
 ) -> None:
-    """At three of 3 MiB the worker waits until all that it has sent is given back."""
+    """Each part has 3 MiB: after three parts the worker waits until the proxy has returned their memory."""
 
     def made(requests: Any) -> Iterator[list[Any]]:
         for i in range(int(requests[0]["n"].item())):
@@ -159,7 +159,7 @@ def test_a_function_responds_once(grpc: str, serve: Serve) -> None:
 
 
 def test_streams_of_an_asynchronous_generator_overlap(grpc: str, serve: Serve) -> None:
-    """Each waits until the other has begun."""
+    """Each waits until all the others have begun."""
 
     class Meet:
         def __init__(self) -> None:
@@ -242,7 +242,7 @@ def test_a_generator_is_closed_when_its_client_disconnects(
 def test_a_callable_can_check_whether_its_client_has_cancelled(
     grpc: str, serve: Serve, tmp_path: Path
 ) -> None:
-    """Before it has given any answer."""
+    """Also before it has responded."""
 
     def infer(requests: Any) -> Any:
         (tmp_path / "running").touch()
@@ -276,7 +276,7 @@ def test_an_asynchronous_generator_is_cancelled_while_it_waits(
 
 
 def test_a_stream_fails_with_its_worker(grpc: str, serve: Serve, tmp_path: Path) -> None:
-    """What was answered in part is not tried again; the next request is served."""
+    """A partly answered request is not retried; the next request is served."""
 
     def infer(requests: Any) -> Iterator[list[Any]]:
         yield [{"y": request["n"]} for request in requests]

@@ -1,4 +1,4 @@
-"""Outputs computed into memory that the answer is sent from, through the real server."""
+"""Outputs computed directly in the memory from which the response is sent, with the real server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = 1_500_000  # float32: 6 MB
 
 
 def _mapping(address: int) -> str:
-    """The file of the mapping that holds an address (proc(5))."""
+    """Return the file of the mapping that contains an address (proc(5))."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             edges, *rest = line.split(maxsplit=5)
@@ -32,7 +32,7 @@ def _mapping(address: int) -> str:
 
 
 class _Filled:
-    """Answers with what the client asks for; says where it put it, and at how many places it ever did."""
+    """Returns the requested outputs, the file that contains them, and the number of addresses used so far."""
 
     def __init__(self) -> None:
         self.addresses: set[int] = set()
@@ -90,7 +90,7 @@ def _all_right(address: str, protocol: str, model: str, first: int) -> int:
 
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_each_of_many_clients_gets_its_own_output(daemon: RunningDaemon, lanes: int) -> None:
-    """Batches of several requests, on one lane or merged from two."""
+    """With batches of several requests, on one lane or merged from two."""
     batcher = DynamicBatcher(max_queue_delay_microseconds=1000)
     model = daemon.client.register(
         _rows, f"rows-{lanes}", inputs=[X], outputs=[Y], max_inflight_batches=lanes,

@@ -1,4 +1,4 @@
-"""Outputs that there is no memory for: an error of their request, of tritonserver over gRPC once its end."""
+"""Outputs too large for the memory: an error of their request. Over gRPC, they used to crash tritonserver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BYTES = [Tensor(name="y", dtype=np.int8, shape=(-1,))]
 
 
 def _array(nbytes: int) -> Any:
-    """Return an array of zeros that takes no memory."""
+    """Return an array of zeros that occupies no memory."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
     return np.frombuffer(mmap.mmap(-1, nbytes, flags=flags, prot=mmap.PROT_READ), np.int8)
 
@@ -38,7 +38,7 @@ def _streams(requests: Any) -> Iterator[Any]:
 
 
 def _calls(requests: Any) -> Any:
-    """Call the models above; return what they say of a huge output, and whether they answer one that is not."""
+    """Call the models of this module; return the error of a huge output, and whether they still serve a small one."""
     said = []
     for call in (_call, _call_stream):
         with pytest.raises(CallError) as refused:
@@ -58,7 +58,7 @@ def _call_stream(x: Any) -> Any:
 
 @pytest.fixture(scope="module", params=["native", "python"])
 def huge(daemon_pool: DaemonPool, request: pytest.FixtureRequest) -> Iterator[RunningDaemon]:
-    """A daemon with models whose outputs are as large as 2 to the power of their input."""
+    """A daemon with models whose output size is 2 to the power of their input."""
     with daemon_pool.lend(proxy=request.param) as daemon:
         register = daemon.client.register
         register(_answers, "answers", FLOATS_X, _BYTES, UNBATCHED, progress=False)

@@ -1,4 +1,4 @@
-"""Several lanes per worker, with a real daemon: defaults, merging, fairness, ends, scaling, time-outs."""
+"""Several lanes per worker, with a real daemon: defaults, merging, fairness, exits, scaling, timeouts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ANNOUNCED_BYTES = 16
 
 
 class Noting:
-    """Notes what each call is about (the first element of each request) and answers the double."""
+    """Records the first element of each request of each call, and returns the double."""
 
     def __init__(self, folder: Path) -> None:
         self.notes = str(folder / "calls")
@@ -121,7 +121,7 @@ def hold(
     first: Array,
     others: Sequence[Array],
 ) -> list[Future[Array]]:
-    """Send `first`, which holds its worker, and the others once it does; they wait on lanes of their own."""
+    """Send `first`, which blocks its worker, and then the others, which wait on their lanes."""
     before = len(calls(folder))
     asked = [threads.submit(ask, daemon, first)]
     eventually(lambda: len(calls(folder)) > before, "the call is held")
@@ -157,7 +157,7 @@ def test_the_number_of_lanes_of_a_worker(
     options: dict[str, int],
     lanes: int,
 ) -> None:
-    """Two where nothing is batched, one where batches are made, unless the registrant knows better."""
+    """Two without batching, one with batching, unless the registrant chooses a number."""
     model = serve(Noting(tmp_path), config, **options)
     instances = options.get("instances", 1)
     (group,) = model.info().config["instance_group"]
@@ -179,7 +179,7 @@ def test_too_many_lanes(serve: Callable[..., Model], tmp_path: Path) -> None:
 def test_waiting_batches_are_merged_into_one_call(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    """Each client gets its own answer."""
+    """Each client gets its own response."""
     serve(Noting(tmp_path), SINGLY, max_inflight_batches=3)
     # In the first round, memory is announced on the lanes, which is not merged.
     for one, other in ((1, 2), (3, 4)):
@@ -205,7 +205,7 @@ def test_batches_of_different_shapes_are_not_merged(
 def test_lanes_are_served_fairly(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    """One has batches ready all the time; the other's single one is next all the same."""
+    """One lane always has batches ready; the only batch of the other one is still next."""
     serve(Noting(tmp_path), PLAIN)
     ask(daemon, np.ones(1, np.float32))
     (path,) = daemon.config.rundir.lanes.glob("*.sock")
@@ -233,7 +233,7 @@ def test_a_waiting_batch_survives_its_worker(
     tmp_path: Path,
     standby_workers: int,
 ) -> None:
-    """It had not been begun, so another worker answers it as if nothing had been."""
+    """It had not begun, so another worker answers it."""
     model = serve(Noting(tmp_path), PLAIN, standby_workers=standby_workers, on_crash="fail")
     dying, waiting = hold(
         daemon, threads, tmp_path, np.full(1, DIE + 1, np.float32), [np.full(1, 3, np.float32)]
@@ -251,7 +251,7 @@ def test_a_waiting_batch_survives_its_worker(
 
 
 class Load:
-    """Clients that ask without a pause; any error ends their thread."""
+    """Clients that send requests without pause; an error ends their thread."""
 
     def __init__(self, daemon: RunningDaemon, threads: ThreadPoolExecutor, clients: int) -> None:
         self._daemon = daemon
@@ -269,7 +269,7 @@ class Load:
             asking.result()
 
     def go_on(self, more: int = 100) -> None:
-        """Return when so many more requests have been answered; fail when one has not."""
+        """Wait for more responses; fail if a client has failed."""
         wanted = self._answered + more
 
         def reached() -> bool:
@@ -311,10 +311,10 @@ def all_have_their_lanes(model: Model, instances: int, standby_workers: int = 0)
 def test_scaling_and_replacing_fails_no_request(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor
 ) -> None:
-    """And in the end every worker has its lanes; one that stays has loaded its callable once.
+    """In the end every worker has its lanes, and a worker that stays has loaded its callable once.
 
-    More clients than proxies, so that something waits in the model's queue all the time: a thread of tritonserver's
-    (2.51) that shall begin or end is told so by a queue of its own, into which it looks when nothing waits in that one.
+    There are more clients than proxies, so that requests always wait in the model's queue: tritonserver (2.51) starts
+    and stops its threads through a separate queue, which it reads only while the model's queue is empty.
     """
     model = serve(slow, PLAIN, on_crash="fail")
     pid = model.instances[0].pid
@@ -337,7 +337,7 @@ def _until_restarts(model: Model, count: int) -> None:
 def test_replaced_workers_get_their_lanes_back(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor
 ) -> None:
-    """Killed under load, with nobody to stand in: the others give back what they took over."""
+    """Workers are killed under load, without standby workers: the others return the lanes that they took over."""
     model = serve(slow, PLAIN, instances=3)
     with Load(daemon, threads, 8) as load:
         for index in (0, 2):
@@ -358,7 +358,7 @@ def test_replaced_workers_get_their_lanes_back(
 def test_waiting_on_a_lane_is_not_hanging(
     daemon: RunningDaemon, serve: Callable[..., Model], threads: ThreadPoolExecutor
 ) -> None:
-    """The last one waits longer than a batch may run, each runs for a small part of that."""
+    """The last batch waits longer than execution_timeout_s, though each runs for a fraction of it."""
     lanes, lasts_s = 15, 0.7
 
     def slower(requests: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Large answers over HTTP: tritonserver takes memory for each anew, which has to be memory that it had before."""
+"""Large responses over HTTP: tritonserver allocates memory for each, which should reuse pages that it has."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def test_warm_responses_touch_no_new_memory(daemon_pool: DaemonPool) -> None:
 def _few_faults(
     server: psutil.Process, clients: ThreadPoolExecutor, ask: Callable[[int], float]
 ) -> bool:
-    """Whether one more round touches few pages anew.
+    """Return whether one more round touches only few new pages.
 
-    More answers than ever before may be under way at once, and take their first memory: then it is not the last round.
+    A round with more responses in flight than any before allocates their memory for the first time; then another round
+    follows.
     """
     before = _faults(server)
     list(clients.map(ask, [_REQUESTS] * _CLIENTS))
@@ -53,7 +54,7 @@ def _few_faults(
 
 
 def _ask(address: str, times: int) -> float:
-    """Ask one after the other; return the sum of the last answer."""
+    """Send requests one after the other; return the sum of the last response."""
     with closing(Inference("http", address)) as inference:
         for _ in range(times):
             answer = inference.infer("large", {"x": np.zeros((1, 1), np.float32)})["y"]
@@ -61,6 +62,6 @@ def _ask(address: str, times: int) -> float:
 
 
 def _faults(process: psutil.Process) -> int:
-    """Return how many pages a process has touched that it did not have."""
+    """Return the number of page faults of a process."""
     with open(f"/proc/{process.pid}/stat") as stat:
         return int(stat.read().rpartition(")")[2].split()[7])

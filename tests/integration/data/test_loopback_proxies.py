@@ -1,4 +1,4 @@
-"""With a proxy in the environment, what is on this machine is reached directly: by clients, the daemon and workers."""
+"""With a proxy in the environment, clients, the daemon and workers still connect to this machine directly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ONE = np.ones(1, np.float32)
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[socket.socket]:
-    """A proxy that answers nobody, in the environment of this module's processes."""
+    """A proxy that never answers, in the environment of this module's processes."""
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.MonkeyPatch.context() as patch:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         for name in ("http_proxy", "https_proxy", "all_proxy"):
@@ -85,7 +85,7 @@ def test_clients_bypass_the_proxy(daemon: RunningDaemon, protocol: str, host: st
 
 
 def test_workers_bypass_the_proxy(daemon: RunningDaemon) -> None:
-    """Also what a callable asks with a client of its own."""
+    """Also when a callable uses its own HTTP client."""
     inference = Inference("http", daemon.http)
     url = f"http://{daemon.http}/v2/models/echo"
     text = inference.infer("asks", {"url": np.array([url.encode()], np.object_)})["text"][0]

@@ -1,4 +1,4 @@
-"""One large request makes the shared memory of its lane large: not for ever, whichever way it goes."""
+"""One large request enlarges the shared memory of its lane only temporarily, in either direction."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _ANSWERS = [Tensor(name="y", dtype=object, shape=(-1,))]
 
 
 def _family(pid: int | None) -> list[int]:
-    """Return a process and its children. Who looks for them reads of all processes: once is enough."""
+    """Return a process and its children, looked up only once, since that reads all of /proc."""
     assert pid is not None
     return [pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))]
 
 
 def _largest(pids: list[int]) -> int:
-    """Return how many bytes the largest arena has pages for that one of these processes has."""
+    """Return the resident bytes of the largest arena of these processes."""
     sizes = [0]
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -47,7 +47,7 @@ def _largest(pids: list[int]) -> int:
 
 
 def _strings(requests: Any) -> Any:
-    """Answer "in" with how long it was, and "out" with strings of that many bytes: they are never lent."""
+    """Return the length of the input for "in", and a string of that length for "out"; such memory is never lent."""
     answers = []
     for request in requests:
         what, text = request["x"]
@@ -77,7 +77,7 @@ def strings(
 
 
 def _ask(client: HTTPConnection, what: bytes, text: bytes) -> bytes:
-    """Ask byte by byte: tritonclient copies what is large a dozen times."""
+    """Send the bytes directly: tritonclient would copy large data a dozen times."""
     data = b"".join(struct.pack("<I", len(one)) + one for one in (what, text))
     size = {"binary_data_size": len(data)}
     x = {"name": "x", "shape": [2], "datatype": "BYTES", "parameters": size}

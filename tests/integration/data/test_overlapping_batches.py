@@ -1,4 +1,4 @@
-"""Batches of asynchronous callables overlap in one worker, whatever makes the callable and whatever ends the worker."""
+"""Batches of asynchronous callables overlap in one worker, however the callable is made and the worker ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOGETHER = 12
 
 
 class Together:
-    """Answers the double, once so many calls are under way; a task that `__init__` has begun finds what it takes."""
+    """Returns the double once enough calls run concurrently, with a factor computed by a task of `__init__`."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -122,7 +122,7 @@ def test_calls_overlap(
 
 
 class Dies(Together):
-    """Is killed once, with all that it has under way; from then on, by `poison`."""
+    """Kills its worker once, with all its batches in flight, and later whenever it gets `poison`."""
 
     def __init__(self, note: Path, poison: float) -> None:
         super().__init__()

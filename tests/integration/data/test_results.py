@@ -1,4 +1,4 @@
-"""What a callable may return, and what the client is told when it is wrong."""
+"""Allowed results of a callable, and the errors that clients get for wrong ones."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def layouts(daemon: RunningDaemon) -> None:
 def test_any_memory_layout_is_accepted(
     inference: Inference, function: Callable[[Array], dict[str, Array]]
 ) -> None:
-    """Fortran, strided, read-only, big-endian arrays, views of inputs, one array for two outputs."""
+    """Fortran order, strided, read-only, big-endian arrays, views of inputs, one array for two outputs."""
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     expected = {name: np.asarray(y, np.float32) for name, y in function(x.copy()).items()}
     answer = inference.infer(function.__name__, {"x": x})
@@ -133,7 +133,7 @@ def test_any_memory_layout_is_accepted(
 
 @pytest.mark.usefixtures("layouts")
 def test_only_requested_outputs_come_back(inference: Inference) -> None:
-    """A client may ask for some of the outputs."""
+    """A client may request some of the outputs."""
     assert list(inference.infer("_input_views", {"x": ONES}, ["z"])) == ["z"]
 
 
@@ -141,7 +141,7 @@ def test_only_requested_outputs_come_back(inference: Inference) -> None:
 
 
 def _mistakes(requests: Any) -> Any:
-    """Misbehave as the first input element says."""
+    """Make the mistake that the first input element selects."""
     kind = int(requests[0]["x"][0, 0])
     good = [{"y": request["x"], "z": request["x"]} for request in requests]
     if kind == 1:
@@ -183,7 +183,6 @@ def mistakes(daemon: RunningDaemon) -> None:
 def test_a_wrong_result_is_reported_in_one_line_and_the_worker_survives(
     inference: Inference, daemon: RunningDaemon, kind: int
 ) -> None:
-    """The client gets a readable line; the worker is the same one afterwards."""
     before = daemon.client.model("mistakes").instances[0].pid
     with pytest.raises(InferenceServerException, match=MISTAKES[kind]) as caught:
         inference.infer("mistakes", {"x": np.full((2, 3), kind, np.float32)})
@@ -196,7 +195,7 @@ def test_a_wrong_result_is_reported_in_one_line_and_the_worker_survives(
 def test_an_exception_is_one_record_of_the_models_log(
     inference: Inference, daemon: RunningDaemon
 ) -> None:
-    """What the client is spared, the developer finds with `logs`: once, as an error, with all that is known."""
+    """`logs` shows the developer what the client does not get: one error record with all details."""
     request_id = str(uuid.uuid4())
     with pytest.raises(InferenceServerException):
         inference.infer("mistakes", {"x": ONES}, request_id=request_id)
@@ -231,7 +230,7 @@ def test_a_start_without_a_gpu_logs_no_warning(daemon: RunningDaemon) -> None:
 
 
 def talkative(x: Array) -> dict[str, Array]:
-    """Print 50 MB at once."""
+    """Print 50 MB."""
     line = "x" * 999
     for _ in range(50_000):
         print(line)
@@ -266,7 +265,7 @@ def test_printed_output_is_logged_or_dropped_with_a_note(
 def test_strict_accepts_only_declared_outputs(
     daemon: RunningDaemon, result: Callable[[Array], dict[str, Array]], said: str
 ) -> None:
-    """`strict=True` also checks the exact dtype, the shape, and that no output is undeclared."""
+    """`strict=True` also checks the exact dtype, the shape, and that there are no undeclared outputs."""
     model = daemon.client.register(
         batch(result), "strict", inputs=X, outputs=YZ, strict=True,
         config=ModelConfig(max_batch_size=8), progress=False,

@@ -1,4 +1,4 @@
-"""Streams that end with their worker, scaled away, or with their daemon."""
+"""Streams that end because their worker is scaled away or their daemon stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every Triton type, both ways, in any shape and layout, through the real server and a real worker."""
+"""Every Triton type in both directions, in any shape and layout, with the real server and a real worker."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _tensors(prefix: str, *, optional: bool, batching: bool) -> list[Tensor]:
 
 @pytest.fixture(scope="module")
 def identity(daemon: RunningDaemon) -> RunningDaemon:
-    """A daemon that serves an identity over every type, once with batching and once without."""
+    """A daemon that serves an identity model of every type, with batching and without."""
     for name, batching in (("batched", True), ("unbatched", False)):
         daemon.client.register(
             _identity,
@@ -116,7 +116,7 @@ def _same(got: Array, sent: Array) -> None:
 def test_any_array_round_trips_bit_for_bit(
     inference: Inference, datatype: str, data: st.DataObject
 ) -> None:
-    """With a batch axis; other dimensions may be 0."""
+    """With a batch dimension; other dimensions may be 0."""
     array = data.draw(_ANY[datatype])
     answer = inference.infer("batched", {datatype: array}, [f"out_{datatype}"])
     _same(answer[f"out_{datatype}"], array)
@@ -124,7 +124,7 @@ def test_any_array_round_trips_bit_for_bit(
 
 @pytest.mark.parametrize("datatype", DTYPES)
 def test_without_batching(inference: Inference, datatype: str) -> None:
-    """Without a batch axis; the first dimension may be 0, too."""
+    """Without a batch dimension; the first dimension may be 0, too."""
     for shape in ((0, 2, 2), (2, 3, 1), (1, 1, 1)):
         array = np.ones(shape).astype(DTYPES[datatype])
         if datatype == "BYTES":
@@ -134,7 +134,7 @@ def test_without_batching(inference: Inference, datatype: str) -> None:
 
 
 def test_all_types_in_one_request(inference: Inference) -> None:
-    """Inputs of all types travel together and keep apart."""
+    """Inputs of all types in one request are not mixed up."""
     inputs = {
         name: np.arange(6).reshape(2, 3, 1).astype(dtype) if name != "BYTES" else
         _objects([b"a\x00b", b"", b"\x00", "ä".encode(), b"x" * 1000, b"z"], (2, 3, 1))
@@ -148,7 +148,7 @@ def test_all_types_in_one_request(inference: Inference) -> None:
 @given(counts=st.lists(st.integers(1, 2_000_000), min_size=3, max_size=6))
 @settings(_PROPERTY, max_examples=6)
 def test_sizes_may_change_on_every_call(inference: Inference, counts: list[int]) -> None:
-    """Triton's region grows and is mapped again; nothing may be read from where it used to be."""
+    """Triton's region grows and is remapped, and its old address must not be read."""
     for count in counts:
         array = np.random.default_rng(count).integers(0, 255, (1, count, 1), dtype=np.uint8)
         _same(inference.infer("batched", {"UINT8": array}, ["out_UINT8"])["out_UINT8"], array)
@@ -156,7 +156,7 @@ def test_sizes_may_change_on_every_call(inference: Inference, counts: list[int])
 
 @pytest.mark.slow
 def test_a_tensor_of_a_hundred_megabytes_round_trips(inference: Inference) -> None:
-    """A tensor of 104 MB there and back, then a small one."""
+    """A small tensor follows."""
     large = np.arange(26_000_000, dtype=np.float32).reshape(1, -1, 1)
     _same(inference.infer("batched", {"FP32": large}, ["out_FP32"])["out_FP32"], large)
     small = np.ones((1, 1, 1), np.float32)

@@ -1,4 +1,4 @@
-"""Inputs that are Triton's own memory: where they lie, that nobody can write there, and that answers are right."""
+"""Inputs in Triton's own memory: where they are, that they are read-only, and that responses are right."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def inference(request: pytest.FixtureRequest, daemon: RunningDaemon) -> Iterator
 
 
 def _mapping(address: int) -> tuple[str, str]:
-    """The permissions and the file of the mapping that holds an address (proc(5))."""
+    """Return the permissions and the file of the mapping that contains an address (proc(5))."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             edges, permissions, *rest = line.split(maxsplit=5)
@@ -48,7 +48,7 @@ def _refusal(attempt: Callable[..., Any], *arguments: Any, **options: Any) -> st
 
 
 def _look(requests: Any) -> Any:
-    """Say where the input lies and what comes of writing to it; return a piece of it."""
+    """Report where the input is and the error of writing to it; return a part of it."""
     answers = []
     for request in requests:
         x, text = request["x"], request["text"]
@@ -79,7 +79,7 @@ def looked_at(daemon: RunningDaemon) -> None:
 
 @pytest.mark.usefixtures("looked_at")
 def test_an_input_is_a_read_only_view_of_the_servers_memory(inference: Inference) -> None:
-    """The array's memory lies in the mapped region, and that mapping is one that cannot be written to."""
+    """The array's memory is in the mapped region, and that mapping cannot be made writable."""
     x = np.arange(1000, dtype=np.float32).reshape(1, -1)
     text = np.array([["é\0".encode()]], object)
     answer = inference.infer("views", {"x": x, "text": text})
@@ -105,7 +105,7 @@ def test_without_zero_copy_an_input_is_a_writable_copy(inference: Inference) -> 
 
 
 def _signed(x: Array) -> dict[str, Array]:
-    """Hand the input back with its sum in front: a view would be wrong if others' data got there."""
+    """Return the input with its sum in front: a wrong sum reveals another request's data."""
     return {"y": np.concatenate([x.sum(axis=1, keepdims=True), x], axis=1)}
 
 
@@ -115,7 +115,7 @@ def _piece(x: Array) -> dict[str, Array]:
 
 
 def _all_right(address: str, protocol: str, model: str, seed: int) -> int:
-    """Send requests of random sizes, among them ones that make the region grow."""
+    """Send requests of random sizes, including some that enlarge the region."""
     rng = np.random.default_rng(seed)
     connection = Inference(protocol, address)
     for _ in range(REQUESTS):
@@ -130,7 +130,7 @@ def _all_right(address: str, protocol: str, model: str, seed: int) -> int:
 
 @pytest.mark.parametrize("batching", [True, False], ids=["batching", "alone"])
 def test_many_concurrent_requests_of_any_size(daemon: RunningDaemon, batching: bool) -> None:
-    """Four clients over both protocols: each gets what belongs to it."""
+    """Four clients over both protocols each get their own data."""
     if batching:
         batcher = DynamicBatcher(max_queue_delay_microseconds=1000)
         model = daemon.client.register(

@@ -31,7 +31,7 @@ def _register(daemon: RunningDaemon, infer: Callable[..., Any], **options: Any) 
 
 
 def _ask(client: Inference, value: float, *, rows: int = 0) -> None:
-    """Send a value; each number of the answer has to be it."""
+    """Send a value; check that the whole output has it."""
     x = np.full((rows, 1) if rows else (1,), value, np.float32)
     answer = client.infer("large", {"x": x})["y"]
     assert answer.shape == ((rows, _ROW) if rows else (_ROW,))
@@ -39,7 +39,7 @@ def _ask(client: Inference, value: float, *, rows: int = 0) -> None:
 
 
 def _filled(requests: Any) -> Any:
-    """Answer from the same memory each time, as models with a buffer of their own do."""
+    """Respond from the same memory each time, as models with an output buffer of their own do."""
     answers = []
     for request in requests:
         _kept[0][:] = request["x"][0]
@@ -56,7 +56,7 @@ def _computed(x: Any) -> Any:
 
 
 def _load(daemon: RunningDaemon, go_on: Callable[[], bool], rows: int = 0) -> list[BaseException]:
-    """Ask over both protocols from several threads while `go_on` says so; return what went wrong."""
+    """Send requests over both protocols from several threads while `go_on` returns True; return the errors."""
     wrong: list[BaseException] = []
 
     def client(number: int) -> None:
@@ -93,7 +93,7 @@ def test_a_batched_output_is_split_by_request(daemon: RunningDaemon) -> None:
 
 
 def test_nothing_is_copied_into_shared_memory(daemon: RunningDaemon) -> None:
-    """The lane's arena stays as small as the first answer made it: the proxy learns by it what it may read."""
+    """The lane's arena stays as small as the first response, from which the proxy learned what it may read."""
 
     def infer(requests: Any) -> Any:
         return [{"y": np.full(int(request["x"][0]), 1.0, np.float32)} for request in requests]
@@ -107,7 +107,7 @@ def test_nothing_is_copied_into_shared_memory(daemon: RunningDaemon) -> None:
 
 
 def _arenas(pid: int | None) -> int:
-    """Return how many bytes the arenas have that a worker writes."""
+    """Return the total size in bytes of the arenas that a worker writes."""
     assert pid is not None
     size = 0
     for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -118,7 +118,7 @@ def _arenas(pid: int | None) -> int:
 
 
 def test_a_worker_that_is_killed_fails_no_request(daemon: RunningDaemon) -> None:
-    """Also not one whose answer was just being read."""
+    """Including one whose response is being read."""
     model = _register(daemon, _computed, config=ModelConfig(max_batch_size=4), replace=True)
     killed: set[int] = set()
     ended = threading.Event()

@@ -1,4 +1,4 @@
-"""scripts/tools/attack-frontend, with as few of each kind as show that it works: some seconds of hostile clients."""
+"""scripts/tools/attack-frontend with a few attacks of each kind: some seconds of hostile clients."""
 
 from __future__ import annotations
 

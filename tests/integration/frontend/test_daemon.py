@@ -1,4 +1,4 @@
-"""A daemon with the native frontend: what it serves where, and what happens when its process ends."""
+"""A daemon with the native frontend: what it serves and where, and what happens when its process exits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _double(x: Array) -> dict[str, Array]:
 
 
 def waiting(begun: Path, go: Path) -> Callable[..., Any]:
-    """Return a callable that says in a file when it has begun, and goes on when another one is there."""
+    """Return a callable that creates a file when it begins, and continues once another one exists."""
 
     @batch
     def slow(x: Array) -> dict[str, Array]:
@@ -81,7 +81,7 @@ def connection(daemon: RunningDaemon) -> http.client.HTTPConnection:
 def ask(
     client: http.client.HTTPConnection, method: str, path: str, body: bytes = b"", **headers: str
 ) -> tuple[int, Any]:
-    """Return the status and the body, read as JSON where it is."""
+    """Return the status and the body, parsed if it is JSON."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     client.request(method, path, body, named)
     response = client.getresponse()
@@ -144,7 +144,7 @@ def test_tritonclient_with_binary_tensors(daemon: RunningDaemon) -> None:
 def test_restricted_endpoints_ask_for_the_token_on_public_ports_only(
     daemon: RunningDaemon,
 ) -> None:
-    """What the daemon itself asks goes over its private socket."""
+    """The daemon's own requests use its private socket."""
     with closing(connection(daemon)) as client:
         path = "/v2/repository/index"
         assert ask(client, "POST", path)[0] == 403
@@ -177,7 +177,7 @@ def test_metrics_of_the_core_and_of_the_frontend(daemon: RunningDaemon) -> None:
 def test_a_generator_is_closed_when_its_client_disconnects(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
-    """Triton has the request released by then: the compiled proxy needs it no more once it has been read."""
+    """Triton's request has been released by then: the compiled proxy no longer needs it once it has been read."""
 
     def endless(requests: Any) -> Iterator[Any]:
         import time
@@ -212,7 +212,7 @@ def test_a_registered_model_is_ready_until_it_is_unregistered(daemon: RunningDae
 def test_clients_wait_while_a_killed_frontend_restarts(
     daemon: RunningDaemon,
 ) -> None:
-    """Nothing is refused, the port stays, and no worker loads its model again."""
+    """No connection is refused, the port stays the same, and no worker reloads its model."""
     before = daemon.client.status()
     assert before.server.pid is not None
     workers = [one.pid for one in before.models[0].instances]
@@ -240,7 +240,7 @@ def test_clients_wait_while_a_killed_frontend_restarts(
 
 
 def test_the_server_is_replaced_under_load_and_nothing_is_lost(daemon: RunningDaemon) -> None:
-    """Nor does a worker load its model again."""
+    """No worker reloads its model either."""
     workers = [one.pid for one in daemon.client.status().models[0].instances]
     pids = set()
     with AllClients(daemon, doubles) as load:
@@ -288,7 +288,7 @@ def doubles_or_not(client: http.client.HTTPConnection) -> bool:
 
 
 def test_a_folder_with_only_the_cores_libraries_is_enough(tmp_path: Path) -> None:
-    """No executable, no backends, no file that says the version: the core says it itself."""
+    """It has no executable, no backends, and no version file: the core itself reports its version."""
     whole = find_or_install_server(ServerChoice(), print).tree
     (libraries,) = (one for one in whole.libraries if list(one.glob("libtritonserver*.so")))
     (tmp_path / "lib").symlink_to(libraries)
@@ -375,7 +375,7 @@ def test_a_request_in_flight_is_answered_when_the_daemon_stops(tmp_path: Path) -
 def test_nvidias_frontend_is_used_without_a_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The proxy is given: it was built before."""
+    """The proxy was built earlier and is in the cache."""
     monkeypatch.setenv("CC", "/nowhere/cc")
     cache = tmp_path / "cache"
     home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "pytriton-daemon"

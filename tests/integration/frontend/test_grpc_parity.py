@@ -1,4 +1,4 @@
-"""The native frontend and NVIDIA's executable answer the same over gRPC, but for what grpc/decisions.py says."""
+"""The native frontend and NVIDIA's respond alike over gRPC, except for the decisions in grpc/decisions.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fronte
 
 
 def reply(frontend: Frontend, call: Call) -> GrpcReply:
-    """Make a call of one of the two."""
+    """Send a call to one of the two frontends."""
     messages = []
     with grpc.insecure_channel(frontend.grpc) as channel:
         method = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), call.method)

@@ -1,4 +1,4 @@
-"""The native frontend's HTTP beside plain inferences: streams, statistics, settings, shared memory, models that fail."""
+"""The native frontend's HTTP beyond plain inference: streams, statistics, settings, shared memory, failing models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ONE = "generate expects model to produce exactly 1 response"
 
 
 def _count(requests: Any) -> Iterator[list[Any]]:
-    """Answer n with 0, 1, … n-1."""
+    """Respond to n with 0, 1, … n-1."""
     for i in range(int(requests[0]["n"].max())):
         yield [{"y": np.full_like(requests[0]["n"], i)}]
 
@@ -62,7 +62,7 @@ def daemon() -> Iterator[RunningDaemon]:
 def _ask(
     daemon: RunningDaemon, method: str, path: str, body: Any = None, **more: str
 ) -> tuple[int, str, bytes]:
-    """Return the status, the type and the body."""
+    """Return the status, the content type and the body."""
     with closing(http.client.HTTPConnection(daemon.http, timeout=60)) as client:
         headers = {"triton-access-token": _TOKEN}
         headers.update({name.replace("_", "-"): value for name, value in more.items()})
@@ -109,7 +109,7 @@ def test_a_model_s_error_reaches_the_client(daemon: RunningDaemon, path: str) ->
 
 
 def test_matching_headers_become_parameters(daemon: RunningDaemon) -> None:
-    """As Triton does it: in either case, and a part of the name is enough."""
+    """As in Triton: case does not matter, and a match of a part of the name is enough."""
     request = {
         "inputs": [{"name": "n", "shape": [1, 1], "datatype": "INT32", "data": [1]}],
         "parameters": {"a": 1},
@@ -138,7 +138,7 @@ def test_model_endpoints_answer(daemon: RunningDaemon) -> None:
 
 
 def test_only_inference_responses_are_compressed(daemon: RunningDaemon) -> None:
-    """Triton's asyncio client says that it takes gzip, and reads only these as gzip."""
+    """Triton's asyncio client sends `Accept-Encoding: gzip`, but decompresses only these."""
     config = _ask(daemon, "GET", "/v2/models/next/config", Accept_Encoding="gzip, deflate")
     assert _read(config)["name"] == "next"
     status, _, body = _ask(

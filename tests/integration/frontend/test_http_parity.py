@@ -1,4 +1,4 @@
-"""The native frontend and NVIDIA's executable answer the same over HTTP, but for what frontend_decisions.py says."""
+"""The native frontend and NVIDIA's respond alike over HTTP, except for the decisions in frontend_decisions.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native frontend and NVIDIA's executable trace alike: which requests, what models are told, spans, the file."""
+"""The native frontend and NVIDIA's trace alike: which requests, the context of models, spans, the trace file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def frontends(
 
 
 def context_over_http(frontend: Frontend, headers: dict[str, str]) -> Any:
-    """The trace context that a model has, which tells of it."""
+    """Return the trace context that a model sees and returns."""
     body = json.dumps(inputs(None, parameters={"report": True})).encode()
     said = answer(frontend, Ask("", "/v2/models/one/infer", body, headers))
     assert said.status == 200, said
@@ -52,7 +52,7 @@ def context_over_http(frontend: Frontend, headers: dict[str, str]) -> Any:
 
 
 def context_over_grpc(frontend: Frontend, headers: dict[str, str]) -> Any:
-    """The same, asked over gRPC."""
+    """Return the same over gRPC."""
     with grpc.insecure_channel(frontend.grpc) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         said = stub.ModelInfer(request(report=True), timeout=60, metadata=tuple(headers.items()))
@@ -83,7 +83,7 @@ def test_a_client_traces_its_request(
 def test_a_refused_request_is_traced(
     frontends: tuple[Frontend, Frontend], collected: Collector
 ) -> None:
-    """The core does not give back a trace that it never took."""
+    """The core does not release a trace that it never accepted."""
     _, native = frontends
     trace = f"{1:032x}"
     body = json.dumps(inputs(tensor(name="OTHER"))).encode()
@@ -98,7 +98,7 @@ def test_a_refused_request_is_traced(
 
 
 def three_spans(collected: Collector, trace: str) -> dict[str, Span]:
-    """The spans of one request, by name."""
+    """Return the spans of one request by name."""
 
     def found() -> bool:
         return sorted(collected.of_trace(trace)) == ["InferRequest", "compute", "one"]
@@ -132,6 +132,6 @@ def test_a_trace_file_has_the_expected_records(tmp_path: Path) -> None:
 
 
 def plain(entry: dict[str, Any]) -> dict[str, Any]:
-    """What an entry says but for its times."""
+    """Return an entry without its times."""
     times = [stamp["name"] for stamp in entry.get("timestamps", [])]
     return {**entry, "timestamps": times} if times else entry

@@ -1,7 +1,7 @@
-"""Clients that go in the middle of an answer leave nothing: no generator, slot, task, descriptor or memory.
+"""Clients that disconnect within a response leak no generator, slot, task, descriptor or memory.
 
-PYTRITON_CUT_ROUNDS sets how many rounds are run (default 2), PYTRITON_CUT_STREAMS how many streams are cut in each
-(default 40); docs/concepts/reliability.md has the figures of ten rounds of 200.
+PYTRITON_CUT_ROUNDS sets the number of rounds (default 2), PYTRITON_CUT_STREAMS the number of streams cancelled in each
+(default 40); docs/concepts/reliability.md has the results of ten rounds of 200.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def request_of(text: str, *, stream: bool) -> bytes:
 
 
 class Cutting:
-    """A daemon with an endless model, and what is left of it."""
+    """A daemon with an endless model, and counts of its resources."""
 
     def __init__(self, daemon: RunningDaemon, mark: Path) -> None:
         self.daemon = daemon
@@ -105,7 +105,7 @@ class Cutting:
         return found
 
     def left(self) -> dict[str, int]:
-        """Return what must not become more."""
+        """Return the counts that must not increase."""
         found = {"tasks of the worker": self.tasks(), "requests": self.open_requests()}
         # After a request that was answered: the frontend keeps its connection to tritonserver.
         for name, one in self.processes().items():
@@ -116,7 +116,7 @@ class Cutting:
         return {name: one.memory_info().rss for name, one in self.processes().items()}
 
     async def cut(self, count: int, *, stream: bool) -> None:
-        """Have requests begin, and close their connections."""
+        """Start requests, and close their connections."""
         before = self.count("begun")
 
         async def begin() -> asyncio.StreamWriter:
@@ -139,7 +139,7 @@ class Cutting:
             process.kill()
 
     def round(self) -> None:
-        """Cut streams, half of them by killing their client, and a tenth as many answers in one piece."""
+        """Cancel streams, half of them by killing their client, and a tenth as many responses that are not streamed."""
         asyncio.run(self.cut(STREAMS // 2, stream=True))
         self.kill_a_client(STREAMS // 2)
         asyncio.run(self.cut(STREAMS // 10, stream=False))

@@ -1,4 +1,4 @@
-"""The OpenAI API with the real daemon: the official client, raw requests, crashes, and clients that go."""
+"""The OpenAI API with the real daemon: the official client, raw requests, crashes, and disconnected clients."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_a_disconnected_client_ends_its_generator(
 
 
 def kill_a_client(url: str) -> None:
-    """Have a process begin a stream, and kill it."""
+    """Start a stream in another process, and kill that process."""
     body = json.dumps({"model": "talk", "messages": user("endless"), "stream": True})
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
     request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}"
@@ -300,7 +300,7 @@ def test_a_killed_frontend_is_restarted(client: openai.OpenAI, daemon: RunningDa
 def test_the_frontend_survives_an_upgrade_of_the_daemon(
     client: openai.OpenAI, daemon: RunningDaemon
 ) -> None:
-    """The same process answers, also what it was in the middle of, and hears of models from the next version."""
+    """The same process continues its streams, and learns of new models from the next version."""
     (frontend,) = [
         one for one in daemon.children() if "dispatcher.openai" in " ".join(one.cmdline())
     ]
@@ -332,7 +332,7 @@ def test_the_frontend_survives_an_upgrade_of_the_daemon(
 
 
 def block(language: str, number: int = 0) -> str:
-    """Return a block of docs/how-to/openai.md."""
+    """Return a code block of docs/how-to/openai.md."""
     text = (Path(__file__).parents[3] / "docs" / "how-to" / "openai.md").read_text()
     found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return str(found[number])

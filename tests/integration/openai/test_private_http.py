@@ -1,4 +1,4 @@
-"""The OpenAI API of daemons whose clients have no plain HTTP: the frontend has a way to tritonserver of its own."""
+"""The OpenAI API of daemons without public plain HTTP: the frontend has its own way to tritonserver."""
 
 from __future__ import annotations
 

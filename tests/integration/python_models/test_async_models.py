@@ -1,4 +1,4 @@
-"""Triton Python models that answer later: coroutines, senders in threads, cancellation, streams of other models."""
+"""Triton Python models that respond later: coroutines, senders in threads, cancellation, streams of other models."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def text(what: object) -> dict[str, np.ndarray]:
 
 
 def streams(daemon: RunningDaemon, model: str, texts: list[str]) -> dict[str, list[bytes]]:
-    """Send these at the same time; return all answers to each."""
+    """Send the texts concurrently; return all responses to each."""
     answers = {}
 
     def stream(what: str) -> None:
@@ -197,7 +197,7 @@ def test_requests_overlap_while_a_coroutine_waits(daemon: RunningDaemon) -> None
 def test_coroutines_can_iterate_over_streams_synchronously_in_parallel(
     daemon: RunningDaemon,
 ) -> None:
-    """Time and again: the stub lets go of each stream of another model when that has ended, and must not end itself."""
+    """Repeated, since the stub used to crash when it released the finished stream of another model."""
     for _ in range(20):
         answers = streams(daemon, "plain-for", ["a", "b", "c", "d"])
         assert answers == {name: [name.encode()] * 2 for name in "abcd"}
@@ -213,7 +213,7 @@ def test_a_sender_sees_that_its_client_has_cancelled(daemon: RunningDaemon, tmp_
 
 
 def test_a_stream_of_another_model_is_cancelled(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """Its model is asked to stop; what it still sends arrives."""
+    """The called model is asked to stop; responses that it still sends arrive."""
     said = tmp_path / "said"
     reported = ask(daemon, "calling", f"some('counting', {str(said)!r}, 3)")
     assert reported == "([b'0', b'1', b'2'], [b'the last word'])"

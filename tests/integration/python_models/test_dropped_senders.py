@@ -1,6 +1,7 @@
-"""Triton Python models that let go of a response sender before its last answer: their clients are told.
+"""Triton Python models that drop a response sender before its final response: their clients get an error.
 
-It is the commonest mistake with decoupled models. In Triton's python backend such a client waits until it gives up.
+This is the most common mistake with decoupled models. With Triton's python backend, the client waits until it times
+out.
 """
 
 from __future__ import annotations

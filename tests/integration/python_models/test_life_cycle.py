@@ -1,4 +1,4 @@
-"""The life of a Triton Python model in a worker: its environment, what it is told, its errors, its end."""
+"""The life of a Triton Python model in a worker: its environment, its arguments, its errors, its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pytriton.exceptions import (
 
 
 def ask(daemon: RunningDaemon, model: str, what: str) -> str:
-    """Return what a model of `make_model` tells."""
+    """Return the text that a model of `make_model` responds with."""
     inference = Inference("http", daemon.http)
     try:
         reported = inference.infer(model, {"what": np.array([what.encode()], np.object_)})["told"]
@@ -143,7 +143,7 @@ def test_log_lines_and_finalize_reach_the_models_log(daemon: RunningDaemon, tmp_
 
 
 def change_log_settings(daemon: RunningDaemon, protocol: str, settings: dict[str, object]) -> None:
-    """Change them as a client does."""
+    """Change the log settings as a client does."""
     made = tritonclient.http if protocol == "http" else tritonclient.grpc
     url = daemon.http if protocol == "http" else daemon.grpc
     headers = daemon.client.access_headers(grpc=protocol == "grpc")
@@ -157,7 +157,7 @@ def test_a_models_log_follows_tritons_log_settings(daemon: RunningDaemon, tmp_pa
     serials = itertools.count()
 
     def logged_levels() -> dict[str, str]:
-        """Have the model log a line of each level; return the levels that its log has of them."""
+        """Log a line of each level in the model; return the level that each has in the model's log."""
         name, logger = f"line {next(serials)} ", "pb_utils.Logger"
         lines = [
             f"{logger}.log_{one}('{name}{one}')" for one in ("info", "warn", "error", "verbose")
@@ -290,7 +290,7 @@ def test_a_client_bound_model_ends_with_its_client(daemon: RunningDaemon, tmp_pa
 
 
 def test_a_deleted_metric_family_disappears(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """Its metrics count from zero when it is made again; its first description stays."""
+    """When it is created again, its metrics start at zero, and its first description remains."""
     kept = "self.kept: dict[str, pb_utils.MetricFamily] = {}"
     daemon.client.register_model(make_model(tmp_path / "renaming", initialize=kept))
     url = daemon.client.status().server.metrics_url

@@ -1,4 +1,4 @@
-"""What a model's configuration asks of Triton and of the workers, with the real server."""
+"""Fields of a model's configuration that affect Triton and the workers, with the real server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ONE = np.ones((1, 1), np.float32)
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[RunningDaemon]:
-    """A daemon with a response cache and one unit of a resource."""
+    """A daemon with a response cache and one unit of a rate limiter's resource."""
     options = {
         "rate-limit": "execution_count",
         "rate-limit-resource": "token:1",
@@ -62,7 +62,7 @@ def inference(request: pytest.FixtureRequest, daemon: RunningDaemon) -> Iterator
 
 
 class _Counts:
-    """Answers with how often it was called."""
+    """Returns the number of its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -84,7 +84,7 @@ def test_a_repeated_request_is_answered_from_the_cache(daemon: RunningDaemon) ->
 
 
 class _SaysWhat:
-    """Answers with how often it was called and what it was asked."""
+    """Returns the number of its calls, and the request."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -156,7 +156,7 @@ _CORRID = {"kind": "CONTROL_SEQUENCE_CORRID"}
 
 
 class _SumsUp:
-    """The sum of what a sequence has sent so far, and the process that keeps it."""
+    """Returns the sum of a sequence's inputs so far, and the pid of the process that keeps it."""
 
     def __init__(self) -> None:
         self.sums: dict[int, float] = {}
@@ -182,7 +182,7 @@ class _SumsUp:
 
 
 class _SumsById:
-    """The sum of what each sequence has sent, by the id that it is told."""
+    """Returns the sum of each sequence's inputs, by the sequence id that it gets."""
 
     def __init__(self) -> None:
         self.sums: dict[Any, Any] = {}
@@ -205,7 +205,7 @@ _REFUSED_STRING = "the sequence id is a string, but the model's control input fo
 def test_a_sequence_id_too_large_for_its_control_input_is_refused(
     daemon_pool: DaemonPool, proxy: str
 ) -> None:
-    """The core puts uninitialised or cut bytes into the input, and two sequences would be one for the model."""
+    """The core would put garbage or truncated bytes into the input, and the model could confuse two sequences."""
     with daemon_pool.lend(proxy=proxy) as running:
         sums: dict[str, Any] = {}
         for kind, ids in (
@@ -239,7 +239,7 @@ def test_a_sequence_id_too_large_for_its_control_input_is_refused(
 
 
 def _two_sequences(running: RunningDaemon, name: str, ids: Any) -> list[Any]:
-    """Return what the requests of two sequences got, which take turns."""
+    """Alternate between the requests of two sequences; return the responses."""
     got: list[Any] = []
     with contextlib.closing(Inference("grpc", running.grpc)) as connection:
         for start, values in ((True, (1, 10)), (False, (2, 20))):
@@ -258,7 +258,7 @@ def _two_sequences(running: RunningDaemon, name: str, ids: Any) -> list[Any]:
 
 @pytest.mark.parametrize("strategy", ["direct", "oldest"])
 def test_a_sequence_stays_with_one_worker(daemon: RunningDaemon, strategy: str) -> None:
-    """Three sequences at once on two workers: each keeps its state, and its worker, to its end."""
+    """Three concurrent sequences on two workers each keep their state and their worker until they end."""
     name = f"sums-{strategy}"
     section: dict[str, Any] = {
         "max_sequence_idle_microseconds": 100_000_000,
@@ -290,14 +290,14 @@ def test_a_sequence_stays_with_one_worker(daemon: RunningDaemon, strategy: str) 
 
 
 class _Named:
-    """Tells the correlation ids of its requests, as a control input has them."""
+    """Returns the correlation ids of its requests, taken from a control input."""
 
     def __call__(self, requests: Any) -> Any:
         return [{"name": request["corrid"]} for request in requests]
 
 
 def test_the_correlation_id_may_be_a_string(daemon: RunningDaemon) -> None:
-    """Triton's own python backend refuses each, or ends: the core leaves former ids behind it."""
+    """Triton's own python backend refuses each or crashes: the core leaves parts of earlier ids behind it."""
     kind = {"kind": "CONTROL_SEQUENCE_CORRID", "data_type": "TYPE_STRING"}
     section = {
         "direct": {},
@@ -318,7 +318,7 @@ def test_the_correlation_id_may_be_a_string(daemon: RunningDaemon) -> None:
 
 
 class _Overlaps:
-    """Answers 1 if another call holds the lock; the one that holds it waits for that."""
+    """Returns 1 if another call holds the lock; the call that holds it waits for that."""
 
     def __init__(self, folder: Path, patience_s: float) -> None:
         self.folder, self.patience_s = folder, patience_s
@@ -339,7 +339,7 @@ class _Overlaps:
 def test_a_rate_limiter_keeps_instances_apart(
     daemon: RunningDaemon, tmp_path: Path, limited: bool
 ) -> None:
-    """Two instances, each of which takes the one unit of a resource while it runs."""
+    """Two instances each need the only unit of a resource while they run."""
     name = f"limited-{limited}"
     group = {"rate_limiter": {"resources": [{"name": "token", "count": 1}], "priority": 2}}
     config = ModelConfig(max_batch_size=1, extra={"instance_group": [group]} if limited else None)
@@ -422,7 +422,7 @@ def test_a_required_input_is_required_also_beside_optional_ones(
 
 
 class _Remembers:
-    """Answers with what it was given while it was warmed up; its first call is seen in a folder."""
+    """Returns the inputs of its warm-up; creates a file on its first call."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -448,7 +448,7 @@ def _ask(address: str, model: str) -> list[float]:
 
 
 def test_every_worker_is_warmed_up_before_it_serves(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """Also one that takes another's place; random data are the same each time."""
+    """Including replacements of workers; random data are the same each time."""
     np.save(tmp_path / "rows.npy", np.array([[1, 2], [3, 4], [5, 6]], np.float32))
     warmups = [
         ModelWarmup("file", 4, {"x": WarmupInput(np.float32, (2,), input_data_file=path)}, 2)
@@ -509,7 +509,7 @@ def test_a_failing_warm_up_fails_the_registration(
 
 
 class _Streams:
-    """A generator's part for each request that it was ever given."""
+    """A generator that responds to each request it was ever given."""
 
     def __init__(self) -> None:
         self.requests = 0

@@ -1,4 +1,4 @@
-"""load_model, unload_model, is_model_ready from a model.py: as in Triton's python backend, but for registered names."""
+"""load_model, unload_model, is_model_ready in a model.py: as in Triton's backend, except for registered names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OTHER = json.dumps(
 
 
 def ask(http: str, model: str, what: str) -> str:
-    """Return what a model of `make_model` tells, in a few words."""
+    """Return, shortened, the response of a model of `make_model`."""
     inference = Inference("http", http)
     try:
         reported = inference.infer(model, {"what": np.array([what.encode()], np.object_)})["told"]
@@ -54,7 +54,7 @@ def ask(http: str, model: str, what: str) -> str:
 
 
 def control(http: str, call: str) -> str:
-    """Have the model `asker` call a function of pb_utils; return what it gave."""
+    """Let the model `asker` call a function of pb_utils; return the result."""
     return ask(http, "asker", f"self.tell({'pb_utils.' + call!r})")
 
 
@@ -157,7 +157,7 @@ EXPRESSIONS = {
 
 
 def make_code(reported: str) -> bytes:
-    """Return a model.py that tells always the same."""
+    """Return a model.py that always responds with the same text."""
     return f"""
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -172,7 +172,7 @@ class TritonPythonModel:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model repository, and the model that asks."""
+    """A model repository, and the model that makes the calls."""
     folder = tmp_path_factory.mktemp("control")
     for name in ("one", "two"):
         make_model(folder / "repository" / name)
@@ -182,7 +182,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def daemon(folder: Path) -> Iterator[RunningDaemon]:
-    """A daemon with that repository, of which nothing is loaded, and the model that asks."""
+    """A daemon with that repository, which has loaded nothing of it, and the model that makes the calls."""
     repository = [str(folder / "repository")]
     with RunningDaemon.start(model_repository=repository, model_control_mode="explicit") as running:
         running.client.register_model(folder / "asker")
@@ -208,8 +208,8 @@ _STOCK_ATTEMPTS = 30
 
 
 class Stock:
-    """Triton's own python backend with the same models. It crashes now and then in load_model (seen in 2.51): then
-    another one is started."""
+    """Triton's own python backend with the same models. It occasionally crashes in load_model (seen in 2.51), and is
+    restarted then."""
 
     def __init__(self, folder: Path, own: Path) -> None:
         self._folder, self._own = folder, own
@@ -228,7 +228,7 @@ class Stock:
         self.http = triton.http.partition("//")[2]
 
     def run(self, asking: Callable[[], Answer]) -> Answer:
-        """Return what `asking` gives; from the beginning, with a new server, each time that it crashes meanwhile."""
+        """Return the result of `asking`; start it again, with a new server, whenever the server crashes."""
         for _ in range(_STOCK_ATTEMPTS):
             try:
                 return asking()

@@ -1,4 +1,4 @@
-"""The same model directories in Triton's own python backend and in our workers: same answers, status codes, metrics."""
+"""The same model folders in Triton's own python backend and in our workers: same responses, statuses, metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODELS = sorted(path.name for path in EXAMPLES.iterdir() if (path / "1" / "model
 
 @dataclass(frozen=True)
 class Server:
-    """Where one of the two listens."""
+    """The addresses of one of the two servers."""
 
     http: str
     grpc: str
@@ -37,7 +37,7 @@ class Server:
     def outcome(
         self, protocol: str, model: str, inputs: Mapping[str, Array], **options: Any
     ) -> tuple[str, Any]:
-        """Send a request; return its status and its outputs, or the error's text."""
+        """Send a request; return its status and its outputs, or the error."""
         inference = Inference(protocol, self.http if protocol == "http" else self.grpc)
         try:
             return "", plain(inference.infer(model, inputs, **options))
@@ -47,7 +47,7 @@ class Server:
             inference.close()
 
     def stream(self, model: str, inputs: Mapping[str, Array]) -> tuple[list[Any], str]:
-        """Send a request to a decoupled model; return all of its answers, and the error at the end."""
+        """Send a request to a decoupled model; return all responses, and the error that ended them, if any."""
         answers = []
         with Streaming(self.grpc, model, inputs) as stream:
             try:
@@ -58,7 +58,7 @@ class Server:
         return answers, ""
 
     def custom_metrics(self) -> list[str]:
-        """Return what /metrics says of the example's metrics."""
+        """Return the example's own metrics in /metrics."""
         with urllib.request.urlopen(self.metrics) as page:
             lines = page.read().decode().splitlines()
         return sorted(line for line in lines if "example_" in line)
@@ -72,7 +72,7 @@ def plain(outputs: Mapping[str, Array]) -> dict[str, Any]:
 def servers(
     tmp_path_factory: pytest.TempPathFactory, daemon: RunningDaemon
 ) -> Iterator[tuple[Server, Server]]:
-    """Triton's own python backend, and ours, with all examples."""
+    """Triton's own python backend and ours, with all examples."""
     with ThreadPoolExecutor(4) as several:
         list(several.map(lambda name: daemon.client.register_model(EXAMPLES / name), MODELS))
     ours = Server(daemon.http, daemon.grpc, daemon.client.status().server.metrics_url)

@@ -1,4 +1,4 @@
-"""A Python inside of tritonserver only where a model needs it: the compiled proxy serves all others without one."""
+"""tritonserver has a Python only if a model needs it: the compiled proxy serves all others without one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Y = [Tensor(name="y", dtype=np.float32, shape=(4,))]
 def test_the_python_is_installed_when_a_model_first_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a cache without one, on a machine that can fetch none at first."""
+    """The cache has none, and at first the machine cannot download one."""
     made = find_or_install_server(ServerChoice(proxy="native", python_backend=True), print)
     assert made.python is not None
     cache = tmp_path / "cache"

@@ -1,4 +1,4 @@
-"""`is_ready` of a Triton Python model: waited for at first, asked again while it serves, shown where users look."""
+"""`is_ready` of a Triton Python model: awaited at the start, probed while it serves, visible to users."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def ask(daemon: RunningDaemon, model: str, what: str) -> str:
 
 
 def health(daemon: RunningDaemon, model: str) -> int:
-    """Return the status of the model's readiness at tritonserver."""
+    """Return the HTTP status of the model's readiness in tritonserver."""
     try:
         with urllib.request.urlopen(f"http://{daemon.http}/v2/models/{model}/ready") as answer:
             return int(answer.status)
@@ -76,7 +76,7 @@ def health(daemon: RunningDaemon, model: str) -> int:
 
 
 def say(answers: Path, instance: str, text: str) -> None:
-    """Have an instance answer so, from one moment to the other: it may be reading."""
+    """Change an instance's answer atomically, since it may be reading it."""
     new = answers.parent / f"new-{instance}"
     new.write_text(text)
     new.rename(answers / instance)
@@ -148,9 +148,11 @@ def load_failure(daemon: RunningDaemon, folder: Path) -> str:
     The worker gives the reason shortly before the timeout. If it gets no core at that time, the dispatcher's timeout
     expires first, and the reason is in the worker's last lines.
     """
-    with connect(daemon.config.runtime_dir) as client:
-        with pytest.raises(RegistrationError, match="load_timeout_s") as failed:
-            client.register_model(folder, load_timeout_s=12.0)
+    with (
+        connect(daemon.config.runtime_dir) as client,
+        pytest.raises(RegistrationError, match="load_timeout_s") as failed,
+    ):
+        client.register_model(folder, load_timeout_s=12.0)
     return f"{failed.value}\n{failed.value.remote_traceback}"
 
 

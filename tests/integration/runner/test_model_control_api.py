@@ -1,4 +1,4 @@
-"""Triton's own model-control API does what `pytriton-daemon repository load` and `unload` do, with either program."""
+"""Triton's model control API has the effect of `pytriton-daemon repository load` and `unload`, with both frontends."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def model(number: int) -> str:
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[RunningDaemon, Path]]:
-    """A daemon with a repository of which it loads nothing by itself."""
+    """A daemon with a repository from which it loads nothing by itself."""
     repository = tmp_path_factory.mktemp("models")
     settings = {"model_repository": (str(repository),), "model_control_mode": "explicit"}
     with RunningDaemon.start(frontend=request.param, **settings) as daemon:
@@ -67,7 +67,7 @@ def served(
 
 
 class Client:
-    """A tritonserver client over one of its protocols."""
+    """A tritonserver client of one protocol."""
 
     def __init__(self, daemon: RunningDaemon, protocol: str) -> None:
         self.module: Any = tritonclient.grpc if protocol == "grpc" else tritonclient.http

@@ -1,4 +1,4 @@
-"""Whole repositories of Python models and several versions of one, registered by a client."""
+"""Clients register whole repositories of Python models, and several versions of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments made for models of a repository: what their format needs, and what a requirements.txt lists."""
+"""Environments created for repository models: for their format, and for their requirements.txt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = np.ones((1, 4), np.float32)
 
 @pytest.mark.timeout(600)
 def test_missing_packages_are_installed_if_allowed(tmp_path: Path) -> None:
-    """The cached environment is the same for both models, and for every run of this test on a machine."""
+    """The cached environment is shared by both models, and by all runs of this test on a machine."""
     bare = tmp_path / "bare"
     without = ["--no-pip", "--no-setuptools"]
     subprocess.run([sys.executable, "-m", "virtualenv", "-q", *without, str(bare)], check=True)

@@ -1,4 +1,4 @@
-"""Python models of a repository, in workers; ensembles over them; what tritonserver serves itself, in the status."""
+"""Python models of a repository in workers, ensembles of them, and the status of models run by tritonserver itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner against a real daemon with a model repository: BentoML's guide, with only its import changed."""
+"""The runner with a real daemon and a model repository: BentoML's guide with only its import changed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A model repository in S3: a real S3 API (moto's server) on this machine.
 
-moto brings 300 MB of packages, so CI does not install it: PYTRITON_TEST_MOTO names its `moto_server`.
+moto brings 300 MB of packages, so CI does not install it: PYTRITON_TEST_MOTO is the path of its `moto_server`.
 """
 
 from __future__ import annotations

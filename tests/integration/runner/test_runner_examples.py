@@ -1,4 +1,4 @@
-"""The examples of web services in front of a model repository."""
+"""The examples of web services that use a model repository."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLES = ROOT / "examples" / "runner"
 
 
 def post(url: str, content: Any = None) -> tuple[int, Any]:
-    """Return the status and the JSON of an answer."""
+    """Send a request; return the status and the JSON body."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, json.dumps(content).encode(), headers, method="POST")
     try:
@@ -46,7 +46,7 @@ def models(folder: Path) -> Path:
 
 @contextmanager
 def served(command: Sequence[str], port: int, page: str, log: Path, **env: str) -> Iterator[str]:
-    """Run a web service; yield its address once a page answers. It leaves no process behind."""
+    """Run a web service; yield its address once a page responds. No process is left behind."""
     with open(log, "wb") as output:
         process = subprocess.Popen(command, env={**os.environ, **env}, stdout=output, stderr=output)
 
@@ -72,7 +72,7 @@ def served(command: Sequence[str], port: int, page: str, log: Path, **env: str) 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[str]:
-    """The address of the service with FastAPI, run by uvicorn."""
+    """The address of the FastAPI service, run by uvicorn."""
     for package in ("fastapi", "uvicorn", "lightgbm"):  # none is imported here: that takes seconds
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
@@ -88,7 +88,7 @@ def service(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def bentoml_service(tmp_path: Path) -> Iterator[str]:
-    """The address of the service with BentoML, which runs in an environment of its own."""
+    """The address of the BentoML service, which runs in its own environment."""
     if not os.environ.get("PYTRITON_TEST_BENTOML"):
         pytest.skip(
             "PYTRITON_TEST_BENTOML=1 runs it: it installs BentoML, which takes a minute or two"
@@ -129,7 +129,7 @@ def test_a_web_service_in_front_of_a_repository(service: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_bentoml_service_in_front_of_a_repository(bentoml_service: str) -> None:
-    """BentoML, the models and the daemon share no environment; the service ends all that it started."""
+    """BentoML, the models and the daemon share no environment; the service stops everything that it started."""
     _, _, images, labels = digits()
     url = f"{bentoml_service}/classify"
     for model in ("digits_mlp", "digits_trees"):

@@ -1,7 +1,7 @@
-"""Models of PyTorch and TensorFlow, in workers whose interpreter has them.
+"""Models of PyTorch and TensorFlow in workers whose interpreter has the framework.
 
-These packages have gigabytes, so CI does not install them. PYTRITON_TEST_TORCH and PYTRITON_TEST_TENSORFLOW name an
-interpreter with the package (and pyzmq, msgspec, cloudpickle); without one, the one that runs the tests is tried.
+These packages take gigabytes, so CI does not install them. PYTRITON_TEST_TORCH and PYTRITON_TEST_TENSORFLOW name an
+interpreter with the package (and pyzmq, msgspec, cloudpickle); by default, the tests' own interpreter is tried.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ tf.saved_model.save(net, sys.argv[1], signatures={"serving_default": net.__call_
 
 
 def interpreter(variable: str, module: str) -> str:
-    """Return a Python that has a framework; skips the test when there is none."""
+    """Return a Python that has a framework; skip the test if there is none."""
     if os.environ.get(variable):
         return os.environ[variable]
     if importlib.util.find_spec(module) is None:
@@ -72,7 +72,7 @@ def interpreter(variable: str, module: str) -> str:
 
 
 def make(python: str, code: str, folder: Path, *paths: Path) -> None:
-    """Run the script that makes a model's files."""
+    """Run the script that creates a model's files."""
     script = folder / "make.py"
     script.write_text(code)
     for path in paths:

@@ -1,4 +1,4 @@
-"""A runner with a daemon of its own, and what the control modes of model repositories do."""
+"""A runner with its own daemon, and the control modes of model repositories."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def write_estimator(path: Path, estimator: Any, pids: Path, targets: list[Any]) 
 
 
 def test_only_workers_load_a_file_that_has_no_configuration(tmp_path: Path) -> None:
-    """A process that only looked into it would import the framework once more before they could begin."""
+    """Loading it just to derive the configuration would import the framework once more before the workers start."""
     pytest.importorskip("joblib")
     linear = pytest.importorskip("sklearn.linear_model")
     pids, models = tmp_path / "pids", tmp_path / "models"

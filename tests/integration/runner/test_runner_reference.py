@@ -1,4 +1,4 @@
-"""What BentoML's guide says of its runner, and does not, with a daemon of the runner's own. One daemon for all."""
+"""Statements of BentoML's guide about its runner, and its omissions, with one runner's own daemon."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def runner(repository: Path, arguments: list[str]) -> Iterator[Runner]:
 
 
 def test_a_port_in_the_options_is_used(runner: Runner, port: int, arguments: list[str]) -> None:
-    """BentoML's ignores it. Addresses are the loopback's, and the caller's list stays as it is."""
+    """BentoML's runner ignores it. Addresses are loopback addresses, and the caller's list is not changed."""
     status = runner.link().client.status()
     assert runner.link().url.without_scheme == f"127.0.0.1:{port}"
     urls = (status.server.http_url, status.server.grpc_url, status.server.metrics_url)
@@ -88,7 +88,7 @@ def test_a_port_in_the_options_is_used(runner: Runner, port: int, arguments: lis
 
 
 def test_the_packaged_repository_is_served(runner: Runner) -> None:
-    """That of examples/packaging: images of any size."""
+    """The repository of examples/packaging, with images of any size."""
     for height, width in ((1, 2), (3, 1)):
         images = np.full((2, height, width, 3), 255, np.uint8)
         normalized = runner.normalize.run(images).as_numpy("normalized")
@@ -104,14 +104,14 @@ def test_metrics_are_served(runner: Runner) -> None:
 
 
 def test_a_model_named_like_a_method_is_reached_by_index(runner: Runner) -> None:
-    """A load at run time in explicit mode; the method is still the method."""
+    """The model is loaded at run time in explicit mode; the method remains the method."""
     runner.sync.load_model("infer")
     assert runner["infer"].run(X).as_numpy("y")[0, 0] == 5
     assert callable(runner.infer)
 
 
 def test_any_version_can_be_called(runner: Runner) -> None:
-    """By the model's attribute, and by `infer(model_version=)`; BentoML's has only the latest."""
+    """By the model's attribute, and by `infer(model_version=)`; BentoML's runner has only the latest."""
     tensor = runner.link().sync.module.InferInput("x", [1, 4], "FP32")
     tensor.set_data_from_numpy(X)
     answer = runner.sync.infer("batched", [tensor], model_version="1")
@@ -123,7 +123,7 @@ def test_any_version_can_be_called(runner: Runner) -> None:
 
 
 def test_requests_are_batched_by_triton(runner: Runner) -> None:
-    """Four at once are one batch: fewer executions than inferences."""
+    """Four concurrent requests form one batch: there are fewer executions than inferences."""
 
     def counts() -> tuple[int, int]:
         found = runner.sync.get_inference_statistics("together", "2", as_json=True)
@@ -141,7 +141,7 @@ def test_requests_are_batched_by_triton(runner: Runner) -> None:
 
 
 def test_a_stream_of_requests_and_responses(runner: Runner) -> None:
-    """tritonclient's `stream_infer`, awaited; over HTTP there is none, and that is said."""
+    """tritonclient's `stream_infer`, awaited; over HTTP it is an error."""
 
     def count(requests: Any) -> Any:
         for request in requests:
@@ -172,7 +172,7 @@ def test_a_stream_of_requests_and_responses(runner: Runner) -> None:
 
 
 def test_label_and_warm_up_files_of_a_model_are_found(runner: Runner, repository: Path) -> None:
-    """Workers serve it, tritonserver reads these files of its folder: Triton's own examples have such models."""
+    """Workers serve the model, tritonserver reads these files from its folder, as in Triton's own examples."""
     runner.sync.load_model("labelled")
     x = InferInput("x", [1, 4], "FP32").set_data_from_numpy(np.array([[1, 2, 4, 3]], np.float32))
     best = [InferRequestedOutput("y", class_count=1)]

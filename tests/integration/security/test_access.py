@@ -1,4 +1,4 @@
-"""Who may ask Triton what: the access token of its administrative endpoints, against the real server."""
+"""Access to Triton: the access token of its administrative endpoints, with the real server."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_each_start_generates_a_new_token(
 
 
 def test_the_token_is_shown_only_to_its_owner(serving: RunningDaemon) -> None:
-    """A file of mode 0600; not in status, logs, and no command line of any process."""
+    """In a file of mode 0600; it is not in the status, the logs, or the command line of any process."""
     rundir = Path(serving.config.runtime_dir)
     token = serving.client.access_token
     assert token is not None
@@ -147,7 +147,7 @@ def test_the_token_file_is_deleted_with_the_daemon(fresh_daemon: RunningDaemon) 
 
 @pytest.fixture(scope="module")
 def closed() -> Iterator[RunningDaemon]:
-    """A daemon whose Triton answers nobody without the token, which is set; it logs all it does."""
+    """A daemon with a configured token whose Triton requires it everywhere, with verbose logging."""
     with RunningDaemon.start(
         restricted_endpoints=("inference", *QUESTIONS),
         access_token="fixed-token-of-this-test",
@@ -159,7 +159,7 @@ def closed() -> Iterator[RunningDaemon]:
 
 @pytest.mark.parametrize("endpoint", QUESTIONS)
 def test_everything_can_be_restricted(closed: RunningDaemon, protocol: str, endpoint: str) -> None:
-    """The daemon itself shows the token: it sees that the server lives, and loads models."""
+    """The daemon itself sends the token to probe the server and to load models."""
     headers = _headers(closed.client, protocol)
     assert list(headers.values()) == ["fixed-token-of-this-test"]
     if endpoint == "health" and protocol == "http":  # tritonclient takes any refusal for a "no"
@@ -188,7 +188,7 @@ def test_a_verbose_log_does_not_show_the_token(closed: RunningDaemon) -> None:
 
 
 def test_a_token_can_be_a_flag() -> None:
-    """It is not for long on the command line of `start`, and `token` tells it."""
+    """`start` removes it from its command line quickly, and `token` prints it."""
     rundir, token = Path(tempfile.mkdtemp(prefix="ptd-")), "token-among-the-flags"
     command = [sys.executable, "-m", "pytriton._cli"]
     place = ("--runtime-dir", str(rundir))
@@ -221,7 +221,7 @@ def test_restrictions_can_be_disabled() -> None:
 
 
 def test_the_daemon_works_with_grpc_only() -> None:
-    """The daemon's own way to tritonserver is gRPC then."""
+    """The daemon itself then uses gRPC to reach tritonserver."""
     with RunningDaemon.start(allow_http=False, restricted_endpoints=tuple(QUESTIONS)) as daemon:
         _register(daemon)
         with pytest.raises(InferenceServerException, match=REFUSED):

@@ -1,4 +1,4 @@
-"""Who may control the daemon: against a real one, by real processes of other users."""
+"""Who may control the daemon: tested with real processes of other users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control over TCP: who has a key gets in, nobody else does; against a real daemon."""
+"""Control over TCP: only clients with a key get in; with a real daemon."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def key_file(folder: Path) -> Path:
-    """A client's key, made on the command line."""
+    """A client's key, created on the command line."""
     path = folder.parent / "alice.pytriton-key"
     assert run_keys(folder, "init").returncode == 0
     made = run_keys(folder, "add", "alice", "--output", str(path))
@@ -63,7 +63,7 @@ def endpoint(daemon: RunningDaemon) -> str:
 
 
 def reach(daemon: RunningDaemon, key_file: Path | None = None) -> DaemonClient:
-    """Connect with patience: on a busy machine, the two ends may take more than 5 s to agree, or to disagree."""
+    """Connect with a long timeout: on a loaded machine the handshake may take more than 5 s."""
     return connect(endpoint(daemon), key_file=key_file, timeout_s=60)
 
 
@@ -107,7 +107,7 @@ def test_a_missing_key_file_is_reported(remote: RunningDaemon, tmp_path: Path) -
 
 
 def test_an_unknown_key_is_refused(remote: RunningDaemon, folder: Path, tmp_path: Path) -> None:
-    """Made for the right server, by somebody who knows its public key only."""
+    """It was created for the right server, by someone who knows only its public key."""
     copy = KeyStore(tmp_path / "keys")
     copy.make_server_key()
     for name in ("server.key", "server.key_secret"):

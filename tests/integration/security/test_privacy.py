@@ -1,4 +1,4 @@
-"""Files and shared memory are for the daemon's user alone: while a model loads, and when it has served."""
+"""Only the daemon's user can access its files and shared memory, while a model loads and after it has served."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @pytest.fixture(scope="module", autouse=True)
 def _open_umask() -> Iterator[None]:
-    """The daemon of a user who shares everything by default."""
+    """Give the daemon the umask of a user who shares everything by default."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -38,14 +38,14 @@ def _open_umask() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def open_daemon(_open_umask: None) -> Iterator[RunningDaemon]:
-    """A daemon whose proxies share memory that has names."""
+    """A daemon whose proxies use named shared memory."""
     with RunningDaemon.start(proxy="python") as running:
         yield running
 
 
 @pytest.fixture
 def fresh_daemon(open_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
-    """The same, without a model."""
+    """The same daemon without a model."""
     yield open_daemon
     open_daemon.client.unregister("model")
 
@@ -69,7 +69,7 @@ def _check_modes(daemon: RunningDaemon) -> None:
 
 
 def _slow_factory(folder: Path) -> Any:
-    """Return a factory that waits until the test lets it go on."""
+    """Return a factory that waits until the test lets it continue."""
 
     def factory() -> Any:
         (folder / "loading").touch()
@@ -87,7 +87,7 @@ def _slow_factory(folder: Path) -> Any:
 
 
 class _Watcher:
-    """Looks at the modes of the daemon's regions when the kernel says that one was made, or its mode was changed."""
+    """Checks the modes of the daemon's regions whenever the kernel reports a new region or a changed mode."""
 
     def __init__(self, daemon: RunningDaemon) -> None:
         self._daemon = daemon
@@ -164,7 +164,7 @@ print("done")
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_another_user_can_open_nothing(fresh_daemon: RunningDaemon, tmp_path: Path) -> None:
-    """Every file, socket and region, tried for real by a user without rights."""
+    """A process of an unprivileged user tries every file, socket and region."""
     (tmp_path / "go").touch()
     fresh_daemon.client.register(
         _slow_factory(tmp_path), "model", X, Y, factory=True, progress=False

@@ -1,7 +1,7 @@
-"""Secrets, payloads and tensor values: nothing that shows what the daemon does has any of them.
+"""Secrets, payloads and tensor values appear in nothing that the daemon shows or writes.
 
-One daemon has seen them all: calls that succeed, calls that fail in each way, a worker that dies with a batch, a
-registration that fails. Then everything that it shows and writes is searched.
+One daemon has handled all of them: calls that succeed, calls that fail in each way, a worker that dies with a batch, a
+failed registration. Then everything it shows and writes is searched.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _PROTOBUF = (
 
 
 class Shown(NamedTuple):
-    """What a daemon shows, by the name of what shows it."""
+    """The texts that a daemon shows, by their source."""
 
     of_daemon: dict[str, str]
     of_model: dict[str, str]
@@ -65,9 +65,9 @@ class Shown(NamedTuple):
 
 
 def _model(held: str, output: str, raised: str, printed: str) -> Callable[..., Any]:
-    """Return one that does as it is told, and holds a secret in its closure.
+    """Return a callable that follows instructions and holds a secret in its closure.
 
-    Without `assert`, which pytest writes anew: with one, each worker imports a tenth of a second of pytest.
+    It contains no `assert`: pytest rewrites asserts, so each worker would spend 0.1 s importing pytest.
     """
 
     @batch
@@ -112,7 +112,7 @@ def _talk(completion: str) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[MetricReceiver]:
-    """A collector of OpenTelemetry that wants a header."""
+    """An OpenTelemetry collector that requires a header."""
     with metric_receiver() as found:
         yield found
 
@@ -151,7 +151,7 @@ def daemon(
 
 
 def _webhooks(folder: Path) -> Path:
-    """Write the file of a webhook whose address nobody answers at: each failed post is told."""
+    """Write the webhook file with an address that nothing answers, so that each failed post is reported."""
     secret = folder / "hook.secret"
     secret.write_text(SECRETS["webhook-secret"])
     secret.chmod(0o600)
@@ -249,7 +249,7 @@ def _command(daemon: RunningDaemon, *arguments: str) -> str:
 
 
 def _checked(daemon: RunningDaemon, *arguments: str) -> str:
-    """Return what a command says of a settings file that has the secrets."""
+    """Return the output of a command for a settings file that contains the secrets."""
     config, folder = daemon.config, Path(daemon.config.webhooks or "").parent
     file = folder / "settings.toml"
     reported = {
@@ -266,7 +266,7 @@ def _checked(daemon: RunningDaemon, *arguments: str) -> str:
 
 
 def _profile(daemon: RunningDaemon) -> str:
-    """Return what py-spy sees of a worker; without it, why it cannot be had."""
+    """Return py-spy's profile of a worker, or the error without py-spy."""
     done = command("profile", "obey", "--seconds", "1", "--runtime-dir", daemon.config.runtime_dir)
     return done.stdout + done.stderr
 
@@ -314,14 +314,14 @@ def shown(daemon: RunningDaemon, receiver: MetricReceiver) -> Shown:
 
 
 def _sent(receiver: MetricReceiver) -> str:
-    """Return what the collector has got, once that has all of it."""
+    """Return what the collector has received, once it is complete."""
     before = receiver.received
     eventually(lambda: receiver.received > before + 1, "no metrics are sent")
     return repr(list(receiver.points)) + repr(receiver.resource)
 
 
 def _requests(daemon: RunningDaemon) -> str:
-    """Return the slowest and the failed requests, once the last of them are there."""
+    """Return the slowest and the failed requests once the last of them are recorded."""
     eventually(lambda: daemon.client.requests("obey").failed, "the failed ones are told")
     return "obey" + repr(daemon.client.requests("obey"))
 
@@ -337,7 +337,7 @@ def test_no_secret_is_shown(shown: Shown, secret: str) -> None:
 
 
 def test_every_searched_place_has_content(shown: Shown) -> None:
-    """What is empty would pass, too."""
+    """An empty text would pass the other tests."""
     words = {
         "other log": "RuntimeError",
         "page of the other": "talk",
@@ -350,7 +350,7 @@ def test_every_searched_place_has_content(shown: Shown) -> None:
 
 
 def test_a_models_own_output_is_only_in_logs(shown: Shown) -> None:
-    """Exceptions and prints: the log, the page of the model, the last lines of a worker that has ended."""
+    """Exceptions and prints: the log, the page of the model, the last lines of an exited worker."""
     for words in (RAISED, PRINTED):
         assert [where for where, text in shown.of_daemon.items() if words in text] == []
         for where in ("model's log", "page of the model", "log files"):

@@ -1,4 +1,4 @@
-"""gRPC with TLS: the daemon reaches its own tritonserver through it, whatever the certificate is made out to."""
+"""gRPC with TLS: the daemon reaches its own tritonserver, whatever name the certificate has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def authority() -> trustme.CA:
 
 
 class Certificates:
-    """The files of one server and one client, signed by an authority."""
+    """The files of one server and one client, signed by one authority."""
 
     def __init__(self, authority: trustme.CA, folder: Path, names: Sequence[str]) -> None:
         server = authority.issue_cert(*names)
@@ -77,7 +77,7 @@ def _infer(daemon: RunningDaemon, **tls: Any) -> Any:
 def test_the_daemon_works_with_grpc_over_tls_only(
     name: str, authority: trustme.CA, tmp_path: Path
 ) -> None:
-    """The daemon loads models and sees that its server lives, though it connects to 127.0.0.1."""
+    """It loads models and probes its server, though it connects to 127.0.0.1."""
     files = Certificates(authority, tmp_path, [name])
     with RunningDaemon.start(
         allow_http=False,
@@ -99,7 +99,7 @@ def test_the_daemon_works_with_grpc_over_tls_only(
 
 
 def test_grpc_over_tls_beside_plain_http(authority: trustme.CA, tmp_path: Path) -> None:
-    """HTTP stays as it is, and the daemon uses it: no certificate of its own is needed."""
+    """The daemon uses HTTP, which is unchanged, so it needs no certificate."""
     files = Certificates(authority, tmp_path, ["localhost", "127.0.0.1"])
     with RunningDaemon.start(tritonserver_options=files.mutual) as daemon:
         daemon.client.register(_double, "double", X, Y, progress=False)

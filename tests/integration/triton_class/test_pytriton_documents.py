@@ -1,7 +1,7 @@
-"""Every Python example of the three PyTriton documents that this project was given runs as written.
+"""Every Python example of three PyTriton documents runs as written.
 
-The documents are not in this repository (they are NVIDIA's). What an example leaves to its reader is named below:
-`model` and torch come from tests/support/seed_stubs, and where the text goes on (`...`) the model is asked.
+The documents are NVIDIA's and not in this repository. This module names what an example leaves to its reader: `model`
+and torch come from tests/support/seed_stubs, and where the text is abridged (`...`), the model is called.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from undefined import model
 
 @dataclass(frozen=True)
 class Program:
-    """Examples of one document that are one script.
+    """Examples of one document that form one script.
 
     Attributes:
         document: its number
         blocks: numbers of its Python examples, from 1
-        more: number of an example -> what is written where it ends
+        more: by number of an example, the code to append to it
         says: what the script prints
     """
 
@@ -135,13 +135,13 @@ def blocks(document: str) -> dict[int, str]:
 
 
 def code(program: Program) -> str:
-    """Return a program's text."""
+    """Return a program's source."""
     found = blocks(program.document)
     return _BEFORE + "".join(found[one] + program.more.get(one, "") for one in program.blocks)
 
 
 def run(program: Program, folder: Path) -> str:
-    """Run a script to its end and return what it printed."""
+    """Run a script to its end; return its output."""
     with Script(code(program), folder) as script:
         assert script.wait_gone() == 0, script.said()
         return script.said()
@@ -151,7 +151,7 @@ def run(program: Program, folder: Path) -> str:
 def said(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[str]]]:
-    """What the wanted programs print; some at a time, as they mostly wait for tritonserver."""
+    """The output of the requested programs; some run in parallel, as they mostly wait for tritonserver."""
     items: list[Any] = request.session.items
     this = test_the_examples_run_as_written.__name__
     wanted = [
@@ -191,7 +191,7 @@ def test_the_examples_run_as_written(program: Program, said: dict[str, Future[st
 def test_the_servers_of_the_examples_serve_until_terminated(
     program: Program, tmp_path: Path
 ) -> None:
-    """`# ...` stands for what the example before it shows: its model is bound."""
+    """`# ...` stands for the code of the previous example, which binds the model."""
     written = code(program)
     if "    # ...\n" in written:
         bound = blocks(program.document)[2].partition("as triton:\n")[2]
@@ -213,7 +213,7 @@ def test_the_servers_of_the_examples_serve_until_terminated(
 
 
 def test_the_log_goes_to_the_configured_file(tmp_path: Path) -> None:
-    """In its folder instead of /tmp; and with the variable that the next lines of the text set."""
+    """In its folder instead of /tmp, and with the variable that the next lines of the text set."""
     ((variable, value),) = _SHELL.findall(text(LOGGING.document))
     written = code(LOGGING)
     assert written.count('"/tmp/') == 1

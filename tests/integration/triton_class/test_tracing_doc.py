@@ -1,4 +1,4 @@
-"""The example of docs/how-to/tracing.md runs as written, but for ports, and its spans arrive."""
+"""The example of docs/how-to/tracing.md runs as written, except for ports, and its spans arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Triton` with a real server: bind, ask, tokens, options; one server for the whole module."""
+"""`Triton` with a real server: bind, infer, tokens, options; one server for the whole module."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def double(**inputs: Array) -> list[Array]:
 
 
 class Device:
-    """An instance of its own for each device, as in PyTriton's documents."""
+    """One instance for each device, as in PyTriton's documents."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -53,7 +53,7 @@ class Device:
 
 @pytest.fixture(scope="module")
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
-    """A server in a `with` block; `double` was bound before the start, in the object's own time."""
+    """A server in a `with` block; `double` was bound before it was started."""
     config = local_config(response_cache_byte_size=1 << 20, id="a name with blanks")
     security = TritonSecurityConfig(access_token=TOKEN)
     workspace = tmp_path_factory.mktemp("t") / "workspace"
@@ -115,7 +115,7 @@ def test_a_callable_for_each_instance(triton: Triton) -> None:
 
 
 class Learner:
-    """One model trains it, another one asks it: both in this very process, by one object with a lock."""
+    """One model trains it, another one calls it: both in this process, through one object with a lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -190,7 +190,7 @@ def test_the_response_cache_answers(triton: Triton) -> None:
 
 
 def test_a_model_can_be_rebound_and_unbound(triton: Triton) -> None:
-    """As in a notebook: the cell that binds is run again, also after a change, also after a mistake in it."""
+    """As in a notebook, where the cell that binds runs again: unchanged, after a change, and after a mistake in it."""
 
     @batch
     def triple(**inputs: Array) -> list[Array]:
@@ -248,7 +248,7 @@ def test_every_argument_of_register_works(triton: Triton) -> None:
 
 
 def test_a_remote_object_binds_models(triton: Triton) -> None:
-    """Models go when it is closed, the server and the others stay; its token was found."""
+    """Its models end when it is closed, the server and the others stay; it found the token by itself."""
     remote = RemoteTriton(triton.http_url)
     assert (remote.is_alive(), remote.is_connected()) == (True, False)
     with remote:

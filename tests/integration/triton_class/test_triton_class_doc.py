@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/pytriton.md run as written, but for the ports."""
+"""The examples of docs/how-to/pytriton.md run as written, except for the ports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LOG = "import logging, sys\nlogging.basicConfig(level=logging.INFO, stream=sys.s
 
 
 def blocks(text: str, part: str) -> list[str]:
-    """Return the examples that are run and hold `part`."""
+    """Return the examples to run that contain `part`."""
     return [code for skipped, code in _BLOCK.findall(text) if not skipped and part in code]
 
 
 def test_the_serving_script_works(tmp_path: Path) -> None:
-    """It answers the curl request that stands beside it, until Ctrl-C."""
+    """It answers the curl request beside it until Ctrl-C."""
     (code,) = blocks(DOCUMENT, "triton.serve()")
     body = _BODY.findall(DOCUMENT)[0]
     with Script(LOG + code, tmp_path) as script:
@@ -60,7 +60,7 @@ def print(*what):
 
 
 def test_documented_differences_from_pytriton_hold(tmp_path: Path) -> None:
-    """All examples are one script; `print(...)  # text` prints this text."""
+    """All examples form one script; `print(...)  # text` has to print this text."""
     document = (ROOT / "docs" / "how-to" / "migrating-from-pytriton.md").read_text(encoding="utf-8")
     code = "\n".join(blocks(document, ""))
     reported = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE)

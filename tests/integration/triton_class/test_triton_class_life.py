@@ -1,4 +1,4 @@
-"""`Triton` objects come and go: stop, start again, ports in use, threads, unrecoverable errors, no server."""
+"""Life of `Triton` objects: stop, restart, ports in use, threads, unrecoverable errors, no server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ask(url: str, model: str = "model") -> list[float]:
 
 
 def idle_connection(url: str) -> http.client.HTTPConnection:
-    """A client that has asked once, and keeps its connection."""
+    """Return a client that has sent a request and keeps its connection open."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc)
     connection.request("GET", "/v2/health/live")
     assert connection.getresponse().read() == b""
@@ -89,7 +89,7 @@ def test_stop_finishes_requests_in_flight_and_run_starts_again(tmp_path: Path) -
 
 
 def test_a_port_in_use_is_reported_with_its_owner(tmp_path: Path) -> None:
-    """Two servers in one process; a third one that wants a port of the first."""
+    """Two servers run in one process; a third one wants a port of the first."""
     with Triton(config=local_config()) as first, Triton(config=local_config()) as second:
         for one in (first, second):
             one.bind("model", double, X, X, config=BATCHING, isolation="thread")
@@ -107,7 +107,7 @@ def test_a_port_in_use_is_reported_with_its_owner(tmp_path: Path) -> None:
 
 
 def test_serving_in_a_thread_ends_with_stop_in_another(caplog: pytest.LogCaptureFixture) -> None:
-    """And what a guest serves there ends, too."""
+    """A remote object that serves there ends, too."""
     triton = Triton(config=local_config(log_verbose=1))
     triton.bind("model", double, X, X, config=BATCHING)
     with caplog.at_level(logging.INFO, "pytriton"):
@@ -132,7 +132,7 @@ def test_serving_in_a_thread_ends_with_stop_in_another(caplog: pytest.LogCapture
 
 
 def test_an_unrecoverable_error_ends_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    """The request gets the text, `serve` returns, and nothing is left."""
+    """The request gets the error, `serve` returns, and nothing is left."""
 
     def broken(requests: object) -> None:
         raise PyTritonUnrecoverableError("the GPU is gone")
@@ -172,7 +172,7 @@ def test_a_remote_object_reports_that_no_server_answers() -> None:
 
 
 def test_vertex_ais_server_starts_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its frontend insists on a loaded model as soon as it starts; it answers by the routes of Vertex AI."""
+    """Its frontend requires a loaded model at its start, and serves Vertex AI's routes."""
     port = lasting_port()
     routes = {"MODE": "PREDICTION", "HEALTH_ROUTE": "/health", "PREDICT_ROUTE": "/predict"}
     for name, value in {**routes, "HTTP_PORT": str(port)}.items():

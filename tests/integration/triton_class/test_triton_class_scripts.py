@@ -1,4 +1,4 @@
-"""Scripts with a `Triton` object: they end by signals, or are killed at any moment, and nothing of them stays."""
+"""Scripts with a `Triton` object end by signals, or are killed at any moment, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_killed_script_leaves_nothing(stage: str, number: int, tmp_path: Path)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_serving_gracefully(number: int, tmp_path: Path) -> None:
-    """What is under way is answered, `serve` returns, and the script goes on to its end."""
+    """Requests in flight are answered, `serve` returns, and the script continues to its end."""
     with Script(SERVING, tmp_path) as script, ThreadPoolExecutor(1) as asking:
         asked = asking.submit(ask, url_of(script))
         script.wait_for("BEGUN")  # what models print is in the script's own output
@@ -134,7 +134,7 @@ def test_a_signal_ends_serving_gracefully(number: int, tmp_path: Path) -> None:
 
 
 def test_requests_in_flight_of_a_killed_script_are_answered(tmp_path: Path) -> None:
-    """Workers are processes of their own, so those that have begun can be; then all ends."""
+    """Workers are separate processes, so they finish their batches before everything ends."""
     with Script(SERVING, tmp_path) as script, ThreadPoolExecutor(1) as asking:
         asked = asking.submit(ask, url_of(script))
         script.wait_for("BEGUN")
@@ -145,7 +145,7 @@ def test_requests_in_flight_of_a_killed_script_are_answered(tmp_path: Path) -> N
 def test_models_of_a_killed_remote_script_are_unregistered(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
-    """They were bound into a running daemon, which does not keep them for its next start either."""
+    """They were bound to a running daemon, which does not restore them at its next start either."""
     with Script(REMOTE, tmp_path, daemon.http) as script:
         script.wait_for("BOUND")
         assert [model.name for model in daemon.client.models()] == ["guest"]

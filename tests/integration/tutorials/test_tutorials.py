@@ -1,6 +1,6 @@
-"""Every tutorial runs as its page says: the files that it shows, its commands in their order, and what they print.
+"""Every tutorial works as its page describes: its files, its commands in order, and their output.
 
-The ports of the pages are exchanged for free ones. Tutorials that start no daemon share one.
+The ports of the pages are replaced by free ones. Tutorials that start no daemon share one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SETTINGS = {"HTTP_PORT": 8000, "GRPC_PORT": 8001, "METRICS_PORT": 8002, "OPENAI
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[RunningDaemon, dict[int, int]]]:
-    """A daemon for the tutorials that start none, and where it listens."""
+    """A daemon for the tutorials that start none, and its addresses."""
     ports = {port: lasting_port() for port in PORTS}
     settings = {name.lower(): ports[port] for name, port in _SETTINGS.items()}
     with RunningDaemon.start(**settings) as daemon:
@@ -64,7 +64,7 @@ MODULES = (
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[Path]:
-    """The folder of the `python` and `pytriton-daemon` that a tutorial's shell finds."""
+    """The folder with the `python` and `pytriton-daemon` that a tutorial's shell finds."""
     folder = Path(tempfile.mkdtemp(prefix="ptd-"))
     with ForkedShell(folder, *MODULES):
         yield folder
@@ -73,7 +73,7 @@ def programs() -> Iterator[Path]:
 
 @pytest.fixture
 def work() -> Iterator[Path]:
-    """A copy of the examples; its path is short, since sockets lie in it."""
+    """A copy of the examples in a folder with a short path, since it contains sockets."""
     folder = Path(tempfile.mkdtemp(prefix="ptd-"))
     shutil.copytree(ROOT / tutorials.EXAMPLES, folder, dirs_exist_ok=True)
     yield folder
@@ -81,7 +81,7 @@ def work() -> Iterator[Path]:
 
 
 def make_other_environment(folder: Path) -> None:
-    """Make a virtual environment that sees this one's packages; installing them would ask an index."""
+    """Create a virtual environment that sees this one's packages; installing them would need a package index."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "these.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -90,7 +90,7 @@ def make_other_environment(folder: Path) -> None:
 def environment(
     work: Path, programs: Path, ports: dict[int, int], runtime_dir: str
 ) -> dict[str, str]:
-    """Return the variables of a tutorial's shell."""
+    """Return the environment variables of a tutorial's shell."""
     folders = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
     found = {
         **os.environ,
@@ -105,7 +105,7 @@ def environment(
 
 
 def run(name: str, folder: Path, env: dict[str, str], ports: dict[int, int]) -> None:
-    """Run the commands of a page in one shell and compare what they print."""
+    """Run the commands of a page in one shell and compare their output."""
 
     def local(text: str) -> str:
         return _PORT.sub(lambda match: str(ports[int(match[0])]), text)
@@ -136,7 +136,7 @@ def run(name: str, folder: Path, env: dict[str, str], ports: dict[int, int]) -> 
 
 
 def _step(command: tutorials.Command, text: str, output: Path) -> str:
-    """Return what a shell runs for a command. One that stays is ready when it has printed the last line of the page."""
+    """Return the shell code for a command. One that keeps running is ready after the last line of the page."""
     if not command.stays:
         return f"{{ {text}\n}} >{output} 2>&1 || exit 1"
     last = shlex.quote(command.shown.strip().splitlines()[-1])
@@ -147,7 +147,7 @@ def _step(command: tutorials.Command, text: str, output: Path) -> str:
 
 
 def _lives(group: int) -> bool:
-    """Return whether a process of the group is there, such as a web service in the background."""
+    """Return whether a process of the group is alive, such as a web service in the background."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

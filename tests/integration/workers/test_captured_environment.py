@@ -1,4 +1,4 @@
-"""What a worker finds of its registrant's process, or of the daemon's: environment variables, arguments."""
+"""What a worker gets from the process of its registrant, or of the daemon: environment variables, arguments."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def register(infer: Any, name: str, **options: Any) -> None:
 def test_variables_are_forwarded_and_the_others_are_named(
     daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the registration, where that can be seen, and in the worker's KeyError."""
+    """At the registration, if the use can be detected there, and in the worker's KeyError."""
     monkeypatch.setenv("MY_SETTING", "12")
     monkeypatch.setenv("HF_TOKEN", "secret")
     register(evaluates, "evaluates", daemon=daemon)
@@ -168,7 +168,7 @@ COMPLETES = """
 def test_a_model_py_sees_the_arguments_of_tritons_own_backend(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
-    """Those of a program that was started without a name: [""]."""
+    """Those of a program started without a name: [""]."""
     assert ask(daemon, "of-a-repository", "sys.argv") == "['']"
     daemon.client.register_model(make_model(tmp_path / "argv", more=COMPLETES), progress=False)
     assert ask(daemon, "argv", "sys.argv") == "['']"

@@ -1,4 +1,4 @@
-"""Daemons that modules of tests share are lent as new, or not at all, and nobody leaves anything behind."""
+"""Daemons shared by test modules are lent in a fresh state or not at all, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_daemon_without_a_server_is_not_lent_again(keeping: DaemonPool) -> Non
 
 
 def test_leftovers_are_a_failure(keeping: DaemonPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When it comes back, and again when it has ended."""
+    """When the daemon is returned, and again when it has exited."""
     monkeypatch.setattr(real_daemon, "_FAMILY_S", 0.5)
     lent = contextlib.ExitStack()
     daemon = lent.enter_context(keeping.lend())

@@ -1,4 +1,4 @@
-"""Clients in environments of their own: other Pythons, other numpys, one daemon."""
+"""Clients in their own environments: other Pythons, other numpys, one daemon."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ print(model.url)
 
 
 def _environment(numpy: str, *versions: str) -> tuple[str, str]:
-    """Return (interpreter of an environment, its Python version); skip when no Python is there."""
+    """Return the interpreter of an environment and its Python version; skip the test if there is no such Python."""
     python = find_interpreter(*versions)
     if python is None:
         pytest.skip(f"no Python {' or '.join(versions)} on this machine")
@@ -65,7 +65,7 @@ def _environment(numpy: str, *versions: str) -> tuple[str, str]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("version", "numpy"), [("3.9", "numpy==1.26.*"), ("3.13", "numpy>=2")])
 def test_all_dependencies_are_available_as_wheels(version: str, numpy: str) -> None:
-    """pip chooses the newest, which may be a source archive only: what must be compiled takes minutes, or fails."""
+    """pip chooses the newest version, which may have only a source archive: compiling takes minutes or fails."""
     python, _ = _environment(numpy, version)
     files = installed_files(python)
     assert any("/aiohttp-" in url for url in files)
@@ -157,7 +157,7 @@ print(holder.said())
 def test_values_of_numpy_cross_its_major_versions(
     daemon: RunningDaemon, tmp_path: Path, registrant: str
 ) -> None:
-    """Random generators go on from the state that they were registered in."""
+    """Random generators continue from the state in which they were registered."""
     old, _ = _environment("numpy==1.24.*", "3.11", "3.10", "3.9")
     python, other = (old, sys.executable) if registrant == "1.24" else (sys.executable, old)
     (tmp_path / "holder.py").write_text(HOLDER)
@@ -179,7 +179,7 @@ def test_values_of_numpy_cross_its_major_versions(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_code_by_value_needs_the_same_minor_version(daemon: RunningDaemon) -> None:
-    """A clear error instead of a crash in the unpickler."""
+    """A clear error instead of a crash while unpickling."""
     others = [one for one in ("3.13", "3.12") if not sys.version.startswith(f"{one}.")]
     python, _ = _environment("numpy>=2", *others)
 
@@ -194,7 +194,7 @@ def test_code_by_value_needs_the_same_minor_version(daemon: RunningDaemon) -> No
 
 
 def _bare_environment(folder: Path, *packages: str) -> Path:
-    """Make an environment that has these packages of this one, and nothing else."""
+    """Create an environment that has only these packages of this one."""
     subprocess.run([sys.executable, "-m", "virtualenv", "-q", "--no-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     own = Path(np.__file__).parents[1]
@@ -206,7 +206,7 @@ def _bare_environment(folder: Path, *packages: str) -> Path:
 
 
 def test_an_environment_without_numpy_is_refused(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """The error has the pip line."""
+    """The error contains the pip command."""
     python = _bare_environment(tmp_path / "bare")
     with pytest.raises(PyTritonBadParameterError, match=r"has no numpy.*-m pip install numpy$"):
         daemon.client.register(json.dumps, "bare", X, X, python=python, progress=False)
@@ -216,7 +216,7 @@ def test_an_environment_without_numpy_is_refused(daemon: RunningDaemon, tmp_path
 def test_an_environment_gets_the_worker_s_requirements(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
-    """numpy is all that it has to have of itself, as with register_model."""
+    """It needs only numpy itself, as with register_model."""
     python = _bare_environment(tmp_path / "bare", "numpy")
 
     @batch
@@ -244,7 +244,7 @@ def _surroundings(requests: object) -> list[dict[str, Array]]:
 
 
 def test_a_worker_gets_the_requested_environment(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """env=, cwd=, sys_path= and devices= reach the worker; devices= is stronger than a variable."""
+    """env=, cwd=, sys_path= and devices= reach the worker; devices= overrides a variable."""
     code, folder = tmp_path / "code", tmp_path / "folder"
     code.mkdir()
     folder.mkdir()
@@ -270,7 +270,7 @@ def test_a_worker_gets_the_requested_environment(daemon: RunningDaemon, tmp_path
 
 
 def test_each_device_gets_one_instance(daemon: RunningDaemon) -> None:
-    """No GPU, and whatever the worker finds; tests/unit/dispatcher/test_devices.py has GPUs."""
+    """Without GPUs; tests/unit/dispatcher/test_devices.py has them."""
     model = daemon.client.register(
         json.dumps, "pinned", X, X, devices=["cpu", None, "cpu"], progress=False
     )
@@ -280,7 +280,7 @@ def test_each_device_gets_one_instance(daemon: RunningDaemon) -> None:
 
 @pytest.mark.skipif(gpus.missing("999") is None, reason="files do not tell how many GPUs there are")
 def test_an_unavailable_gpu_is_refused(daemon: RunningDaemon) -> None:
-    """No worker is started for it, and the model that was to be replaced serves on."""
+    """No worker is started for it, and the model to be replaced remains."""
     model = daemon.client.register(json.dumps, "pinned", X, X, progress=False)
     said = (
         "model pinned: devices names GPU 999: this machine has .* leave devices out, or set it to"
@@ -296,7 +296,7 @@ def test_an_unavailable_gpu_is_refused(daemon: RunningDaemon) -> None:
 
 
 def test_a_missing_response_cache_is_refused(daemon: RunningDaemon) -> None:
-    """tests/integration/python_models/test_model_config.py has one that is there."""
+    """tests/integration/python_models/test_model_config.py has a daemon with a cache."""
     with pytest.raises(RegistrationError, match="response_cache=True, but this daemon has no"):
         daemon.client.register(
             json.dumps, "cached", X, X, ModelConfig(response_cache=True), progress=False
@@ -316,7 +316,7 @@ def test_a_missing_response_cache_is_refused(daemon: RunningDaemon) -> None:
 def test_invalid_environment_arguments_are_refused(
     daemon: RunningDaemon, options: dict[str, object], said: str
 ) -> None:
-    """Wrong arguments are told before anything is started."""
+    """They are reported before anything is started."""
     with pytest.raises(PyTritonError, match=said):
         daemon.client.register(json.dumps, "nowhere", X, X, progress=False, **options)  # type: ignore[arg-type]
     assert daemon.client.models() == []

@@ -1,4 +1,4 @@
-"""Workers that are forks, and workers that have started an interpreter, serve alike."""
+"""Forked workers and workers with a fresh interpreter behave alike."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def has_forks(daemon: RunningDaemon) -> bool:
 
 
 def load() -> Any:
-    """A model that multiplies matrices, and counts what this process has."""
+    """A model that multiplies matrices, and counts the processes."""
     import numpy as np
 
     weights = np.ones((200, 200), np.float32)
@@ -58,7 +58,7 @@ def test_all_instances_serve_and_are_children_of_the_daemon(
 
 
 def count_threads() -> Any:
-    """A model that multiplies matrices, and tells how many threads that has taken."""
+    """A model that multiplies matrices, and returns the number of its threads."""
     import numpy as np
 
     weights = np.ones((500, 500), np.float32)
@@ -72,7 +72,7 @@ def count_threads() -> Any:
 
 
 def test_instances_share_the_cores(daemon: RunningDaemon, inference: Inference) -> None:
-    """A fork's numpy has its number of threads from before the fork."""
+    """A fork's numpy has chosen its number of threads before the fork."""
 
     def threads(**options: Any) -> float:
         model = daemon.client.register(

@@ -1,4 +1,4 @@
-"""Lazy models that are kept, after a start: tritonserver does not have one before somebody asks for it."""
+"""Persisted lazy models after a restart: tritonserver does not have one before the first request for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def asks_m0(requests: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
-    """A daemon that keeps such models, which an earlier one has registered."""
+    """A daemon restored from another one, in which the lazy models were registered."""
     folder = str(tmp_path_factory.mktemp("state"))
     with RunningDaemon.start(state_dir=folder) as former:
         former.client.register(asks_m0, "asks", X, Y, progress=False)
@@ -50,7 +50,7 @@ def states(daemon: RunningDaemon) -> dict[str, str]:
 
 
 def is_deferred(daemon: RunningDaemon, name: str) -> bool:
-    """Whether tritonserver does not have a model; nobody is asked for it."""
+    """Return whether tritonserver does not have a model, without sending it a request."""
     info = next(one for one in daemon.client.status().models if one.name == name)
     return info.state == "suspended" and "on the first request" in info.scaling
 
@@ -104,7 +104,7 @@ def test_a_request_loads_a_lazy_model(daemon: RunningDaemon, name: str) -> None:
 
 
 def test_a_probe_loads_no_lazy_model(daemon: RunningDaemon) -> None:
-    """Balancers and fleets probe all of them every second."""
+    """Load balancers and fleets probe all models every second."""
     inference = Inference("grpc", daemon.grpc)
     assert [get(daemon, f"models/{name}/ready") for name in ("m14", "m15")] == [200, 200]
     assert inference.is_ready("m14")

@@ -1,4 +1,4 @@
-"""Limits: workers that use or take too much, or have served long enough, are ended or replaced."""
+"""Limits: workers that use too much, take too long, or have served long enough are killed or recycled."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def serve(daemon: RunningDaemon) -> Iterator[Serve]:
 def test_a_leaking_worker_is_replaced_between_batches(
     inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
-    """Soft limit: no request fails, and the new worker was loaded before the old one ended."""
+    """The soft limit: no request fails, and the new worker is loaded before the old one ends."""
     model = serve(MisbehavingModel(tmp_path), limits=Limits(recycle_above="150MiB"))
     first = model.instances[0].pid
     for _ in range(12):
@@ -56,7 +56,7 @@ def test_a_leaking_worker_is_replaced_between_batches(
 
 
 def test_a_worker_cannot_exceed_its_memory_limit(inference: Inference, serve: Serve) -> None:
-    """The allocation fails in the callable; the worker and the model go on."""
+    """The allocation fails in the callable; the worker survives."""
 
     def allocate(requests: Any) -> Any:
         count = int(requests[0]["x"][0, 0])
@@ -70,7 +70,7 @@ def test_a_worker_cannot_exceed_its_memory_limit(inference: Inference, serve: Se
 
 
 def test_a_fork_bomb_is_killed(inference: Inference, serve: Serve, tmp_path: Path) -> None:
-    """With all that it started; the client is told why."""
+    """With all its processes; the client gets the reason."""
     model = serve(MisbehavingModel(tmp_path), limits=Limits(processes=5), on_crash="fail")
     first = model.instances[0].pid
     with pytest.raises(
@@ -98,7 +98,7 @@ def _group(pid: int) -> int | None:
 
 
 def test_limits_are_set_in_the_worker(inference: Inference, serve: Serve) -> None:
-    """Files, CPUs, niceness; and where memory ends, the kernel takes workers first."""
+    """Open files, CPUs, niceness, and the score of the OOM killer, which prefers workers."""
 
     def look(requests: Any) -> Any:
         import resource
@@ -120,7 +120,7 @@ def test_limits_are_set_in_the_worker(inference: Inference, serve: Serve) -> Non
 def test_the_kernel_kills_workers_before_tritonserver(
     daemon: RunningDaemon, serve: Serve, tmp_path: Path
 ) -> None:
-    """However much of it tritonserver uses: the kernel adds at most 1000 for that (proc(5))."""
+    """However much memory tritonserver uses: the kernel adds at most 1000 for that (proc(5))."""
 
     def adjusted(pid: int | None) -> int:
         return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
@@ -141,7 +141,7 @@ def test_an_unavailable_cpu_is_refused(daemon: RunningDaemon, tmp_path: Path) ->
 def test_a_worker_is_recycled_after_max_batches(
     daemon: RunningDaemon, inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
-    """max_batches, under load: no request fails."""
+    """Under load, no request fails."""
     model = serve(MisbehavingModel(tmp_path), max_batches=20, instances=2, on_crash="fail")
     pids = set()
 
@@ -160,7 +160,7 @@ def test_a_worker_is_recycled_after_max_batches(
 
 
 def test_a_worker_that_loads_too_slowly_is_killed(daemon: RunningDaemon) -> None:
-    """To load its callable: it is ended, and the error names the setting."""
+    """The error names the setting."""
 
     def factory() -> Any:
         print("still loading")
@@ -176,7 +176,7 @@ def test_a_worker_that_loads_too_slowly_is_killed(daemon: RunningDaemon) -> None
 
 
 def test_a_worker_that_never_connects_is_killed(tmp_path: Path) -> None:
-    """An interpreter that is none: the registration fails when it has not started in time."""
+    """The configured interpreter is not one, so the registration fails after the start timeout."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec sleep 1000\n")
     python.chmod(0o700)

@@ -1,4 +1,4 @@
-"""What a script defines is found in `__main__` of its workers, and in the processes that these start afresh."""
+"""Names defined in a script are found in `__main__` of its workers, and of the processes that these spawn."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def ask(daemon: RunningDaemon, what: str, model: str = "scripted") -> str:
 
 @pytest.mark.timeout(300)
 def test_names_of_the_main_script_resolve_in_workers(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """The script does not run again, and may be gone: what was registered is served, whatever its file has become."""
+    """The script does not run again and may be deleted or changed: the registered code is served."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     (tmp_path / "beside.py").write_text("def tripled(x):\n    return 3 * x\n")

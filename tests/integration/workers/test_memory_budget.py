@@ -1,4 +1,4 @@
-"""Models that share a budget of memory, and instances that share their weights, with the real tritonserver."""
+"""Models that share a memory budget, and instances that share their weights, with the real tritonserver."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def times(factor: int) -> Any:
 
 
 class _Watch:
-    """Looks all the time how many models have workers."""
+    """Samples the number of models that have workers."""
 
     def __init__(self, daemon: RunningDaemon) -> None:
         self.most = 0

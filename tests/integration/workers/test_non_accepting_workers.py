@@ -1,4 +1,4 @@
-"""Workers that would not end by themselves: unregistering their models does not take the whole grace period."""
+"""Workers that do not exit when asked: unregistering their models does not take the whole grace period."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_model_with_a_stuck_worker_is_unregistered_quickly(
 
 
 def test_a_stream_that_handles_sigterm_itself_ends_gracefully(patient: RunningDaemon) -> None:
-    """Its event loop tells nobody else of the signal."""
+    """Its event loop hides the signal from the worker."""
 
     async def infer(requests: Any) -> AsyncIterator[Any]:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print, "that is mine")

@@ -1,4 +1,4 @@
-"""Daemons of a test run, a demo or a benchmark: whoever is killed leaves none."""
+"""Daemons of test runs, demos and benchmarks end with their owner, even if it is killed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_that_hangs(daemon):
 
 @pytest.fixture
 def runtime_dir() -> Iterator[Path]:
-    """A folder with a short path: sockets lie in it."""
+    """A folder with a short path, since it contains sockets."""
     path = Path(tempfile.mkdtemp(prefix="pto-"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
@@ -62,7 +62,7 @@ temporary_dir = runtime_dir
 
 
 def _family(owner: int) -> list[psutil.Process]:
-    """Return the processes that live for one: a detached daemon is nobody's child any more."""
+    """Return the processes that an owner started: a detached daemon is no longer its child."""
     found = []
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -120,7 +120,7 @@ def test_the_daemon_of_a_killed_test_run_ends(
 
 
 def test_the_daemon_of_a_killed_demo_ends(runtime_dir: Path) -> None:
-    """What scripts/demo does: its shell names itself, starts a daemon that detaches, and goes on."""
+    """As in scripts/demo: the shell declares itself the owner and starts a detached daemon."""
     assert f"export {ENV_OWNER}=$$" in (ROOT / "scripts" / "demo").read_text()
     script = f"export {ENV_OWNER}=$$; {_CLI} start --detach {_PORTS}; read line"
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Requests that end the worker that takes them fail; their batch-mates and the model do not. With both proxies."""
+"""Requests that crash every worker fail; the rest of their batch and the model survive. With both proxies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Fragile:
 
 
 class Late(Fragile):
-    """One that may answer at any time: it goes by other ways, and its batches are not known to be over."""
+    """A model that may respond at any time: it uses other messages, so the end of a batch is not known."""
 
     def execute(  # type: ignore[override]
         self, requests: list[pb_utils.InferenceRequest]
@@ -67,7 +67,7 @@ class Late(Fragile):
 
 
 def ask_together(daemon: RunningDaemon, model: str, *values: float) -> list[float | str]:
-    """Return for each value the answer, or the error."""
+    """Return for each value the response or the error."""
 
     def ask(value: float) -> float | str:
         connection = Inference("grpc", daemon.grpc)
@@ -94,7 +94,7 @@ def assert_guilty_alone(answers: list[float | str], *values: float, why: str) ->
 def test_only_the_poisoned_requests_of_a_batch_fail(
     served: RunningDaemon,
 ) -> None:
-    """One instance. More of its workers end in a row than were ever replaced, with nothing else answered."""
+    """With one instance, more workers in a row crash than the restart limit allows, without another response."""
     model = served.client.register(infer, "fragile", X, Y, BATCHED, progress=False)
     for values in [(POISON,) * 4, (GOOD, POISON, POISON, GOOD)]:
         answers = ask_together(served, "fragile", *values)
@@ -123,7 +123,7 @@ def test_only_the_poisoned_request_to_a_python_model_fails(
 
 
 def test_only_the_request_that_hangs_fails(served: RunningDaemon) -> None:
-    """Others may be too late, too, on a machine that stops for so long; not again and again."""
+    """On a machine that stalls, others may time out, too, but not again and again."""
     model = served.client.register(
         infer, "slow", X, Y, BATCHED, execution_timeout_s=2.0, progress=False
     )
@@ -141,7 +141,7 @@ def test_only_the_request_that_hangs_fails(served: RunningDaemon) -> None:
 
 
 def test_with_on_crash_fail_the_whole_batch_fails(served: RunningDaemon) -> None:
-    """And are not laid to the instance's charge either."""
+    """The crashes do not count towards the restart limit either."""
     model = served.client.register(
         infer, "once", X, Y, BATCHED, on_crash="fail", execution_timeout_s=30.0, progress=False
     )

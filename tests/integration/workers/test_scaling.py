@@ -1,4 +1,4 @@
-"""How many workers a model has: readiness without any, scaling, replacing, and checks that keep a bad one out."""
+"""The number of a model's workers: readiness without any, scaling, replacing, and checks that refuse a bad version."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def one_lane_each(model: Model) -> None:
 
 
 def test_readiness_follows_the_workers(tmp_path: Path) -> None:
-    """No worker for a while: not ready in Triton, requests fail at once; a worker is back: ready."""
+    """Without a worker the model is not ready and requests fail at once; with a new worker it is ready again."""
     gate = tmp_path / "gate"
     gate.touch()
 
@@ -94,7 +94,7 @@ def test_readiness_follows_the_workers(tmp_path: Path) -> None:
 
 
 def test_a_model_at_its_restart_limit_is_not_ready_and_can_be_unregistered(tmp_path: Path) -> None:
-    """Without waiting: no worker will come any more. A new registration takes its place."""
+    """At once, since no worker will come. A new registration can replace it."""
     marker = tmp_path / "loaded"
 
     def factory() -> Any:
@@ -123,7 +123,7 @@ def test_a_model_at_its_restart_limit_is_not_ready_and_can_be_unregistered(tmp_p
 
 
 def test_a_crash_loop_is_reported_until_a_worker_loads(tmp_path: Path) -> None:
-    """Tried again for ever: status says why and when, requests are told, and scaling does not call it success."""
+    """Restarts continue: the status gives cause and next attempt, requests get the error, and scaling fails."""
     missing = tmp_path / "missing"
 
     def factory() -> Any:
@@ -176,7 +176,7 @@ def test_a_crash_loop_is_reported_until_a_worker_loads(tmp_path: Path) -> None:
 
 
 def test_scaling_fails_no_request(daemon: RunningDaemon, serve: Serve, tmp_path: Path) -> None:
-    """Up and down under load; then there are as many workers and proxies as asked for."""
+    """Up and down under load; in the end there are as many workers and proxies as requested."""
     model = serve(MisbehavingModel(tmp_path), on_crash="fail")
     with under_load(daemon, clients=8) as load:
         for count in (3, 1, 2):
@@ -187,7 +187,7 @@ def test_scaling_fails_no_request(daemon: RunningDaemon, serve: Serve, tmp_path:
 
 
 def test_invalid_scaling_is_refused(daemon: RunningDaemon, serve: Serve) -> None:
-    """Refused with a reason, and everything is as it was."""
+    """With a reason, and without a change."""
     model = serve([lambda r: r, lambda r: r])
     with pytest.raises(RegistrationError, match="a list of 2 callables"):
         model.scale(3)
@@ -219,7 +219,7 @@ def test_scaling_up_fails_when_a_worker_cannot_be_loaded(
 def test_a_check_keeps_a_bad_replacement_out(
     daemon: RunningDaemon, inference: Inference, serve: Serve
 ) -> None:
-    """It is called with the loaded callable, in the worker."""
+    """The worker calls it with the loaded callable."""
 
     def check(infer: Any) -> None:
         (answer,) = infer([{"x": np.ones((1, 1), np.float32)}])
@@ -239,7 +239,7 @@ def test_a_check_keeps_a_bad_replacement_out(
 
 
 def test_replace_fails_no_request(daemon: RunningDaemon, serve: Serve) -> None:
-    """Under load: every request is answered, by the old callable or by the new one."""
+    """Under load, either the old or the new callable answers every request."""
     serve(adder(1))
     with under_load(daemon) as load:
         load.wait(20)
@@ -254,7 +254,7 @@ def test_replace_fails_no_request(daemon: RunningDaemon, serve: Serve) -> None:
 def test_a_failed_replacement_leaves_the_old_model(
     daemon: RunningDaemon, inference: Inference, serve: Serve
 ) -> None:
-    """The old one serves on, whatever is wrong with the new one."""
+    """Whatever is wrong with the new one."""
 
     def no_weights() -> Any:
         raise RuntimeError("the weights are not there")

@@ -1,4 +1,4 @@
-"""Supervision: what becomes of a batch whose worker ends or hangs, and of what else goes wrong around it."""
+"""Supervision: what becomes of a batch whose worker exits or hangs, and other failures around workers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _error_of(connection: Inference) -> str | None:
 def test_a_batch_is_retried_in_another_worker(
     inference: Inference, serve: Serve, tmp_path: Path, instances: int
 ) -> None:
-    """By default its clients never notice, also when there is only one worker, which is replaced."""
+    """By default clients notice nothing, even if the only worker has to be replaced first."""
     model = serve(MisbehavingModel(tmp_path), instances=instances)
     answer = inference.infer("model", {"x": ONES * KILL_ONCE})["y"]
     assert answer.tolist() == (ONES * KILL_ONCE).tolist()
@@ -82,7 +82,7 @@ def test_a_batch_is_retried_in_another_worker(
 def test_a_batch_that_kills_two_workers_is_not_retried(
     inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
-    """It is taken for poison, which its clients are told; the model goes on."""
+    """It is treated as poison, which its clients are told; the model survives."""
     model = serve(MisbehavingModel(tmp_path), instances=2)
     with pytest.raises(
         InferenceServerException, match=r"SIGSEGV.*1 worker crashed on the same request before"
@@ -96,7 +96,7 @@ def test_a_batch_that_kills_two_workers_is_not_retried(
 def test_with_on_crash_fail_a_batch_is_not_retried(
     inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
-    """on_crash="fail": the error comes at once."""
+    """on_crash="fail": the clients get the error at once."""
     serve(MisbehavingModel(tmp_path), instances=2, on_crash="fail")
     with pytest.raises(InferenceServerException, match="SIGKILL"):
         inference.infer("model", {"x": ONES * KILL_ONCE})
@@ -106,7 +106,7 @@ def test_with_on_crash_fail_a_batch_is_not_retried(
 def test_batches_that_have_not_started_are_never_lost(
     daemon: RunningDaemon, serve: Serve, tmp_path: Path
 ) -> None:
-    """Even with on_crash="fail": workers are killed under load while idle or busy; only begun batches fail."""
+    """Even with on_crash="fail": workers are killed under load, idle or busy; only started batches fail."""
     # One request in a batch, and one batch in a worker: each kill fails one at most.
     one = ModelConfig(max_batch_size=1)
     model = serve(
@@ -126,7 +126,7 @@ def test_batches_that_have_not_started_are_never_lost(
 
 
 def test_a_workers_exit_is_recorded(inference: Inference, serve: Serve, tmp_path: Path) -> None:
-    """Signal, peak memory, batches answered, and faulthandler's trace."""
+    """Signal, peak memory, number of batches, and faulthandler's trace."""
     model = serve(MisbehavingModel(tmp_path), on_crash="fail")
     inference.infer("model", {"x": ONES})
     with pytest.raises(InferenceServerException, match="SIGSEGV"):
@@ -143,7 +143,7 @@ def test_a_workers_exit_is_recorded(inference: Inference, serve: Serve, tmp_path
 def test_a_cancelled_request_does_not_affect_its_batch(
     daemon: RunningDaemon, serve: Serve, tmp_path: Path
 ) -> None:
-    """Three requests are batched; one client gives up meanwhile; the others are answered."""
+    """One of three batched requests is cancelled; the others are answered."""
 
     def slow(requests: Any) -> Any:
         (tmp_path / "begun").touch()
@@ -177,7 +177,7 @@ def _note(outcome: queue.Queue[Any], result: Any, error: Any) -> None:
 
 
 def test_a_killed_proxy_is_restarted() -> None:
-    """Triton would leave it dead; another one is started, the worker stays; nobody waits for a farewell."""
+    """Triton would not restart it. The worker stays, and nothing waits for the proxy's shutdown."""
     with RunningDaemon.start(proxy="python") as daemon:  # the compiled one is no process of its own
         inference = Inference("grpc", daemon.grpc)
         with serving(daemon) as serve:
@@ -194,7 +194,7 @@ def test_a_killed_proxy_is_restarted() -> None:
 
 
 def _stub(daemon: RunningDaemon) -> psutil.Process:
-    """The newest proxy's process."""
+    """Return the newest proxy process."""
     return max(daemon.stubs(), key=lambda stub: stub.create_time())
 
 
@@ -202,7 +202,7 @@ def _stub(daemon: RunningDaemon) -> psutil.Process:
 
 
 def test_a_dead_worker_is_not_ready(daemon: RunningDaemon, serve: Serve, tmp_path: Path) -> None:
-    """From its end on, though cleaning up behind it takes a while: its output is still open elsewhere."""
+    """From its end on, though cleaning up takes a while: another process still has its output open."""
 
     def factory() -> Any:
         # It leaves the worker's process group.
@@ -231,7 +231,7 @@ def test_a_dead_worker_is_not_ready(daemon: RunningDaemon, serve: Serve, tmp_pat
 def test_a_standby_worker_takes_over(
     daemon: RunningDaemon, inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
-    """The batch of a worker that ended is answered by a worker that was loaded before it ended."""
+    """A batch of a dead worker is answered by one that was loaded before."""
     model = serve(MisbehavingModel(tmp_path), standby_workers=1)
     infos = model.instances
     assert [(info.standby, info.lanes, info.state) for info in infos] == [
@@ -254,7 +254,7 @@ def test_a_standby_worker_takes_over(
 def test_a_hung_batch_fails_and_its_worker_is_replaced(
     daemon: RunningDaemon, inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
-    """The log has the stacks of the hung worker; it is not tried again."""
+    """The log has the stacks of the hung worker; the batch is not retried."""
     model = serve(MisbehavingModel(tmp_path), execution_timeout_s=PATIENCE_S)
     pid = model.instances[0].pid
     with pytest.raises(InferenceServerException, match=r"3 s \(execution_timeout_s\)"):
@@ -269,7 +269,7 @@ def test_a_hung_batch_fails_and_its_worker_is_replaced(
 def test_the_supervisor_waits_for_a_slow_stack_dump(
     daemon: RunningDaemon, inference: Inference, serve: Serve
 ) -> None:
-    """As if it got no core at first."""
+    """As if the worker got no core at first."""
 
     def slow_to_print(requests: Any) -> Any:
         def late(*_: object) -> None:
@@ -290,7 +290,7 @@ def test_the_supervisor_waits_for_a_slow_stack_dump(
 def test_a_stopped_worker_is_replaced_and_its_batch_retried(
     inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
-    """It had not taken the batch, so nothing is lost."""
+    """The worker had not read the batch, so nothing is lost."""
     model = serve(MisbehavingModel(tmp_path), execution_timeout_s=PATIENCE_S)
     inference.infer("model", {"x": ONES})
     pid = model.instances[0].pid
@@ -303,9 +303,9 @@ def test_a_stopped_worker_is_replaced_and_its_batch_retried(
 def test_waiting_for_another_batch_is_not_hanging(
     daemon: RunningDaemon, serve: Serve, tmp_path: Path
 ) -> None:
-    """Proxies share one worker, the others have been given up: each batch has its own time.
+    """Proxies share the only worker that is left; each batch has its own execution timeout.
 
-    The last one waits longer than a batch may run, and each runs for a small part of that.
+    The last batch waits longer than that, though each runs for a fraction of it.
     """
     marker = tmp_path / "loaded"
     instances = 12
@@ -353,7 +353,7 @@ def test_waiting_for_another_batch_is_not_hanging(
 def test_an_error_text_that_is_not_unicode_kills_no_worker(
     inference: Inference, serve: Serve
 ) -> None:
-    """A file name that is not UTF-8, say, in an exception's text."""
+    """For example a file name that is not UTF-8 in an exception's text."""
 
     def infer(requests: Any) -> Any:
         raise FileNotFoundError(os.fsdecode(b"/data/\xff.bin"))
@@ -367,7 +367,7 @@ def test_an_error_text_that_is_not_unicode_kills_no_worker(
 def test_a_stalled_peer_does_not_block_a_worker(
     daemon: RunningDaemon, inference: Inference, serve: Serve
 ) -> None:
-    """One lane announces memory and says no more; another sends batches and reads no answer."""
+    """One lane announces memory and sends nothing more; another sends batches and never reads."""
     model = serve(lambda requests: [{"y": request["x"]} for request in requests])
     (path,) = daemon.config.rundir.lanes.glob("*.sock")
     silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,4 +1,4 @@
-"""Models that sleep and wake, with the real tritonserver, by the compiled proxy and by the Python one."""
+"""Suspending and resuming models with the real tritonserver, with the compiled and the Python proxy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ready(daemon: RunningDaemon, name: str) -> bool:
 
 
 def answers_of_a_model_that_sleeps(daemon: RunningDaemon) -> list[int]:
-    """Ask by both protocols at once; return the answers."""
+    """Send requests over both protocols to a suspended model; return the responses."""
     model = daemon.client.register(echo, "m", X, Y, instances=AT_ONCE, progress=False)
 
     def ask(number: int) -> list[Any]:
@@ -74,7 +74,7 @@ def answers_of_a_model_that_sleeps(daemon: RunningDaemon) -> list[int]:
 
 
 def answers_of_a_stream_that_sleeps(daemon: RunningDaemon) -> int:
-    """Return how many parts a decoupled model gives that had to wake for it."""
+    """Return the number of responses of a suspended decoupled model."""
     config = ModelConfig(decoupled=True)
     model = daemon.client.register(
         stream, "streams", X, Y, config, instances=AT_ONCE, progress=False

@@ -1,4 +1,4 @@
-"""isolation="thread": the ends of the daemon and of a thread that does not come back, with daemons of their own."""
+"""isolation="thread": how the daemon ends, and a thread that hangs, with a daemon for each test."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from pytriton.model_config import ModelConfig, Tensor
 
 @pytest.fixture
 def client(daemon: RunningDaemon) -> Iterator[DaemonClient]:
-    """A client of one test: what it serves in threads goes when it is closed."""
+    """A client of one test: models that it serves in threads end when it is closed."""
     with connect(daemon.config.runtime_dir, timeout_s=60) as client:
         yield client
     eventually(lambda: not pytriton_threads(), lambda: f"these end: {pytriton_threads()}")
@@ -43,7 +43,7 @@ def client(daemon: RunningDaemon) -> Iterator[DaemonClient]:
 
 
 def ask_at_once(daemon: RunningDaemon, count: int) -> list[float]:
-    """Send requests on connections of their own; return the first element of each answer."""
+    """Send requests concurrently, each on its own connection; return the first element of each response."""
 
     def ask(_: int) -> float:
         connection = Inference("grpc", daemon.grpc)
@@ -57,7 +57,7 @@ def ask_at_once(daemon: RunningDaemon, count: int) -> list[float]:
 
 
 class Learner:
-    """A model that one callable trains and another one asks; its lock makes it unpicklable."""
+    """A model that one callable trains and another one calls; its lock makes it unpicklable."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -210,7 +210,7 @@ def test_a_worker_thread_that_exits_in_a_batch_is_replaced(
 def test_each_thread_has_its_own_context_and_output_memory(
     client: DaemonClient, inference: Inference
 ) -> None:
-    """Context and output memory belong to the process in a worker; here, to the thread."""
+    """In a worker process they belong to the process, here to the thread."""
 
     @triton_context
     @batch
@@ -369,7 +369,7 @@ def gone(client: DaemonClient) -> bool:
 def test_the_models_of_a_killed_registrant_are_unregistered(
     daemon: RunningDaemon, inference: Inference
 ) -> None:
-    """Though a process that it forked lives on."""
+    """Although a process that it forked is still alive."""
     with start_script(daemon.config.runtime_dir, FORK) as script:
         assert script.stdout is not None
         child = int(script.stdout.readline())

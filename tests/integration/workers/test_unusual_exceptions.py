@@ -1,4 +1,4 @@
-"""Exceptions that cannot be printed, and texts longer than gRPC carries: the worker lives, clients get an error."""
+"""Exceptions that cannot be printed or are too long for gRPC: the worker survives, clients get an error."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Unshowable:
 
 
 def fail(what: str) -> Any:
-    """Fail as asked; or return what shows itself as badly."""
+    """Raise the requested exception, or return a value that cannot be printed either."""
     errors: dict[str, Exception] = {
         "str": Unprintable(),
         "repr": KeyError(_Unshowable()),
@@ -130,7 +130,7 @@ def served(daemon: RunningDaemon) -> RunningDaemon:
 
 
 def ask(daemon: RunningDaemon, model: str, what: str, protocol: str = "grpc") -> str:
-    """Return the text of the error that a request gets."""
+    """Return the error of a request."""
     given = {"what": np.array([[what.encode()]], object)}
     try:
         if "streams" in model:
@@ -185,7 +185,7 @@ def test_the_log_has_the_whole_error(served: RunningDaemon) -> None:
 
 
 class Loads:
-    """A factory that fails as it is told."""
+    """A factory that raises the given exception."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -195,7 +195,7 @@ class Loads:
 
 
 def fail_hugely() -> None:
-    """Fail with more than a control message carries."""
+    """Raise an error longer than a control message."""
     raise ValueError("x" * (10 << 20) + "the end of it")
 
 
@@ -212,6 +212,6 @@ def test_a_registrant_gets_the_beginning_of_a_long_error(
 
 
 def test_no_worker_has_exited(served: RunningDaemon) -> None:
-    """The last of this module."""
+    """The last test of this module."""
     models = served.client.status().models
     assert [model.instances[0].restarts for model in models] == [0] * 4

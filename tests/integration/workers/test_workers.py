@@ -1,4 +1,4 @@
-"""Workers: every kind of callable is served, a crash stays where it happened, errors are told once and for all."""
+"""Workers: every kind of callable is served, a crash has no side effects, errors are reported precisely."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _closure(step: float) -> Any:
 
 
 class _Adder:
-    """Counts how often it was made, in its process."""
+    """Counts how often it was constructed in its process."""
 
     made = 0
 
@@ -100,13 +100,13 @@ def _plus(step: float, requests: Any) -> Any:
     ],
 )
 def test_any_callable_is_served(inference: Inference, serve: Serve, infer: Any) -> None:
-    """From a module that only this process can import: it travels by value."""
+    """It is from a module that only this process can import, so it is pickled by value."""
     serve(infer)
     assert inference.infer("model", {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
 
 
 def test_a_factory_is_called_in_the_worker(inference: Inference, serve: Serve) -> None:
-    """What it holds need not be picklable."""
+    """Its result need not be picklable."""
 
     def factory() -> Any:
         lock = threading.Lock()
@@ -124,7 +124,7 @@ def test_a_factory_is_called_in_the_worker(inference: Inference, serve: Serve) -
 
 
 def test_each_callable_of_a_list_gets_its_own_instance(inference: Inference, serve: Serve) -> None:
-    """Every instance has its own callable and its own process."""
+    """And its own process."""
     model = serve([_closure(1), _closure(2)])
     assert len({instance.pid for instance in model.instances}) == 2
     with ThreadPoolExecutor(8) as threads:
@@ -166,7 +166,7 @@ def _import_what_is_not_there() -> Any:
 def test_a_callable_that_cannot_be_loaded_is_an_error(
     daemon: RunningDaemon, factory: Any, said: str, in_traceback: str
 ) -> None:
-    """One exception with the worker's traceback, and nothing of the attempt stays."""
+    """One exception with the worker's traceback, and nothing is left."""
     before = {child.pid for child in daemon.children()}
     with pytest.raises(RegistrationError, match=said) as caught:
         daemon.client.register(factory, "broken", X, Y, factory=True, instances=2, progress=False)
@@ -175,7 +175,7 @@ def test_a_callable_that_cannot_be_loaded_is_an_error(
     assert daemon.client.models() == []
 
     def left() -> set[int]:
-        """Return what has come since. Of those before, a former stub may have ended."""
+        """Return the processes that have come since. A stub that was there before may have exited."""
         now = {child.pid for child in daemon.children()}
         return now - {one.pid for one in daemon.fork_servers()} - before
 
@@ -183,14 +183,14 @@ def test_a_callable_that_cannot_be_loaded_is_an_error(
 
 
 def test_a_configuration_that_triton_refuses_is_an_error(daemon: RunningDaemon) -> None:
-    """A field that only tritonserver can judge: the reason reaches the caller, the workers are gone."""
+    """Only tritonserver can check this field: the caller gets its reason, and the workers are gone."""
     with pytest.raises(RegistrationError, match="tritonserver did not load model refused"):
         daemon.client.register(_function, "refused", X, Y, refused(), progress=False)
     assert daemon.client.models() == []
 
 
 def test_a_second_registration_of_a_name_is_refused(daemon: RunningDaemon, serve: Serve) -> None:
-    """By default a second registration is refused, and the first one goes on."""
+    """By default; the first model remains."""
     first = serve(_function)
     with pytest.raises(ModelExistsError, match="replace=True"):
         daemon.client.register(_closure(5), "model", X, Y, progress=False)
@@ -205,7 +205,7 @@ def test_invalid_names_are_refused(daemon: RunningDaemon, name: str) -> None:
 
 
 def test_an_unpicklable_object_is_named(daemon: RunningDaemon) -> None:
-    """The error names the variable and the ways out."""
+    """The error names the variable and the solutions."""
     lock = threading.Lock()
 
     def infer(requests: Any) -> Any:
@@ -219,7 +219,7 @@ def test_an_unpicklable_object_is_named(daemon: RunningDaemon) -> None:
 
 
 def test_progress_is_reported_as_events(daemon: RunningDaemon) -> None:
-    """Each worker that has loaded is an event."""
+    """With an event for each loaded worker."""
     events: list[Progress] = []
     model = daemon.client.register(_function, "told", X, Y, instances=2, progress=events.append)
     model.unregister()
@@ -229,7 +229,7 @@ def test_progress_is_reported_as_events(daemon: RunningDaemon) -> None:
 
 
 def test_unknown_models_are_reported(daemon: RunningDaemon) -> None:
-    """Each call that names a model says which there are."""
+    """Each call that names a model lists those that exist."""
     for call in (daemon.client.unregister, daemon.client.model, daemon.client.logs):
         with pytest.raises(ModelNotFoundError, match="no model 'nobody' is registered; registered"):
             call("nobody")
@@ -239,7 +239,7 @@ def test_unknown_models_are_reported(daemon: RunningDaemon) -> None:
 
 
 def _crash(requests: Any) -> Any:
-    """End the worker in the way that the first element says."""
+    """Crash the worker in the way that the first element selects."""
     kind = int(requests[0]["x"][0, 0])
     if kind == 11:
         ctypes.string_at(0)
@@ -264,7 +264,7 @@ CRASHES = {
 def test_a_crash_fails_only_its_batch(
     daemon: RunningDaemon, inference: Inference, serve: Serve, kind: int
 ) -> None:
-    """The client learns how the worker ended; another one takes its place; server and neighbour go on."""
+    """The client gets the worker's exit reason; another worker replaces it; other models and the server survive."""
     serve(_function, "neighbour")
     model = serve(_crash, on_crash="fail")
     server = daemon.client.status().server.pid
@@ -283,7 +283,7 @@ def test_a_crash_fails_only_its_batch(
 def test_another_worker_takes_over_after_a_crash(
     daemon: RunningDaemon, inference: Inference, serve: Serve
 ) -> None:
-    """With two workers: no request but the crashing one fails, and both serve again afterwards."""
+    """Of two workers: only the crashing request fails, and both serve again afterwards."""
     model = serve(_crash, instances=2)
     with pytest.raises(InferenceServerException, match="SIGKILL"):
         inference.infer("model", {"x": ONES * 9})
@@ -296,7 +296,7 @@ def test_another_worker_takes_over_after_a_crash(
 
 
 def test_a_crash_loop_ends_at_the_restart_limit(serve: Serve, tmp_path: Any) -> None:
-    """A worker that cannot be loaded again is given up after some tries; status and clients are told why."""
+    """A worker that cannot be loaded again is given up after some attempts; status and clients get the reason."""
     marker = tmp_path / "loaded once"
 
     def factory() -> Any:
@@ -320,7 +320,7 @@ def test_a_crash_loop_ends_at_the_restart_limit(serve: Serve, tmp_path: Any) -> 
 def test_a_forked_child_does_not_hide_a_crash(
     inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
-    """The callable forks a process that lives on, then crashes: the client is told all the same."""
+    """The callable forks a process that survives, and then crashes: the client still gets the error."""
 
     def infer(requests: Any) -> Any:
         if requests[0]["x"][0, 0] == 9:
@@ -350,7 +350,7 @@ def test_a_forked_child_does_not_hide_a_crash(
 
 
 def test_a_callable_may_send_signals_to_its_children(inference: Inference, serve: Serve) -> None:
-    """Neither is the end of its worker."""
+    """Neither its own signals nor a child's SIGTERM end the worker."""
 
     def infer(requests: Any) -> Any:
         signal.signal(signal.SIGALRM, lambda *_: None)
@@ -369,7 +369,7 @@ def test_a_callable_may_send_signals_to_its_children(inference: Inference, serve
 
 
 def test_child_processes_end_with_their_worker(daemon: RunningDaemon) -> None:
-    """A callable's own child processes are in the worker's process group."""
+    """A callable's child processes are in the worker's process group."""
 
     def factory() -> Any:
         import subprocess

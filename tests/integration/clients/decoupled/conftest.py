@@ -1,4 +1,4 @@
-"""A tritonserver whose model counts, for the clients of decoupled models, and the files by which it tells and waits."""
+"""A tritonserver with a model that counts, and the files through which tests control and observe that model."""
 
 from __future__ import annotations
 

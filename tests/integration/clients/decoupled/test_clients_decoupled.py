@@ -1,4 +1,4 @@
-"""The clients of decoupled models, and loading and unloading, at a tritonserver that serves Python models itself."""
+"""The clients of decoupled models, and loading and unloading, with a tritonserver that runs Python models itself."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def count(number: int) -> Array:
 
 
 def wait_for_responses(client: DecoupledModelClient, number: int) -> None:
-    """Until so many wait to be read."""
+    """Wait until the client has buffered `number` responses."""
     assert client._stream is not None
     buffer = client._stream.buffer
     eventually(lambda: len(buffer._responses) >= number, "it is answered")
@@ -122,7 +122,7 @@ def test_the_timeout_applies_to_each_response(triton: PlainTriton, files: Path) 
 
 
 def test_a_request_is_sent_when_the_client_is_called(triton: PlainTriton, files: Path) -> None:
-    """So two that are started run side by side: neither has been read when both are answered."""
+    """So two streams run in parallel: both are answered before either is read."""
     with (
         DecoupledModelClient(triton.grpc, "count") as first,
         DecoupledModelClient(triton.grpc, "count") as second,
@@ -148,7 +148,7 @@ def test_one_request_at_a_time(triton: PlainTriton) -> None:
 
 
 def test_an_unread_request_is_completed(triton: PlainTriton, files: Path) -> None:
-    """It was sent to be done; the client is free again when it is."""
+    """The client can send the next request after that."""
     (files / "wait").touch()
     with DecoupledModelClient(triton.grpc, "count") as client:
         client.infer_sample(count(100))
@@ -198,7 +198,7 @@ def test_closing_a_client_cancels_unread_streams(triton: PlainTriton, files: Pat
 
 
 def test_a_program_exits_while_a_request_is_in_flight(triton: PlainTriton, files: Path) -> None:
-    """One that was not read, and one that was read in part."""
+    """One stream was not read at all, the other one in part."""
     (files / "wait").touch()
     code = f"""
         import numpy as np
@@ -248,7 +248,7 @@ def test_closing_stops_a_stream(triton: PlainTriton, files: Path) -> None:
 
 
 def test_a_slow_reader_slows_down_the_model(triton: PlainTriton, files: Path) -> None:
-    """Its memory does not fill: what is not read stays with the server, which is not read either."""
+    """The client's memory does not grow: flow control keeps unread responses in the server, and stops the model."""
     with DecoupledModelClient(triton.grpc, "count") as client:
         responses = client.infer_sample(count(2000))
         next(responses)

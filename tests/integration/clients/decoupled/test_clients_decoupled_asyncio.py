@@ -1,4 +1,4 @@
-"""The asyncio client of decoupled models, at a tritonserver that serves Python models itself."""
+"""The asyncio client of decoupled models, with a tritonserver that runs Python models itself."""
 
 from __future__ import annotations
 
