@@ -1,5 +1,4 @@
-"""Hostile clients by the thousand against a daemon with the native frontend, and how that felt for others.
+"""Thousands of hostile clients attack a daemon with the native frontend, while a probe measures other clients' latency.
 
-`scripts/tools/attack-frontend` runs it. Compare `fuzz`, whose messages are damaged at random, and `chaos`, which breaks
-processes.
+`scripts/tools/attack-frontend` runs it. `fuzz` sends randomly damaged messages, and `chaos` breaks processes.
 """

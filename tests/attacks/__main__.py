@@ -22,7 +22,7 @@ _FULL = {"connections": 10_000, "streams": 100_000, "calls": 500_000}
 
 
 def main() -> int:
-    """Attack as the command line says, print a table; 1 when something did harm."""
+    """Run the attacks of the command line and print a table; return 1 if one did harm."""
     parser = argparse.ArgumentParser(
         prog="scripts/tools/attack-frontend", description=f"Kinds: {', '.join(ATTACKS)}"
     )
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def attack(names: list[str], counts: Mapping[str, int], **limits: float) -> list[Row]:
-    """Attack a daemon in each of those ways, one after the other; print a row of each."""
+    """Attack a daemon in each of those ways, one after the other; print a row for each."""
     rows = []
     print(_HEAD)
     with attacked_target(**limits) as target:

@@ -1,4 +1,4 @@
-"""Attacks that stay below each limit of one request, and aim at the memory that all of them take together."""
+"""Attacks that respect each limit of a single request, and aim at the memory that all of them use together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_WINDOW = frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0))
 
 
 def _unread_calls(place: Place, count: int, tally: Tally) -> None:
-    """One connection, 40 calls, no window: no answer can be sent."""
+    """One connection with 40 calls and a closed window: no response can be sent."""
     _unread_streams_of(place, count, tally, _UNARY, 1)
 
 
@@ -50,13 +50,13 @@ def _unread_streams_of(place: Place, count: int, tally: Tally, path: bytes, requ
 
 
 def _asking(model: str) -> bytes:
-    """Return a request for a large answer."""
+    """Return a request for a large response."""
     encoded = message(model, 1)
     return encoded.replace(struct.pack("<f", 1), struct.pack("<f", _ELEMENTS))
 
 
 def _ended_streams(client: socket.socket, left: int) -> str:
-    """Wait until the server has ended so many streams, or the connection."""
+    """Wait until the server has ended `count` streams, or the connection."""
     said = client.makefile("rb")
     try:
         while left and (head := said.read(9)):
@@ -71,7 +71,7 @@ def _ended_streams(client: socket.socket, left: int) -> str:
 
 
 def _unread_answers(place: Place, count: int, tally: Tally) -> None:
-    """HTTP: one large answer for each connection, and nobody reads any."""
+    """HTTP: one large response per connection, which the client does not read."""
     body = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[%d]}],%s}' % (
         _ELEMENTS, b'"parameters":{"binary_data_output":true}',
     )  # fmt: skip
@@ -86,7 +86,7 @@ def _unread_answers(place: Place, count: int, tally: Tally) -> None:
 
 
 def _refused_or_ended(client: socket.socket, deadline: float) -> str:
-    """Wait for the head of an answer; of a large one, which is not read, for the end of the connection."""
+    """Wait for the head of a response; after the head of a large one, which is not read, for the connection's end."""
     with contextlib.suppress(socket.timeout, ConnectionError):
         head = client.recv(32, socket.MSG_PEEK)
         if head and status(head) != "200":
@@ -95,13 +95,13 @@ def _refused_or_ended(client: socket.socket, deadline: float) -> str:
 
 
 def _unfinished_bodies(place: Place, count: int, tally: Tally) -> None:
-    """HTTP: bodies that lack their last bytes, which may take `body_s` to come."""
+    """HTTP: bodies without their last bytes, for which the server waits up to `body_s`."""
     head = post(place, b"").replace(b"Content-Length: 0", b"Content-Length: %d" % (_BODY_BYTES + 1))
     _unfinished(place.http, max(1, count // 10), tally, [head])
 
 
 def _unfinished_messages(place: Place, count: int, tally: Tally) -> None:
-    """The same with a gRPC message, one for each connection."""
+    """The same with one gRPC message per connection."""
     prefix = struct.pack(">BI", 0, _BODY_BYTES + 1)
     head = PREFACE + _OPEN_WIDE + call(1, _UNARY) + frame(DATA, 0, 1, prefix)
     piece = frame(DATA, 0, 1, bytes(16_384))
@@ -123,7 +123,7 @@ def _unfinished(address: tuple[str, int], count: int, tally: Tally, parts: list[
 
 
 def _answered(client: socket.socket) -> str:
-    """Wait until the server has answered, or ended the connection."""
+    """Wait until the server has responded, or closed the connection."""
     try:
         return status(rest(client))
     except socket.timeout:

@@ -1,4 +1,4 @@
-"""What a kind of attack is, and how connections of one kind are made."""
+"""What an attack is, and how it makes its connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ABREAST = 16
 
 @dataclass(frozen=True)
 class Place:
-    """Where the frontend listens, and the models that it serves."""
+    """The addresses of the frontend, and the models that it serves."""
 
     http: tuple[str, int]
     grpc: tuple[str, int]
@@ -33,13 +33,13 @@ class Place:
 
 @dataclass
 class Tally:
-    """What became of the connections: statuses of HTTP, or how they ended. `hung`: nothing came in time."""
+    """Outcomes of connections: HTTP statuses, or how they ended. `hung` counts those without an outcome in time."""
 
     seen: collections.Counter[str] = field(default_factory=collections.Counter)
     hung: int = 0
 
     def add(self, what: str) -> None:
-        """Count one more."""
+        """Count an outcome."""
         if what == HUNG:
             self.hung += 1
         self.seen[what] += 1
@@ -50,7 +50,7 @@ HUNG = "hung"
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack. `run` makes that many of them, and counts what came of each."""
+    """An attack. `run` performs it a given number of times, and counts the outcomes."""
 
     run: Callable[[Place, int, Tally], None]
     #: What may come of one; empty: anything but hanging.
@@ -62,7 +62,7 @@ class Attack:
 
 
 def connect(address: tuple[str, int], receive_bytes: int = 0) -> socket.socket:
-    """Connect; `receive_bytes`: of the socket's buffer, so that a slow reader is soon full."""
+    """Connect. `receive_bytes` is the size of the receive buffer, so that a slow reader's buffer is soon full."""
     client = socket.socket()
     if receive_bytes:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -73,10 +73,10 @@ def connect(address: tuple[str, int], receive_bytes: int = 0) -> socket.socket:
 
 
 def rest(client: socket.socket) -> bytes:
-    """Read until the server ends the connection.
+    """Read until the server closes the connection.
 
     Raises:
-        socket.timeout: it does not.
+        socket.timeout: the server does not close it
     """
     said = b""
     try:
@@ -88,7 +88,7 @@ def rest(client: socket.socket) -> bytes:
 
 
 def send(client: socket.socket, data: bytes) -> None:
-    """Send as much as the server takes: it may have had enough."""
+    """Send the data, or as much as the server accepts before it closes the connection."""
     with contextlib.suppress(ConnectionError):
         client.sendall(data)
 
@@ -96,7 +96,7 @@ def send(client: socket.socket, data: bytes) -> None:
 def each(
     place: Place, count: int, tally: Tally, one: Callable[[Place, int], str], abreast: int = ABREAST
 ) -> None:
-    """Do `one` so many times, in threads."""
+    """Call `one` `count` times, in threads."""
 
     def attempt(number: int) -> str:
         try:

@@ -1,4 +1,4 @@
-"""Attacks over gRPC: floods of frames, bombs of headers and of bytes, and calls that are cancelled at every moment."""
+"""Attacks over gRPC: floods of frames, bombs of headers and of bytes, and calls cancelled at any moment."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def message(model: str, elements: int = 2) -> bytes:
 
 
 def prefixed(data: bytes, flag: int = 0) -> bytes:
-    """Return a message as gRPC has it on the wire."""
+    """Return a message as gRPC sends it on the wire."""
     return struct.pack(">BI", flag, len(data)) + data
 
 
@@ -60,7 +60,7 @@ def prefixed(data: bytes, flag: int = 0) -> bytes:
 
 
 def _flood(make: Callable[[], bytes]) -> Callable[[Place, int, Tally], None]:
-    """Return what sends the same bytes on each connection, and waits for its end."""
+    """Return an attack that sends the same bytes on each connection, and waits for the connection's end."""
 
     def run(place: Place, count: int, tally: Tally) -> None:
         data = PREFACE + frame(SETTINGS, 0, 0) + make()
@@ -80,7 +80,7 @@ def _flood(make: Callable[[], bytes]) -> Callable[[Place, int, Tally], None]:
 
 
 def _ended(said: bytes) -> str:
-    """Say how the server ended a connection: with which code of HTTP/2."""
+    """Return how the server ended a connection: the HTTP/2 error code."""
     at = 0
     found = "closed"
     while at + 9 <= len(said):
@@ -98,7 +98,7 @@ def _rapid_resets() -> bytes:
 
 
 def _hpack_bomb() -> bytes:
-    """A header of 3,900 bytes is kept, and referred to 60,000 times, in one byte each."""
+    """Store a header of 3,900 bytes, and refer to it 60,000 times, with one byte each."""
     large = b"\x40\x01x\x7f" + bytes([(3900 - 127) % 128 | 128, (3900 - 127) // 128]) + b"a" * 3900
     parts = [frame(HEADERS, 0, 1, large)]
     parts += [frame(CONTINUATION, 0, 1, b"\xbe" * 15_000) for _ in range(3)]
@@ -123,7 +123,7 @@ def _empty_data() -> bytes:
 
 
 def _bytes_bomb() -> bytes:
-    """Messages of 16 MiB of zeros, compressed; several calls."""
+    """Several calls with messages of 16 MiB of zeros, compressed."""
     packed = prefixed(gzip.compress(bytes(16 << 20)), _COMPRESSED)
     encoding = literal(b"grpc-encoding", b"gzip")
     calls = []
@@ -138,7 +138,7 @@ def _bytes_bomb() -> bytes:
 
 
 def _unread(place: Place, count: int, tally: Tally) -> None:
-    """Calls whose answers have no window: the server has to reset them."""
+    """Calls whose responses have no window: the server has to reset them."""
     no_window = frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0))
     body = message(place.model)
     for some in rounds(count, 2000):
@@ -173,7 +173,7 @@ def _until_reset(client: socket.socket, count: int) -> str:
 
 
 class _Canceller:
-    """One connection after the other, each with calls that are cancelled at moments that chance gives."""
+    """One connection after the other, each with calls that are cancelled at random moments."""
 
     def __init__(self, place: Place, path: bytes, bodies: Sequence[bytes], seed: int) -> None:
         self._place = place
@@ -184,7 +184,7 @@ class _Canceller:
         self.reached = 0  #: calls of which an answer came before their end
 
     def run(self, count: int, tally: Tally) -> None:
-        """Cancel so many calls."""
+        """Cancel `count` calls."""
         while count > 0:
             some = min(count, _CALLS_OF_A_CONNECTION)
             count -= self._connection(some, tally)
@@ -206,7 +206,7 @@ class _Canceller:
         return done
 
     def _some(self, client: socket.socket, count: int, tally: Tally) -> int:
-        """Begin some, and end them: at once, within a moment, with half of a message, or with their connection."""
+        """Start some calls, and end them: at once, a moment later, after half a message, or with their connection."""
         streams = range(self._stream, self._stream + 2 * count, 2)
         self._stream += 2 * count
         moment = self._chance.randrange(6)

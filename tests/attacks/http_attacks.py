@@ -1,4 +1,4 @@
-"""Attacks over HTTP that come all at once: what ends NVIDIA's server, smuggling, bombs, clients that go away."""
+"""Attacks over HTTP with quick requests: crashes of NVIDIA's server, smuggling, bombs, disconnecting clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NEXT = b"GET /v2/health/live HTTP/1.1\r\nHost: smuggled\r\n\r\n"
 
 
 def post(place: Place, body: bytes, *headers: bytes, model: str = "", length: bool = True) -> bytes:
-    """Return a request of inference, after which the connection ends."""
+    """Return an inference request that asks to close the connection."""
     lines = [b"POST /v2/models/%s/infer HTTP/1.1" % (model or place.model).encode(), b"Host: x"]
     if length:
         lines.append(b"Content-Length: %d" % len(body))
@@ -35,7 +35,7 @@ def post(place: Place, body: bytes, *headers: bytes, model: str = "", length: bo
 
 
 def status(said: bytes) -> str:
-    """Return the status of an answer, or how the connection ended without one; whether there is a second answer."""
+    """Return the status of a response, or how the connection ended without one; and whether a second one follows."""
     if not said:
         return "closed"
     first = said.split(b" ", 2)[1:2]
@@ -118,7 +118,7 @@ def _bombs(place: Place, count: int, tally: Tally) -> None:
 
 
 def _large_json(place: Place, count: int, tally: Tally) -> None:
-    """16 MB of numbers, one in a hundred of the connections that are asked for: they take long to send, too."""
+    """16 MB of numbers, on one in a hundred of the requested connections, as they take long to send."""
     numbers = b"1.25," * 3_200_000
     body = b'{"inputs":[{"name":"x","shape":[1,3200001],"datatype":"FP32","data":[%s1]}]' % numbers
     each(
@@ -131,7 +131,7 @@ _RIGHT = b'{"inputs":[{"name":"x","shape":[1,2],"datatype":"FP32","data":[1,2]}]
 
 
 def _go_away(place: Place, count: int, tally: Tally) -> None:
-    """A right request, and the client goes at each of its bytes, or while it is answered; some with a reset."""
+    """A valid request whose client disconnects after each of its bytes or during the response, sometimes by a reset."""
     request = post(place, _RIGHT)
     packed = post(place, gzip.compress(_RIGHT), b"Content-Encoding: gzip")
     chance = random.Random(1)
@@ -158,13 +158,13 @@ _OTHER_SITES = (
 
 
 def _cross_site(place: Place, number: int) -> str:
-    """What a page can have a browser send without asking first: JSON that calls itself plain text."""
+    """A request that a web page can make a browser send without a preflight: JSON declared as plain text."""
     headers = _OTHER_SITES[number % len(_OTHER_SITES)]
     return _exchange(place, post(place, _RIGHT, b"Content-Type: text/plain", _CLOSE, *headers))
 
 
 def _rebinding(place: Place, number: int) -> str:
-    """What a page sends that has had its own name resolved to this machine: a request of its own site."""
+    """A request of a page whose own host name now resolves to this machine, so that it counts as same-site."""
     host = b"Host: page.example.com:%d" % place.http[1]
     asked = (
         post(place, _RIGHT, _CLOSE)

@@ -1,8 +1,8 @@
-"""How long a health request takes meanwhile, asked from a process of its own; and what the machine adds to that.
+"""Measure the latency of health requests during an attack in a separate process, and the machine's own latency.
 
 python tests/attacks/latency_probe.py HOST PORT SECONDS    until its standard input ends; then one line of JSON
 
-SECONDS: of the server's limits on slow clients, the shortest. On a busy machine this process may be such a client.
+SECONDS is the shortest of the server's limits on slow clients: on a loaded machine this process may be one of them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _REQUEST = b"GET /v2/health/live HTTP/1.1\r\nHost: watch\r\n\r\n"
 
 @dataclass(frozen=True)
 class Health:
-    """Of answers to health requests, in ms; `machine_*`: of a process that only sends back what it gets.
+    """Latencies of health requests in ms; `machine_*`: of a process that only returns what it gets.
 
-    `late`: requests that this process has sent so late that the server need not have waited for them.
+    `late` counts requests that this process sent so late that the server was allowed to refuse them.
     """
 
     asked: int
@@ -41,7 +41,7 @@ class Health:
 
 @contextlib.contextmanager
 def probing(address: tuple[str, int], limit_s: float) -> Iterator[list[Health]]:
-    """Ask until the block ends; then the list has what came of it."""
+    """Send health requests until the block ends; then the yielded list contains the result."""
     process = subprocess.Popen(
         [sys.executable, "-E", "-S", __file__, address[0], str(address[1]), str(limit_s)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -60,7 +60,7 @@ def probing(address: tuple[str, int], limit_s: float) -> Iterator[list[Health]]:
 
 
 class _Connection:
-    """A connection, and how long the server has waited for what came last on it."""
+    """A connection, and how long the server has waited for the last request on it."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._since = time.perf_counter()
@@ -92,7 +92,7 @@ class _Watch:
         self.failed = self.late = 0
 
     def turn(self, number: int) -> None:
-        """Ask once: over the connection that stays, or over a new one."""
+        """Send one request: over the kept connection, or over a new one."""
         begun = time.perf_counter()
         self._echo.sendall(b"x")
         self._echo.recv(1)
@@ -123,7 +123,7 @@ def _high(values: list[float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Watch; see above."""
+    """Run the probe; see the module's docstring."""
     ours, other = socket.socketpair()
     helper = os.fork()
     if helper == 0:

@@ -1,4 +1,4 @@
-"""Attacks by waiting: heads, bodies and readers that are slow; thousands of them are open at a time."""
+"""Attacks by waiting: slow heads, bodies and readers on thousands of open connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BETWEEN_S = 0.2
 def _watch(
     clients: list[socket.socket], tally: Tally, dribble: Callable[[socket.socket], None]
 ) -> None:
-    """Let each say a little more now and then, until the server has ended it."""
+    """Let each connection send a little more now and then, until the server has closed it."""
     poll = select.epoll()
     said = {client.fileno(): b"" for client in clients}
     open_ones = {client.fileno(): client for client in clients}
@@ -81,7 +81,7 @@ def _slow_chunks(place: Place, count: int, tally: Tally) -> None:
 
 
 def _slow_readers(place: Place, count: int, tally: Tally) -> None:
-    """Each asks for 1 MB several times, and reads nothing; the server has to end it."""
+    """Clients that request 1 MB several times and read nothing; the server has to disconnect them."""
     body = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[250000]}],%s}'
     body %= b'"parameters":{"binary_data_output":true}'
     request = post(place, body, model=place.large) * 4

@@ -1,4 +1,4 @@
-"""The daemon that is attacked, and what can be seen of its frontend from outside."""
+"""The attacked daemon, and what can be observed of its frontend from outside."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def events(size: int) -> AsyncIterator[str]:
 
 @dataclass(frozen=True)
 class Holding:
-    """What the frontend's process holds."""
+    """Resources that the frontend's process uses."""
 
     memory_mb: float
     descriptors: int
@@ -81,7 +81,7 @@ class Holding:
 
 @dataclass
 class Row:
-    """What came of one kind of attack."""
+    """The result of one kind of attack."""
 
     name: str
     count: int
@@ -123,7 +123,7 @@ class Target:
         self._calm()
 
     def attack(self, name: str, kind: Attack, count: int) -> Row:
-        """Attack, and look what became of the frontend."""
+        """Run an attack, and check the frontend afterwards."""
         before = self.holding()
         tally = Tally()
         begun = time.monotonic()
@@ -155,7 +155,7 @@ class Target:
 
     @contextlib.contextmanager
     def _peak(self) -> Iterator[list[float]]:
-        """Yield a list with the most anonymous memory in MB that the frontend has had since."""
+        """Yield a list with the frontend's peak of anonymous memory in MB since the start of the block."""
         ended = threading.Event()
         peak_mb = [0.0]
 
@@ -174,7 +174,7 @@ class Target:
             sampler.join()
 
     def holding(self) -> Holding:
-        """Look at the frontend's process."""
+        """Return the resources of the frontend's process."""
         assert self._pid is not None
         with open(f"/proc/{self._pid}/smaps_rollup", encoding="ascii") as file:
             anonymous = next(line for line in file if line.startswith("Anonymous:"))
@@ -197,7 +197,7 @@ class Target:
             connection.close()
 
     def _calm(self, before: Holding | None = None) -> None:
-        """Wait until clients' connections have gone, and what they took."""
+        """Wait until the clients' connections are closed, and their resources released."""
         eventually(
             lambda: self._connections() == 0,
             lambda: f"{self._connections()} connections stay",
@@ -238,7 +238,7 @@ def _address(text: str) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def attacked_target(**limits: float) -> Iterator[Target]:
-    """Yield a running daemon; in the end it has to go in order."""
+    """Yield a running daemon; in the end it has to shut down in order."""
     given = {**_LIMITS, **limits}
     pairs = tuple(f"{name}={value}" for name, value in given.items())
     with RunningDaemon.start(frontend="native", frontend_limit=pairs) as daemon:

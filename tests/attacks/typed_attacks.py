@@ -1,4 +1,4 @@
-"""Attacks on typed functions: forms that are none, bodies in odd pieces, and clients of events that read nothing or go away."""
+"""Attacks on typed functions: malformed forms, bodies in odd pieces, and readers of events that stall or leave."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _field(head: bytes, data: bytes = b"") -> bytes:
 
 
 def _forms() -> list[tuple[bytes, ...]]:
-    """Return bodies, each with the headers that come with it."""
+    """Return bodies, each with its headers."""
     sound = _field(b'name="file"; filename="a"', b"12345") + b"--X--\r\n"
     kind = b"Content-Type: " + _FORM
     zipped = b"Content-Encoding: gzip"
@@ -78,7 +78,7 @@ def _hostile_forms(place: Place, count: int, tally: Tally) -> None:
 
 
 def _odd_pieces(place: Place, count: int, tally: Tally) -> None:
-    """A right request in chunks of any sizes, and clients that send no more, or go, at each of its bytes."""
+    """A valid request in chunks of any sizes, and clients that stop sending or disconnect after each of its bytes."""
     body = _field(b'name="file"; filename="a"', b"12345") + b"--X--\r\n"
     headers = (b"Content-Type: " + _FORM, b"Transfer-Encoding: chunked")
     chance = random.Random(3)
@@ -102,7 +102,7 @@ def _odd_pieces(place: Place, count: int, tally: Tally) -> None:
 
 
 def _slow_readers_of_events(place: Place, count: int, tally: Tally) -> None:
-    """Each asks for events without an end, and reads none; the server has to end it."""
+    """Clients that request endless events and read none; the server has to disconnect them."""
     request = _post(place, place.events, b'{"size":20000}', b"Content-Type: application/json")
     for some in rounds(count, _READERS):
         clients = [connect(place.http, 4096) for _ in range(some)]

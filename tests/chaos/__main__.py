@@ -15,7 +15,7 @@ from chaos.table import table
 
 
 def main() -> int:
-    """Run what the command line says, print the table; 1 when a promise was broken."""
+    """Run what the command line says and print the table; return 1 if a guarantee was violated."""
     parser = argparse.ArgumentParser(
         prog="scripts/tools/chaos", description="Faults: " + ", ".join(FAULTS)
     )

@@ -34,14 +34,14 @@ _MODELS = 3
 
 
 def _processes(daemon: RunningDaemon) -> list[int | None]:
-    """The daemon's process, tritonserver's and the workers'."""
+    """Return the pids of the daemon, tritonserver and the workers."""
     status = daemon.client.status()
     workers = [each.pid for one in status.models for each in one.instances]
     return [status.pid, status.server.pid, *workers]
 
 
 def upgrade(daemon: RunningDaemon, notes: Path, times: int, between_s: float) -> list[str]:
-    """Upgrade under load so often; return what may not be."""
+    """Upgrade `times` times under load; return the violations."""
     target = Target(daemon, notes)
     before, took = _processes(daemon), []
     begun = time.monotonic()
@@ -70,7 +70,7 @@ def upgrade(daemon: RunningDaemon, notes: Path, times: int, between_s: float) ->
 
 
 def _kill_in_upgrade(daemon: RunningDaemon, after_s: float) -> str:
-    """Kill the daemon so long after an upgrade was asked for; return where it stood by its own log."""
+    """Kill the daemon `after_s` seconds after an upgrade was requested; return the state of the upgrade by the log."""
 
     def ask() -> None:
         try:
@@ -96,7 +96,7 @@ def _serves(daemon: RunningDaemon) -> bool:
 
 
 def kill(times: int, longest_s: float, seed: int) -> list[str]:
-    """Kill so often at random moments of upgrades; return what was lost."""
+    """Kill the daemon at random moments of upgrades; return what was lost."""
     chance = random.Random(seed)
     problems, where = [], collections.Counter[str]()
     with tempfile.TemporaryDirectory(prefix="upgrading-") as folder:
@@ -135,7 +135,7 @@ def _check(daemon: RunningDaemon) -> None:
 
 
 def main() -> int:
-    """Do what the command line says; 1 when something failed or was lost."""
+    """Run what the command line says; return 1 if something failed or was lost."""
     parser = argparse.ArgumentParser(
         prog="python -m chaos.daemon_upgrade", description=(__doc__ or "").splitlines()[0]
     )

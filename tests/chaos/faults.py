@@ -1,4 +1,4 @@
-"""What is broken. Each fault is a function that breaks something once; what mends it is the daemon's business."""
+"""The faults. Each is a function that breaks something once; the daemon has to recover by itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FULL_S = 2.0
 
 @dataclass(frozen=True)
 class Fault:
-    """`free`: no request of the load may fail because of it, but for as many as it `costs` each time."""
+    """`free`: no request of the load may fail because of it, except as many as it `costs` each time."""
 
     inject: Callable[[Target, random.Random], None]
     free: bool
@@ -45,7 +45,7 @@ def _worker_pids(target: Target, names: list[str]) -> list[int]:
 
 
 def _kill(pids: list[int]) -> None:
-    """Kill processes, and wait until their parents have noticed: then the daemon's status tells of it."""
+    """Kill processes, and wait until their parents have noticed, so that the daemon's status shows it."""
     processes = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -55,24 +55,24 @@ def _kill(pids: list[int]) -> None:
 
 
 def kill_worker(target: Target, chance: random.Random) -> None:
-    """Any worker, wherever it is in its work."""
+    """Kill any worker, whatever it is doing."""
     _kill([chance.choice(_worker_pids(target, list(models.SALTS)))])
 
 
 def kill_all_workers(target: Target, chance: random.Random) -> None:
-    """All workers of one model at once."""
+    """Kill all workers of one model at once."""
     _kill(_worker_pids(target, [chance.choice(list(models.SALTS))]))
 
 
 def stop_worker(target: Target, chance: random.Random) -> None:
-    """SIGSTOP: it neither answers nor ends. Only the model with a time limit can notice."""
+    """SIGSTOP a worker, which then neither responds nor exits. Only the model with a time limit can notice."""
     pid = chance.choice(_worker_pids(target, ["timed"]))
     os.kill(pid, signal.SIGSTOP)
     eventually(lambda: pid not in _worker_pids(target, ["timed"]), "it is replaced", 60)
 
 
 def _provoke(target: Target, model: str, what: int) -> None:
-    """Send one request that makes a callable misbehave, and is answered all the same."""
+    """Send one request that makes a callable misbehave and is answered nevertheless."""
     asker = GrpcAsker(target.daemon.grpc)
     with contextlib.suppress(AskError):
         asker.ask(model, 1, what)
@@ -86,7 +86,7 @@ def _asker(target: Target, chance: random.Random) -> Asker:
 
 
 def _together(target: Target, chance: random.Random, model: str, whats: list[int]) -> None:
-    """Send requests at the same moment, so that they come into one batch: those that misbehave have to fail."""
+    """Send requests concurrently, so that they form one batch; those that misbehave have to fail."""
     start = threading.Barrier(len(whats))
 
     def ask(what: int, asker: Asker, number: int) -> None:
@@ -108,26 +108,26 @@ def _together(target: Target, chance: random.Random, model: str, whats: list[int
 
 
 def hang_worker(target: Target, chance: random.Random) -> None:
-    """A callable that does not come back from one request; others are in its batch."""
+    """Send a request from which a callable does not return, with others in its batch."""
     _together(target, chance, "timed", [models.HANG, *[models.ANSWER] * chance.randrange(4)])
 
 
 def poison(target: Target, chance: random.Random) -> None:
-    """Requests that end every worker that takes them, one after the other: more than were ever replaced in a row."""
+    """Send requests that crash every worker that gets them: more in a row than the restart limit."""
     model = chance.choice(["single", "double", "spared"])
     for _ in range(4):
         _together(target, chance, model, [models.DIE])
 
 
 def poison_among_others(target: Target, chance: random.Random) -> None:
-    """One or two of them in a batch with others, or in batches that a worker has merged."""
+    """Send one or two of them in a batch with others, or in batches that a worker has merged."""
     model = chance.choice(["batched", "merged", "double"])
     guilty = [models.DIE] * chance.choice([1, 2])
     _together(target, chance, model, [*guilty, *[models.ANSWER] * 5])
 
 
 def huge_output(target: Target, chance: random.Random) -> None:
-    """An answer that there is no memory for, and others in its batch: tritonserver and the worker stay."""
+    """Request an output larger than the memory, with others in the batch: tritonserver and the worker survive."""
     before = target.daemon.client.status().server.pid
     model = chance.choice(["batched", "double"])
     _together(target, chance, model, [models.HUGE, *[models.ANSWER] * 3])
@@ -135,7 +135,7 @@ def huge_output(target: Target, chance: random.Random) -> None:
 
 
 def kill_loading_workers(target: Target, chance: random.Random) -> None:
-    """A worker, and then each that is loaded in its place: a crash loop."""
+    """Kill a worker, and then each that is loaded to replace it: a crash loop."""
     seen: set[int] = set()
 
     def fresh() -> int | None:
@@ -149,20 +149,20 @@ def kill_loading_workers(target: Target, chance: random.Random) -> None:
 
 
 def leak_memory(target: Target, chance: random.Random) -> None:
-    """A callable that keeps what it allocates, past the soft limit of its worker."""
+    """Call a callable that leaks memory beyond the soft limit of its worker."""
     for _ in range(3):
         _provoke(target, "bounded", models.LEAK)
 
 
 def kill_proxy(target: Target, chance: random.Random) -> None:
-    """A stub of tritonserver, whose batches are lost; compiled proxies have none."""
+    """Kill a stub of tritonserver, whose batches are lost; compiled proxies have none."""
     stubs = [child for child in target.daemon.children() if "stub" in child.name()]
     if stubs:
         _kill([chance.choice(stubs).pid])
 
 
 def vanish(target: Target, chance: random.Random) -> None:
-    """Clients that go away in the middle of a request."""
+    """Disconnect clients within their requests."""
     host, _, port = target.daemon.http.rpartition(":")
     for model in models.SALTS:
         with socket.create_connection((host, int(port)), timeout=10) as connection:
@@ -173,19 +173,19 @@ def vanish(target: Target, chance: random.Random) -> None:
 
 
 def replace(target: Target, chance: random.Random) -> None:
-    """The same model again, in new workers."""
+    """Replace a model by itself, with new workers."""
     models.register(target.daemon.client, chance.choice(list(models.SALTS)), replace=True)
 
 
 def roll_back(target: Target, chance: random.Random) -> None:
-    """Replace, and back."""
+    """Replace a model, and roll back."""
     name = chance.choice(list(models.SALTS))
     models.register(target.daemon.client, name, replace=True)
     target.daemon.client.rollback(name)
 
 
 def scale(target: Target, chance: random.Random) -> None:
-    """Up, and down to what it was."""
+    """Scale a model up, and back down."""
     name = chance.choice(["single", "double"])
     before = len(target.daemon.client.model(name).instances)
     target.daemon.client.scale(name, 3)
@@ -193,7 +193,7 @@ def scale(target: Target, chance: random.Random) -> None:
 
 
 def kill_server(target: Target, chance: random.Random) -> None:
-    """tritonserver, by SIGKILL."""
+    """Kill tritonserver with SIGKILL."""
     pid = target.daemon.client.status().server.pid
     assert pid is not None
     _kill([pid])
@@ -201,7 +201,7 @@ def kill_server(target: Target, chance: random.Random) -> None:
 
 
 def stop_server(target: Target, chance: random.Random) -> None:
-    """tritonserver, by SIGSTOP: it has to be found out."""
+    """SIGSTOP tritonserver; the daemon has to detect it."""
     pid = target.daemon.client.status().server.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -209,7 +209,7 @@ def stop_server(target: Target, chance: random.Random) -> None:
 
 
 def crash_server_often(target: Target, chance: random.Random) -> None:
-    """tritonserver, and each that is started in its place: more often than it was ever started again."""
+    """Kill tritonserver, and each that is started to replace it, more often than any restart limit."""
     seen: set[int] = set()
 
     def fresh() -> int | None:
@@ -231,17 +231,17 @@ def _another_server(target: Target, former: int) -> None:
 
 
 def restart_daemon(target: Target, chance: random.Random) -> None:
-    """In order; it restores what it served."""
+    """Restart the daemon in order; it restores its models."""
     target.restart(signal.SIGTERM)
 
 
 def kill_daemon(target: Target, chance: random.Random) -> None:
-    """By SIGKILL; the next one restores what it served."""
+    """Kill the daemon with SIGKILL; the next one restores its models."""
     target.restart(signal.SIGKILL)
 
 
 def fail_to_load(target: Target, chance: random.Random) -> None:
-    """Models that cannot be loaded, or whose warm-up raises: new ones, and such as are to replace others."""
+    """Register models that cannot be loaded or whose warm-up raises: new ones, and replacements."""
     before = target.daemon.client.status().server.pid
     for warms_up in (False, True):
         for name in ("unloadable", chance.choice(["single", "double"])):
@@ -252,7 +252,7 @@ def fail_to_load(target: Target, chance: random.Random) -> None:
 
 
 def limit_tasks(target: Target, chance: random.Random) -> None:
-    """Allow a few more tasks than there are, and register models until one is refused (see scripts/tools/chaos)."""
+    """Allow a few more tasks than exist, and register models until one is refused (see scripts/tools/chaos)."""
     client = target.daemon.client
     before, registered = client.status().server.pid, []
     with task_group() as group:
@@ -271,7 +271,7 @@ def limit_tasks(target: Target, chance: random.Random) -> None:
 
 
 def fill_shm(target: Target, chance: random.Random) -> None:
-    """/dev/shm has no room for a while (our own one, see scripts/tools/chaos)."""
+    """Fill /dev/shm for a while (in its own namespace, see scripts/tools/chaos)."""
     path = f"/dev/shm/chaos-{os.getpid()}"
     with open(path, "wb", buffering=0) as file:
         with contextlib.suppress(OSError):

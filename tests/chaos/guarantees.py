@@ -1,4 +1,4 @@
-"""What a run of faults must not do, said after it; and which faults the command line names."""
+"""The guarantees of a run, checked after it; and the faults that the command line names."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from chaos.run import Outcome
 
 
 class Costs(Protocol):
-    """What a fault may cost: a `Fault` of this folder, or of the fleet's."""
+    """The costs of a fault: a `Fault` of this folder, or of the fleet's."""
 
     @property
     def free(self) -> bool:
-        """No request of the load may fail because of it, but for as many as it `costs` each time."""
+        """Return whether no request of the load may fail because of it, except as many as it `costs` each time."""
 
     @property
     def costs(self) -> int:
-        """How many."""
+        """Return the number of requests that may fail each time."""
 
 
 def chosen(parser: argparse.ArgumentParser, names: str, faults: Iterable[str]) -> list[str]:
-    """Return the faults that a command line names, with commas between them; all where it names none."""
+    """Return the faults that a command line names, separated by commas; by default, all."""
     there = list(faults)
     wanted = names.split(",") if names else there
     unknown = set(wanted) - set(there)
@@ -32,7 +32,7 @@ def chosen(parser: argparse.ArgumentParser, names: str, faults: Iterable[str]) -
 
 
 def judged(outcome: Outcome, faults: Mapping[str, Costs]) -> int:
-    """Print the promises that were broken; return the program's exit status."""
+    """Print the violated guarantees; return the exit status of the program."""
     problems = violated_guarantees(outcome, faults)
     for problem in problems:
         print(f"BROKEN: {problem}")
@@ -40,7 +40,7 @@ def judged(outcome: Outcome, faults: Mapping[str, Costs]) -> int:
 
 
 def violated_guarantees(outcome: Outcome, faults: Mapping[str, Costs]) -> list[str]:
-    """Say what must not be: answers wrong or lost, errors that say nothing, errors where none may be, leaks."""
+    """Return the violations: responses wrong or lost, errors without a reason, unexpected errors, leaks."""
     problems = [f"leak: {leak}" for leak in outcome.leaks]
     for name, one in outcome.ledger.accounts.items():
         counts = {"wrong": one.wrong, "lost": one.lost, "unclear": one.unclear}

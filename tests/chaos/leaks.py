@@ -1,4 +1,4 @@
-"""What a daemon holds, and what it holds too much after everything has been recovered."""
+"""The resources that a daemon uses, and those that it still uses after it has recovered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GROWTH_BYTES = 64 << 20
 
 @dataclass
 class Holding:
-    """What belongs to one daemon at one moment."""
+    """The resources of one daemon at one moment."""
 
     processes: collections.Counter[str]
     descriptors: int
@@ -27,7 +27,7 @@ class Holding:
 
     @classmethod
     def of(cls, daemon: RunningDaemon) -> Holding:
-        """Look at a daemon that is at rest, or soon will be."""
+        """Return the resources of a daemon that is idle, or soon will be."""
         while daemon.process.poll() is None:
             with suppress(psutil.NoSuchProcess):  # one has ended while it was looked at
                 return cls._seen(daemon)
@@ -54,7 +54,7 @@ class Holding:
         )
 
     def too_much(self, since: Holding, slack: int = 0) -> list[str]:
-        """Say what there is more of than there was; workers may come and go, at most so many: `slack`."""
+        """Return the resources that have increased; the number of workers may vary by `slack`."""
         found = [
             f"{name}: {count} processes, were {since.processes[name]}"
             for name, count in self.processes.items()

@@ -1,4 +1,4 @@
-"""What became of every request, by the fault that was going on when it ended."""
+"""The outcome of every request, by the fault in progress when it ended."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class RequestLedger:
         self._last_right: dict[str, float] = {}
 
     def begin(self, fault: str) -> None:
-        """From now on, what ends belongs to this fault."""
+        """Attribute all following outcomes to this fault."""
         with self._lock:
             self._fault = fault
             self._account().injected += 1
 
     def right(self, model: str) -> None:
-        """A request was answered rightly."""
+        """Record a correct response."""
         now = time.monotonic()
         with self._lock:
             account = self._account()
@@ -68,21 +68,21 @@ class RequestLedger:
             self._last_right[model] = now
 
     def wrong(self, text: str) -> None:
-        """A request was answered with something else."""
+        """Record a wrong response."""
         with self._lock:
             account = self._account()
             account.wrong += 1
             account.texts[text] += 1
 
     def lost(self, text: str) -> None:
-        """A request was neither answered nor refused in time."""
+        """Record a request that got no response or error in time."""
         with self._lock:
             account = self._account()
             account.lost += 1
             account.texts[text] += 1
 
     def failed(self, text: str) -> None:
-        """A request got an error."""
+        """Record an error."""
         with self._lock:
             account = self._account()
             if _CLEAR.search(text):
@@ -92,7 +92,7 @@ class RequestLedger:
             account.texts[_shape(text)] += 1
 
     def guilty(self, text: str) -> None:
-        """A request that has to fail got an error."""
+        """Record the error of a request that has to fail."""
         with self._lock:
             account = self._account()
             if _CLEAR.search(text):
@@ -102,7 +102,7 @@ class RequestLedger:
             account.texts[f"guilty: {_shape(text)}"] += 1
 
     def answered(self) -> int:
-        """How many requests have been answered rightly so far."""
+        """Return the number of correct responses so far."""
         with self._lock:
             return sum(account.right for account in self.accounts.values())
 
@@ -111,5 +111,5 @@ class RequestLedger:
 
 
 def _shape(text: str) -> str:
-    """Return the text without its numbers, short: so that alike ones are counted together."""
+    """Return the text shortened and without its numbers, so that similar errors are counted together."""
     return re.sub(r"\d+", "#", text)[:160]

@@ -1,4 +1,4 @@
-"""Clients that ask without end, over HTTP and gRPC, and check every answer."""
+"""Clients that send requests continuously over HTTP and gRPC, and check every response."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AskError(Exception):
 
 
 class NoAnswer(Exception):
-    """Nothing came in time."""
+    """Nothing was received in time."""
 
 
 class Asker(ABC):
@@ -38,11 +38,11 @@ class Asker(ABC):
 
     @abstractmethod
     def ask(self, model: str, number: int, what: int = ANSWER) -> int:
-        """Return the model's answer.
+        """Return the model's response.
 
         Raises:
-            AskError: it is an error.
-            NoAnswer: there is none.
+            AskError: the response is an error
+            NoAnswer: there is none
         """
 
     @abstractmethod
@@ -51,7 +51,7 @@ class Asker(ABC):
 
 
 class HttpAsker(Asker):
-    """KServe's JSON over a connection that is kept."""
+    """KServe's JSON over a persistent connection."""
 
     def __init__(self, address: str) -> None:
         self._connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
@@ -79,7 +79,7 @@ class HttpAsker(Asker):
 
 
 class GrpcAsker(Asker):
-    """tritonclient; a new channel after an error, since gRPC's own reconnecting takes its time."""
+    """tritonclient, with a new channel after an error, since gRPC's own reconnecting is slow."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -103,7 +103,7 @@ class GrpcAsker(Asker):
 
 
 def ask_once(ledger: RequestLedger, asker: Asker, model: str, number: int) -> bool:
-    """Ask what has to be answered, and have it in the ledger; whether it was answered rightly."""
+    """Send a request that has to succeed, and record it; return whether the response was correct."""
     try:
         answer = asker.ask(model, number)
     except AskError as error:
@@ -120,7 +120,7 @@ def ask_once(ledger: RequestLedger, asker: Asker, model: str, number: int) -> bo
 
 
 def ask_guilty(ledger: RequestLedger, asker: Asker, model: str, what: int) -> None:
-    """Ask what has to fail, with an error that says why, and have it in the ledger."""
+    """Send a request that has to fail with a reason, and record it."""
     try:
         answer = asker.ask(model, 1, what)
     except AskError as error:
@@ -132,7 +132,7 @@ def ask_guilty(ledger: RequestLedger, asker: Asker, model: str, what: int) -> No
 
 
 class Load:
-    """Threads that ask all models in turn until stopped; half of them over HTTP, half over gRPC."""
+    """Threads that call all models in turn until they are stopped, half of them over HTTP, half over gRPC."""
 
     def __init__(
         self,
@@ -157,12 +157,12 @@ class Load:
         ]
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start the clients."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Wait for the last answers."""
+        """Stop the clients, and wait for their last responses."""
         self._stop.set()
         for thread in self._threads:
             thread.join()

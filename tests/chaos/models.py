@@ -1,4 +1,4 @@
-"""What is served: callables whose answer depends on every request, and which misbehave when a request says so."""
+"""The served callables: their responses depend on every request, and they misbehave on request."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ OUTPUTS = [Tensor(name="y", dtype=np.int64, shape=(-1,))]
 
 
 def add_elastic() -> None:
-    """Have the elastic models be served, too."""
+    """Also serve the elastic models."""
     SALTS.update(ELASTIC)
     _OPTIONS.update(_ELASTIC_OPTIONS)
 
@@ -81,12 +81,12 @@ def is_elastic(model: str) -> bool:
 
 
 def right_answer(model: str, number: int) -> int:
-    """Return what a model has to answer to a number."""
+    """Return the correct response of a model to a number."""
     return number * 3 + SALTS[model]
 
 
 def lanes(model: str) -> int:
-    """Return how many proxies each worker of a model has."""
+    """Return the number of proxies of each worker of a model."""
     return int(_OPTIONS[model].get("max_inflight_batches", 1))
 
 
@@ -110,7 +110,7 @@ def register(client: DaemonClient, model: str, *, replace: bool = False) -> None
 
 
 def register_plain(client: DaemonClient, model: str, *, instances: int) -> None:
-    """Serve a model that nobody asks."""
+    """Serve a model that no client calls."""
 
     def infer(requests: Any) -> Any:
         return [{"y": request["x"]} for request in requests]
@@ -120,7 +120,7 @@ def register_plain(client: DaemonClient, model: str, *, instances: int) -> None:
 
 
 def register_broken(client: DaemonClient, model: str, *, warms_up: bool) -> None:
-    """Try to serve, or to put in another one's place, what cannot be loaded, or raises when it is warmed up."""
+    """Register, or replace a model with, a model that cannot be loaded or whose warm-up raises."""
 
     def infer(requests: Any = None) -> Any:
         raise ValueError("no weights")
@@ -151,7 +151,7 @@ def _slowly(infer: Any) -> Any:
 
 
 def callable_of(model: str) -> Any:
-    """Return what one of the models serves."""
+    """Return the callable of one of the models."""
     salt = SALTS[model]
     kept: list[Any] = []
 

@@ -1,9 +1,9 @@
-"""How long a model answers nobody after its worker is killed, with and without a standby worker.
+"""How long a model does not respond after its worker is killed, with and without a standby worker.
 
     PYTHONPATH=tests python -m chaos.restart_gap
 
-One client asks without pause; the longest time between two of its answers is the gap. Loading the model takes
-`_LOAD_S`, as a real one's weights would.
+One client sends requests without pause; the gap is the longest time between two responses. Loading the model takes
+`_LOAD_S`, like loading real weights.
 """
 
 from __future__ import annotations

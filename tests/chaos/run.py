@@ -1,4 +1,4 @@
-"""The order of things: a daemon with its models, load, then fault after fault, each recovered before the next."""
+"""The sequence of a run: a daemon with its models, load, then one fault after the other, with a recovery after each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Outcome:
 
 
 class Target:
-    """The daemon that is broken; a restarted one listens on the same ports and has the same state directory."""
+    """The daemon under test; a restarted one listens on the same ports and uses the same state directory."""
 
     def __init__(self, state_dir: str, ledger: RequestLedger, *, elastic: bool = False) -> None:
         self.ledger = ledger
@@ -79,7 +79,7 @@ class Target:
         self._since = self.at_rest()
 
     def recovered(self) -> None:
-        """Wait until every model has all its workers, each instance its proxy."""
+        """Wait until every model has all its workers, and each instance its proxy."""
         eventually(self._is_recovered, self._story, _RECOVERY_S)
 
     def _story(self) -> str:
@@ -90,7 +90,7 @@ class Target:
         )
 
     def at_rest(self) -> Holding:
-        """Return what the daemon holds when nothing goes on; former proxies take a moment to end."""
+        """Return the resources of the idle daemon, once former proxies have exited."""
         holding = [Holding.of(self.daemon)]
 
         def settled() -> bool:
@@ -106,12 +106,12 @@ class Target:
         return self.daemon.client.metrics().daemon.memory_suspended
 
     def close(self) -> None:
-        """End the daemon; fails when anything of it is left."""
+        """Stop the daemon; fail if anything of it is left."""
         self._look_for_leaks()
         self._stack.close()
 
     def _look_for_leaks(self) -> None:
-        """What is still too much after a while is a leak; no event tells that another process has let go of it."""
+        """Record resources that are still in use after a while; no event reports that a process has released one."""
         deadline = time.monotonic() + _GONE_S
         while found := self.at_rest().too_much(self._since, self._slack):
             if time.monotonic() > deadline:
@@ -152,7 +152,7 @@ def _loaded(target: Target, ledger: RequestLedger, clients: int) -> Iterator[Loa
 def run(
     seed: int, seconds: float, names: Sequence[str], clients: int, *, elastic: bool = False
 ) -> Outcome:
-    """Break a daemon for a while; each fault at least once, in a random order that the seed gives."""
+    """Break a daemon for a while: each fault at least once, in a random order determined by the seed."""
     if elastic:
         models.add_elastic()
     chance = random.Random(seed)
@@ -187,7 +187,7 @@ def _inject(
 
 
 def _answered(ledger: RequestLedger, load: Load) -> None:
-    """Wait for so many answers, and for each client: what it was asking before belongs to the fault that is over."""
+    """Wait for `count` responses, and for one of each client: requests in flight belong to the previous fault."""
     wanted = ledger.answered() + _BETWEEN
     rounds = [ended + 2 for ended in load.ended]
     eventually(

@@ -60,7 +60,7 @@ _BODY = b'{"inputs":[{"name":"x","shape":[1,2],"datatype":"FP32","data":[1,1]}]}
 
 @dataclass
 class Account:
-    """What became of one kind of load."""
+    """The outcome of one kind of load."""
 
     right: int = 0
     longest_s: float = 0.0
@@ -69,7 +69,7 @@ class Account:
 
 
 class Clients:
-    """Threads that ask until they are stopped."""
+    """Threads that send requests until they are stopped."""
 
     def __init__(self, daemon: RunningDaemon) -> None:
         host, _, port = daemon.http.rpartition(":")
@@ -184,11 +184,11 @@ class Clients:
         return ask
 
     def _pause(self) -> None:
-        """Leave the connection idle, now and then for longer than a replacement takes."""
+        """Keep the connection idle, sometimes for longer than a replacement takes."""
         self._stop.wait(self._chance.choice((0.05, 0.5, 2.5)))
 
     def _idle_http(self) -> Callable[[], None]:
-        """A client that sends on its connection without a look whether the server has closed it."""
+        """A client that does not check whether the server has closed its connection before it sends."""
         client = socket.create_connection(self._http, _PATIENCE_S)
         head = b"POST /v2/models/quick/infer HTTP/1.1\r\nHost: x\r\n"
         request = head + b"Content-Length: %d\r\n\r\n" % len(_BODY) + _BODY
@@ -219,7 +219,7 @@ class Clients:
         return ask
 
     def _region_http(self) -> Callable[[], None]:
-        """Inputs in a region that is registered once, for all servers that come."""
+        """Inputs in a shared memory region that is registered once, for all later servers."""
         name = f"{self._memory.name}-http-{next(self._numbers)}"
         connection = http.client.HTTPConnection(*self._http, timeout=_PATIENCE_S)
 
@@ -306,7 +306,7 @@ def _long(requests: Any) -> Any:
 
 
 class _Sums:
-    """What each sequence has sent so far, in sum."""
+    """Returns the sum of what each sequence has sent so far."""
 
     def __init__(self) -> None:
         self.sums: dict[int, float] = {}
@@ -363,17 +363,17 @@ class Target:
         self.loads_at_first = self.loads()
 
     def loads(self) -> dict[str, int]:
-        """How often each model was loaded."""
+        """Return how often each model was loaded."""
         return {
             path.name: path.read_text().count("loaded") for path in sorted(self._notes.iterdir())
         }
 
     def pid(self) -> int | None:
-        """The server's."""
+        """The server's process id."""
         return self.daemon.client.status().server.pid
 
     def restart(self) -> None:
-        """Replace the server, in a moment in which no sequence is in progress."""
+        """Replace the server while no sequence is in progress."""
         while not self._restarted():
             self.refused += 1
             time.sleep(0.1)
@@ -388,10 +388,10 @@ class Target:
         return True
 
     def restart_dying(self, after_s: float) -> float | None:
-        """Replace the server, and kill the new one so long after it was started.
+        """Replace the server, and kill the new one `after_s` seconds after its start.
 
         Returns:
-            When that was, if it served by then; None where the former one serves on.
+            The time of the kill if the new one served by then, or None if the former one is still serving.
         """
         known = {child.pid for child in self._frontends()}
         killed: list[float] = []
@@ -426,7 +426,7 @@ class Target:
         return found
 
     def kill(self) -> float:
-        """Kill the server, and wait for another one; return when that was."""
+        """Kill the server, and wait for another one; return the time of the kill."""
         pid = self.pid()
         assert pid is not None
         begun = time.monotonic()
@@ -442,7 +442,7 @@ class Target:
 
 
 def _failures(clients: Clients, kills: list[float]) -> list[str]:
-    """Say which requests failed that may not: those that no kill came across."""
+    """Return the failed requests that no kill explains."""
     found = []
     for name, account in clients.accounts.items():
         over_s = 0.0 if name == "new connections" else _OLD_CONNECTIONS_S
@@ -467,7 +467,7 @@ def _print(what: str, times: int, seconds: float, clients: Clients, target: Targ
 
 
 def _waits(clients: Clients, times: list[float]) -> str:
-    """Say what new connections waited at most after each of these times."""
+    """Return the longest wait of a new connection after each of these times."""
     longest = [
         max((took for at, took in clients.waits if 0 < at - time < 10), default=0.0)
         for time in times
@@ -476,7 +476,7 @@ def _waits(clients: Clients, times: list[float]) -> str:
 
 
 def run(target: Target, restarts: int, kills: int, between_s: float, dying: int = 0) -> list[str]:
-    """Replace and kill so often; return what may not be."""
+    """Replace and kill the server `times` times; return the violations."""
     problems = []
     if restarts:
         begun = time.monotonic()
@@ -522,7 +522,7 @@ def run(target: Target, restarts: int, kills: int, between_s: float, dying: int 
 
 
 def main() -> int:
-    """Do what the command line says; 1 when something failed that may not."""
+    """Run what the command line says; return 1 if a request failed that must not."""
     parser = argparse.ArgumentParser(
         prog="python -m chaos.server_replacement", description=(__doc__ or "").splitlines()[0]
     )

@@ -1,4 +1,4 @@
-"""A run as a table: what became of the requests of each fault."""
+"""The results of a run as a table: the outcomes of the requests during each fault."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from chaos.run import Outcome
 
 
 def table(outcome: Outcome) -> str:
-    """Return the run as a table, and below it what the errors said."""
+    """Return the table, and below it the texts of the errors."""
     rows = [
         (
             name,

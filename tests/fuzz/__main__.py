@@ -20,7 +20,7 @@ def _stopped(number: int, frame: object) -> NoReturn:
 
 
 def main() -> int:
-    """Run what the command line says; 1 when there is a finding."""
+    """Run what the command line says; return 1 if there is a finding."""
     parser = argparse.ArgumentParser(prog="scripts/tools/fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=1_000_000, help="in all (default: 1000000)")
     parser.add_argument("--seed", type=int, default=1, help="of every case (default: 1)")

@@ -1,4 +1,4 @@
-"""Targets in this process: bodies of requests to typed functions, and the descriptions of their routes."""
+"""In-process targets: bodies of requests to typed functions, and the descriptions of their routes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _PIECES = (
 
 
 class TypedBodies(Function):
-    """Bodies in JSON, forms and none of them: arguments, or a problem that is the client's."""
+    """JSON, form and invalid bodies: arguments, or a problem attributed to the client."""
 
     name = "bodies"
     share = 0.1
@@ -167,7 +167,7 @@ class TypedBodies(Function):
 
 
 class RouteDescriptions(Function):
-    """Descriptions of routes: refused, or parts of an OpenAPI document that is JSON."""
+    """Descriptions of routes: refused, or parts of an OpenAPI document that is valid JSON."""
 
     name = "routes"
     share = 0.05

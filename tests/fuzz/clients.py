@@ -1,7 +1,8 @@
-"""The target that is a hostile client: texts that are none, in every text field of HTTP and gRPC.
+"""The target that is a hostile client: invalid texts in every text field of HTTP and gRPC.
 
-Each round sends some hostile requests and, at the same time to the same models, twice as many innocent ones, which
-tritonserver puts into the same batches. Whatever becomes of the hostile ones, the innocent ones are answered right.
+Each round sends some hostile requests and, concurrently to the same models, twice as many innocent ones, which
+tritonserver puts into the same batches. Whatever becomes of the hostile requests, the innocent ones get correct
+responses.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _SOUND = (
 
 
 class Answer(NamedTuple):
-    """What came back: `refused` in an orderly way or not, and all of it."""
+    """The response, and whether it `refused` the request in an orderly way."""
 
     ok: bool
     unavailable: bool
@@ -67,15 +68,15 @@ class HostileClients(Target):
         self._number = 0
 
     def run(self, seed: int, cases: Sequence[int], tally: Tally) -> None:
-        """Run the cases, some at a time."""
+        """Run the cases, several at a time."""
         for start in range(0, len(cases), _ABREAST):
             self._round(seed, cases[start : start + _ABREAST], tally)
 
     def check(self) -> None:
-        """See that workers and models are as before, and that no lane was lost.
+        """Check that workers and models are unchanged, and that no lane was lost.
 
         Raises:
-            Finding: they are not.
+            Finding: they are not
         """
         self._target_daemon.check()
         if "closed a lane" in self._target_daemon.daemon.said():
@@ -154,7 +155,7 @@ class HostileClients(Target):
         return lambda: self._post(path, headers, body)
 
     def _hostile_binary(self, maker: Maker, path: bytes) -> Send:
-        """Return a request whose string is none, or has any bytes."""
+        """Return a request whose string is malformed, or has arbitrary bytes."""
         data = _serialized(maker)
         size = len(data) if not maker.chance(4) else maker.random.randrange(40)
         tensor = (
@@ -214,7 +215,7 @@ class HostileClients(Target):
     # ── the wires ────────────────────────────────────────────────────────────────────────────────
 
     def _post(self, path: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> Answer:
-        """Send bytes as they are, on a connection of its own; read until tritonserver closes it."""
+        """Send bytes unchanged on a new connection; read until tritonserver closes it."""
         lines = [b"POST %s HTTP/1.1" % path, b"Host: fuzz", b"Connection: close"]
         lines += [
             b"Content-Length: %d" % len(body),
@@ -262,14 +263,14 @@ def _json(tensor: bytes, more: bytes) -> bytes:
 
 
 def _text(maker: Maker) -> bytes:
-    """Return what stands between quotes: most often no UTF-8."""
+    """Return a text to put between quotes, usually invalid UTF-8."""
     if not maker.chance(3):
         return maker.random.choice(_BROKEN)
     return maker.random.choice(_SOUND) if not maker.chance(3) else maker.data(30)
 
 
 def _member(maker: Maker) -> bytes:
-    """Return a member of a request beside its inputs."""
+    """Return a member of a request besides its inputs."""
     output = maker.random.choice([b"t", _text(maker)])
     members = [
         b'"id":"%s"' % _text(maker),
@@ -302,7 +303,7 @@ def _value(maker: Maker) -> bytes:
 
 
 def _name(maker: Maker) -> bytes:
-    """Return the name of a header: one that tritonserver reads, or hands on as a parameter."""
+    """Return the name of a header: one that tritonserver reads, or forwards as a parameter."""
     names = [
         b"X-Any",
         b"x-%s" % _one_line(_text(maker))[:50],
@@ -321,7 +322,7 @@ def _header(maker: Maker) -> bytes:
 
 
 def _path(maker: Maker) -> bytes:
-    """Return a part of a path."""
+    """Return a segment of a path."""
     text = _one_line(_text(maker))[:200].replace(b" ", b"+")
     return text if maker.chance(2) else b"".join(b"%%%02x" % byte for byte in text)
 
@@ -331,7 +332,7 @@ def _one_line(text: bytes) -> bytes:
 
 
 def _serialized(maker: Maker) -> bytes:
-    """Return a string of a BYTES tensor with its length, or with another one."""
+    """Return a string of a BYTES tensor with its length, or with a wrong one."""
     text = _text(maker)[:2000]
     length = len(text) if maker.chance(3) else abs(maker.integer()) % (1 << 32)
     return length.to_bytes(4, "little") + text

@@ -70,7 +70,7 @@ class ControlSocket(Target):
         self._replays = self._capture()
 
     def run(self, seed: int, cases: Sequence[int], tally: Tally) -> None:
-        """Send all cases at once, then wait until all that has to be answered is."""
+        """Send all cases at once, then wait for all answers that have to come."""
         self._refused.clear()
         for case in cases:
             self._run_case(Maker(seed, self.name, case, self._words), case)
@@ -81,7 +81,7 @@ class ControlSocket(Target):
             tally.add(case not in self._refused)
 
     def _until_answered(self, most: int) -> None:
-        """Wait until no more than so many questions are open: what is not read, the daemon drops one day."""
+        """Wait until at most `most` requests are unanswered: the daemon eventually drops answers that are not read."""
         while len(self._expected) > most:
             if not self._receive(_ANSWER_S):
                 missing = sorted({case for case, _ in self._expected.values()})
@@ -89,7 +89,7 @@ class ControlSocket(Target):
                 raise Finding(f"no answer within {_ANSWER_S:g} s to {asked}", missing)
 
     def check(self) -> None:
-        """See that daemon and model are as before."""
+        """Check that daemon and model are unchanged."""
         self._target_daemon.check()
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class ControlSocket(Target):
             self._send(self._frames(maker), case)
 
     def _frames(self, maker: Maker) -> Frames:
-        """Return frames without a good request id; now and then too many, too few, or too large."""
+        """Return frames without a valid request id; sometimes too many, too few, or too large."""
         frames = [b"", control_bytes(maker)]
         if maker.chance(6):
             frames = [maker.data(12), *(maker.data() for _ in range(maker.random.randrange(5)))]
@@ -125,7 +125,7 @@ class ControlSocket(Target):
         return frames
 
     def _send(self, frames: Frames, case: int) -> None:
-        """Send frames; an empty first one is replaced by a request id that tells the case from its answer."""
+        """Send frames; an empty first one is replaced by a request id that identifies the case in its answer."""
         if not frames[0]:
             self._serial += 1
             frames = [self._serial.to_bytes(_REQUEST_BYTES, "little"), *frames[1:]]
@@ -143,7 +143,7 @@ class ControlSocket(Target):
             self._expected[frames[0]] = case, message
 
     def _defused(self, message: messages.AnyMessage) -> messages.AnyMessage:
-        """Return the message without what would legitimately end or start something."""
+        """Return the message without parts that would legitimately end or start something."""
         kind = type(message).__name__
         if kind in _FORBIDDEN:
             return messages.GetStatus()
@@ -163,7 +163,7 @@ class ControlSocket(Target):
         return messages.decode(packed(form))
 
     def _raw_bytes(self, maker: Maker) -> None:
-        """Speak something else than ZeroMQ to the socket."""
+        """Send bytes to the socket that are not ZeroMQ."""
         greeting = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" + bytes(48)
         with socket.socket(socket.AF_UNIX) as raw:
             raw.connect(str(self._target_daemon.control_socket))
@@ -172,7 +172,7 @@ class ControlSocket(Target):
     # ── what comes back ──────────────────────────────────────────────────────────────────────────
 
     def _receive(self, timeout_s: float) -> bool:
-        """Take what has come, waiting for the first of it; False when nothing came."""
+        """Receive all available answers, waiting for the first; return False if there is none."""
         came = False
         while self._socket.poll(0 if came else round(timeout_s * 1000)):
             came = True
@@ -188,7 +188,7 @@ class ControlSocket(Target):
         return came
 
     def _capture(self) -> list[Frames]:
-        """Return valid questions and the answers to them, as they went over the wire."""
+        """Return valid requests and their answers, as sent over the wire."""
         captured = []
         target_daemon = self._target_daemon
         with closing(control.ControlClient(f"ipc://{target_daemon.control_socket}")) as client:
@@ -208,7 +208,7 @@ class ControlSocket(Target):
 
 
 def _disorder(maker: Maker, target_daemon: TargetDaemon) -> list[Any]:
-    """Return messages that are each right, in an order that is not, or from the wrong sender."""
+    """Return valid messages in a wrong order, or from the wrong sender."""
     real, proxy, worker = target_daemon.registration, "made-up", target_daemon.worker
     hello = {"type": "WorkerHello", "worker": worker, "pid": 1, "python_version": "3"}
     orders: list[list[dict[str, Any]]] = [

@@ -24,7 +24,7 @@ MEMORY = 8192
 
 
 def memory(size: int, *, sealed: bool = True, flags: int = os.O_RDONLY) -> int:
-    """Return a descriptor of new shared memory, opened as `flags` say."""
+    """Return a descriptor of new shared memory, opened with `flags`."""
     fd = linux.memfd_create("fuzz")
     try:
         os.ftruncate(fd, size)
@@ -66,7 +66,7 @@ def send(peer: socket.socket, data: bytes, fds: list[int]) -> None:
 
 
 def packets(maker: Maker) -> list[tuple[bytes, list[int]]]:
-    """Return a conversation: mostly a sound announcement first, so that what follows gets somewhere."""
+    """Return a conversation: usually a valid announcement first, so that later packets get further."""
     made: list[tuple[bytes, list[int]]] = []
     if not maker.chance(4):
         made.append((packed(("Announce", maker.random.randrange(3))), []))
@@ -80,7 +80,7 @@ def packets(maker: Maker) -> list[tuple[bytes, list[int]]]:
 
 
 def stream_packets(maker: Maker) -> list[tuple[bytes, list[int]]]:
-    """Return a conversation with a decoupled model: batches, often of one number, and what refers to them."""
+    """Return a conversation with a decoupled model: batches, often with equal numbers, and messages about them."""
     made: list[tuple[bytes, list[int]]] = [(packed(("Announce", 1)), []), (b"\0", [memory(MEMORY)])]
     for _ in range(maker.random.randrange(1, 8)):
         kind, number = maker.random.randrange(8), maker.random.randrange(3)
@@ -116,7 +116,7 @@ def packet(maker: Maker) -> bytes:
 
 
 def plausible_batch(maker: Maker) -> Any:
-    """Return a Batch that is right but for a number or two."""
+    """Return a Batch that is valid except for a number or two."""
     count = maker.random.choice((0, 1, 2, 7, 16, MEMORY // 4))
     tensor = ["x", "FP32", [1, count], maker.random.randrange(3), 0, 4 * count]
     if not maker.chance(3):
@@ -162,7 +162,7 @@ class LaneEnd(Function):
         return accepted
 
     def _read_all(self, end: Lane) -> bool:
-        """Receive until the lane ends in the one or the other way; whether nothing was refused."""
+        """Receive until the lane ends; return whether nothing was refused."""
         refused = False
         while True:
             try:
@@ -175,7 +175,7 @@ class LaneEnd(Function):
                 refused |= not self._touch(end, ref)
 
     def _touch(self, end: Lane, ref: TensorRef) -> bool:
-        """Read every byte that a descriptor speaks of."""
+        """Read every byte that a descriptor refers to."""
         dtype = numpy_types.NUMERIC.get(ref.datatype)
         try:
             if dtype is None:

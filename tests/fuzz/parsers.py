@@ -1,4 +1,4 @@
-"""Targets in this process: everything that parses what another process, a user or a file says."""
+"""In-process targets: everything that parses data from another process, a user or a file."""
 
 from __future__ import annotations
 

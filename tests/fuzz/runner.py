@@ -1,4 +1,4 @@
-"""Run targets block by block, and print what came of it."""
+"""Run targets block by block, and print the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = tuple(
 
 @dataclass
 class Row:
-    """What came of one target."""
+    """The result of one target."""
 
     name: str
     cases: int = 0
@@ -38,7 +38,7 @@ class Row:
 
 
 def fuzz(seed: int, cases: int, only: Sequence[str] = (), first: int = 0) -> list[Row]:
-    """Run `cases` cases, shared among the targets named, beginning with number `first` of each."""
+    """Run `cases` cases, divided among the named targets, starting with the number `first` in each."""
     chosen = list(only) or list(NAMES)
     with ExitStack() as stack:
         made = [make() for make in _HERE if _name(make) in chosen]

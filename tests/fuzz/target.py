@@ -1,4 +1,4 @@
-"""What can be fuzzed, and what a finding is."""
+"""The interface of a fuzzed target, and its findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fuzz.values import Maker
 
 
 class Finding(Exception):
-    """A target did what it must not. `cases` are those among which it did it."""
+    """A target did what it must not, in one of `cases`."""
 
     def __init__(self, text: str, cases: Sequence[int] = ()) -> None:
         super().__init__(text)
@@ -19,7 +19,7 @@ class Finding(Exception):
 
 @dataclass
 class Tally:
-    """What became of cases: understood and carried out, or refused in an orderly way."""
+    """Counts of cases: accepted and carried out, or refused in an orderly way."""
 
     accepted: int = 0
     refused: int = 0
@@ -44,22 +44,22 @@ class Target(ABC):
         """Run a block of cases.
 
         Raises:
-            Finding: one of them did harm.
+            Finding: one of them did harm
         """
 
     def check(self) -> None:
-        """Look after a block whether all is well.
+        """Check after a block that the target is unharmed.
 
         Raises:
-            Finding: it is not.
+            Finding: it is not
         """
 
     def close(self) -> None:
-        """Give back what the target holds."""
+        """Release the target's resources."""
 
 
 class Function(Target):
-    """A target in this process: a function that must raise nothing but what it declares."""
+    """An in-process target: a function that must raise only the exceptions that it declares."""
 
     block = 10_000
 

@@ -1,4 +1,4 @@
-"""The real daemon that hostile messages are aimed at, with models whose answers show that all is well."""
+"""The real daemon that hostile messages are sent to, with models whose responses show that it works."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _exclaims(requests: Any) -> Iterator[list[dict[str, Array]]]:
 
 
 class Served:
-    """A model with one worker, and where that listens for proxies."""
+    """A model with one worker, and the address at which that listens for proxies."""
 
     def __init__(self, daemon: RunningDaemon, model: Model, worker: str) -> None:
         info = model.info()
@@ -159,10 +159,10 @@ class TargetDaemon:
         return Served(self.daemon, model, lane.stem)
 
     def check(self) -> None:
-        """See that the daemon answers, its models too, with the same workers, and nothing has grown.
+        """Check that the daemon and its models respond, with the same workers, and that nothing has grown.
 
         Raises:
-            Finding: something is not as it was.
+            Finding: something has changed
         """
         if self.daemon.process.poll() is not None:
             raise Finding(f"the daemon ended with {self.daemon.process.returncode}")
@@ -235,10 +235,10 @@ class TargetDaemon:
 
 @contextmanager
 def running_target() -> Iterator[TargetDaemon]:
-    """Yield a running daemon with its models; at the end all must go in order.
+    """Yield a running daemon with its models, which has to shut down in order.
 
     Raises:
-        Finding: a model could not be unregistered, or the daemon did not stop in order.
+        Finding: a model could not be unregistered, or the daemon did not stop in order
     """
     with RunningDaemon.start(tritonserver_options=_HEADERS) as daemon:
         target_daemon = TargetDaemon(daemon)

@@ -1,4 +1,4 @@
-"""Hostile values and bytes, each made from nothing but (seed, target, case), so that every case can be made again."""
+"""Hostile values and bytes, derived only from (seed, target, case), so that every case is reproducible."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TEXTS = (
 
 
 class Maker:
-    """Makes the values of one case. `words` are texts that mean something to the target."""
+    """Makes the values of one case. `words` are texts that have a meaning for the target."""
 
     def __init__(self, seed: int, target: str, case: int, words: Sequence[str] = ()) -> None:
         self.random = Random(f"{seed}/{target}/{case}")
         self._words = words
 
     def chance(self, one_in: int) -> bool:
-        """True once in so many times."""
+        """Return True with a probability of 1 in `times`."""
         return self.random.randrange(one_in) == 0
 
     def integer(self) -> int:
@@ -44,7 +44,7 @@ class Maker:
         return self.random.choice(FLOATS)
 
     def text(self) -> str:
-        """Return a text: one that means something, one that often breaks something, or any."""
+        """Return a text: a meaningful one, one that often breaks something, or any."""
         if self._words and not self.chance(3):
             return self.random.choice(self._words)
         if not self.chance(4):
@@ -69,7 +69,7 @@ class Maker:
         return simple[kind]()
 
     def damage(self, data: bytes) -> bytes:
-        """Return the bytes with some of them replaced, removed, added, or the end cut off."""
+        """Return the bytes with some replaced, removed or added, or with the end cut off."""
         damaged = bytearray(data)
         for _ in range(self.random.randrange(1, 4)):
             start = self.random.randrange(len(damaged) + 1)
@@ -80,7 +80,7 @@ class Maker:
         return bytes(damaged)
 
     def of(self, kind: Any) -> Any:
-        """Return the builtin form of a value of a message type: right in form, hostile in its values."""
+        """Return a message type's value in builtin form: valid in form, hostile in its values."""
         return self._of(form_of(kind))
 
     def slightly_wrong(self, kind: Any) -> Any:

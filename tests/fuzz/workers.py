@@ -19,7 +19,7 @@ _PACKET_BYTES = 1 << 17
 
 
 class WorkerLane(Target):
-    """A worker's end of the lane: whatever comes, it drops that lane and serves the others."""
+    """A worker's end of the lane: whatever it receives, it closes that lane and serves the others."""
 
     name = "worker"
     share = 0.2
@@ -29,16 +29,16 @@ class WorkerLane(Target):
         self._target_daemon = target_daemon
 
     def said(self, maker: Maker) -> tuple[str, list[tuple[bytes, list[int]]]]:
-        """Return to which model's worker a case speaks, and what it says."""
+        """Return the worker that a case addresses, and its packets."""
         return MODEL, packets(maker)
 
     def run(self, seed: int, cases: Sequence[int], tally: Tally) -> None:
-        """Hold as many conversations as there are cases, some at a time."""
+        """Hold one conversation per case, several at a time."""
         for start in range(0, len(cases), _ABREAST):
             self._converse(seed, cases[start : start + _ABREAST], tally)
 
     def check(self) -> None:
-        """See that worker and model are as before."""
+        """Check that worker and model are unchanged."""
         self._target_daemon.check()
 
     def _converse(self, seed: int, cases: Sequence[int], tally: Tally) -> None:
@@ -72,18 +72,18 @@ class WorkerLane(Target):
 
 
 class StreamingWorkerLane(WorkerLane):
-    """The same with decoupled models: several batches under way, credits and cancellations of any kind."""
+    """The same with decoupled models: several batches in flight, credits and cancellations of any kind."""
 
     name = "streams"
     share = 0.1
 
     def said(self, maker: Maker) -> tuple[str, list[tuple[bytes, list[int]]]]:
-        """Return a conversation with the one or the other kind of stream."""
+        """Return a conversation with one of the two kinds of stream."""
         return maker.random.choice(STREAMS), stream_packets(maker)
 
 
 def _answered(peer: socket.socket) -> bool:
-    """Read until the worker closes the lane; whether it answered something."""
+    """Read until the worker closes the lane; return whether it sent a response."""
     answered = False
     rights_bytes = socket.CMSG_SPACE(8 * array.array("i").itemsize)
     while True:

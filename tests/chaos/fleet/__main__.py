@@ -28,7 +28,7 @@ _BETWEEN = 60
 
 
 def main() -> int:
-    """Run what the command line says, print the table; 1 when a promise was broken."""
+    """Run what the command line says and print the table; return 1 if a guarantee was violated."""
     parser = argparse.ArgumentParser(
         prog="scripts/tools/fleet-chaos", description="Faults: " + ", ".join(FAULTS)
     )
@@ -101,7 +101,7 @@ def _inject(name: str, target: Target, load: Load, chance: random.Random) -> Non
 
 
 def _answered(ledger: RequestLedger, load: Load) -> None:
-    """Wait for so many answers, and for each client: what it was asking before belongs to the fault that is over."""
+    """Wait for `count` responses, and for one of each client: requests in flight belong to the previous fault."""
     wanted = ledger.answered() + _BETWEEN
     rounds = [ended + 2 for ended in load.ended]
     until(

@@ -1,4 +1,4 @@
-"""What is broken in a fleet. Each fault breaks something once; Ray, HAProxy and the fleet have to mend it."""
+"""The faults of a fleet. Each breaks something once; Ray, HAProxy and the fleet have to recover."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chaos.fleet.target import INSTANCES, Target
 
 @dataclass(frozen=True)
 class Fault:
-    """`free`: no request may fail because of it, but for as many as it `costs` each time."""
+    """`free`: no request may fail because of it, except as many as it `costs` each time."""
 
     inject: Callable[[Target, random.Random], None]
     free: bool
@@ -23,7 +23,7 @@ class Fault:
 
 
 def _kill(pid: int) -> None:
-    """Kill a process, unless it has ended since its daemon told of it."""
+    """Kill a process, unless it has exited since its daemon reported it."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         process.kill()
@@ -31,18 +31,18 @@ def _kill(pid: int) -> None:
 
 
 def kill_worker(target: Target, chance: random.Random) -> None:
-    """Any worker; its daemon tries its batch again, in another one."""
+    """Kill any worker; its daemon retries the batch in another one."""
     _kill(chance.choice(target.workers()))
 
 
 def kill_server(target: Target, chance: random.Random) -> None:
-    """tritonserver of a node: what is inside fails, and HAProxy leaves it until it is back."""
+    """Kill a node's tritonserver: requests in it fail, and HAProxy skips the node until it is back."""
     pid = chance.choice([one.server.pid for one in target.statuses().values() if one.server.pid])
     _kill(pid)
 
 
 def kill_daemon(target: Target, chance: random.Random) -> None:
-    """The daemon of a node: its workers and tritonserver end with it, the node's actor starts another one."""
+    """Kill a node's daemon: its workers and tritonserver end with it, and the node's actor starts another one."""
     node, status = chance.choice(sorted(target.statuses().items()))
     _kill(status.pid)
     until(
@@ -62,27 +62,27 @@ def _kill_actor(target: Target, chance: random.Random, title: str) -> None:
 
 
 def kill_node_actor(target: Target, chance: random.Random) -> None:
-    """The actor that owns a node's daemon; the daemon stays."""
+    """Kill the actor that owns a node's daemon; the daemon stays."""
     _kill_actor(target, chance, "ray::NodeActor")
 
 
 def kill_holder(target: Target, chance: random.Random) -> None:
-    """An actor that holds an instance's place: Ray starts it again, here or elsewhere."""
+    """Kill an actor that reserves an instance's resources: Ray restarts it, here or elsewhere."""
     _kill_actor(target, chance, "ray::Holder")
 
 
 def kill_controller(target: Target, chance: random.Random) -> None:
-    """The controller, which Ray starts again with the state that it had."""
+    """Kill the controller, which Ray restarts with its state."""
     _kill_actor(target, chance, "ray::Controller")
 
 
 def kill_balancer(target: Target, chance: random.Random) -> None:
-    """`fleet balance`: HAProxy serves on, and the next `fleet balance` finds it."""
+    """Kill `fleet balance`: HAProxy keeps serving, and the next `fleet balance` finds it."""
     target.end_balancer()
 
 
 def kill_haproxy(target: Target, chance: random.Random) -> None:
-    """HAProxy itself, with all its connections; `fleet balance` starts it again."""
+    """Kill HAProxy itself, with all its connections; `fleet balance` restarts it."""
     masters = [
         one
         for one in target.of_ray("/")
@@ -93,13 +93,13 @@ def kill_haproxy(target: Target, chance: random.Random) -> None:
 
 
 def kill_one_node(target: Target, chance: random.Random) -> None:
-    """A node with all that is on it; another one joins."""
+    """Kill a node and everything on it; another one joins."""
     kill_node(target.cluster, target.fleet, chance.choice(target.cluster.list_all_nodes()[1:]))
     target.add_node()
 
 
 def drain_node(target: Target, chance: random.Random) -> None:
-    """A node is drained, ends, and another one joins."""
+    """Drain a node, which ends; another one joins."""
     leaving = chance.choice(target.cluster.list_all_nodes()[1:])
     target.add_node()
     target.fleet.drain(leaving.node_id)
@@ -107,20 +107,20 @@ def drain_node(target: Target, chance: random.Random) -> None:
 
 
 def scale(target: Target, chance: random.Random) -> None:
-    """Up, and down to what it was."""
+    """Scale a model up, and back down."""
     name, instances = chance.choice(sorted(INSTANCES.items()))
     target.fleet.scale(name, instances + chance.randrange(1, 4), progress=False)
     target.fleet.scale(name, instances, progress=False)
 
 
 def replace(target: Target, chance: random.Random) -> None:
-    """The same model again, in new workers on all nodes."""
+    """Replace a model by itself, with new workers on all nodes."""
     name, instances = chance.choice(sorted(INSTANCES.items()))
     target.register(name, instances, replace=True)
 
 
 def kill_head(target: Target, chance: random.Random) -> None:
-    """Ray's control plane (GCS), which is started again: what is served is served on meanwhile."""
+    """Kill Ray's control plane (GCS), which is restarted; models are served in the meantime."""
     head = target.cluster.head_node
     head.kill_gcs_server(check_alive=False)
     head.start_gcs_server()

@@ -1,4 +1,4 @@
-"""The fleet that is broken: three nodes on this machine, a balancer before them, and models."""
+"""The fleet under test: three nodes on this machine, a load balancer in front of them, and models."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _KNOWN_S = 2.0
 
 
 class Target:
-    """A fleet that serves; made by `serving`."""
+    """A running fleet; created by `serving`."""
 
     def __init__(self, cluster: Any, folder: Path, ledger: RequestLedger) -> None:
         self.cluster = cluster
@@ -68,11 +68,11 @@ class Target:
         )  # fmt: skip
 
     def statuses(self) -> dict[str, messages.Status]:
-        """Return what each node's daemon says, of those that say something."""
+        """Return the status of each node's daemon that answers."""
         return {one.node: one.status for one in self.fleet.nodes() if one.status is not None}
 
     def workers(self) -> list[int]:
-        """Return the process ids of all workers that serve."""
+        """Return the process ids of all ready workers."""
         return [
             one.pid
             for status in self.statuses().values()
@@ -91,19 +91,19 @@ class Target:
         return found
 
     def add_node(self) -> None:
-        """Have another node join."""
+        """Add another node."""
         add_node(self.cluster)
 
     def end_balancer(self) -> None:
-        """Kill `fleet balance`, and start it again, as a service manager would."""
+        """Kill `fleet balance`, and restart it, as a service manager would."""
         self.balancer.kill()
         self.balancer.wait()
         self.balancer = self._start_balancer()
 
     def recovered(self) -> None:
-        """Wait until every node has a daemon and every model all its instances, as far as the controller knows.
+        """Wait until every node has a daemon and every model all its instances, according to the controller.
 
-        What it knows may be of before the fault, so it has to be so for a while.
+        Its state may be older than the fault, so the condition has to hold for a while.
         """
         deadline = time.monotonic() + _RECOVERY_S
         since = time.monotonic()
@@ -126,7 +126,7 @@ class Target:
         )
 
     def _story(self) -> str | None:
-        """Return what is not as it should be; None: all is."""
+        """Return what is not recovered yet, or None."""
         try:
             statuses = self.statuses()
             there = {one.node_id for one in self.cluster.list_all_nodes()}
@@ -154,7 +154,7 @@ class Target:
 
 @contextlib.contextmanager
 def serving(folder: Path, ledger: RequestLedger, leaks: list[str]) -> Iterator[Target]:
-    """Yield a fleet that serves; in the end, processes that it has left are added to `leaks`."""
+    """Yield a running fleet; in the end, processes that it has left are added to `leaks`."""
     before = {one.pid for one in processes_here()} | {os.getpid()}
     # Ray's control plane keeps its state, so that one that was killed can be started again.
     os.environ.update(RAY_gcs_storage="rocksdb", RAY_gcs_storage_path=str(folder / "gcs"))

@@ -208,8 +208,7 @@ _STOCK_ATTEMPTS = 30
 
 
 class Stock:
-    """Triton's own python backend with the same models. It occasionally crashes in load_model (seen in 2.51), and is
-    restarted then."""
+    """Triton's own python backend with the same models; restarted when it crashes in load_model (seen in 2.51)."""
 
     def __init__(self, folder: Path, own: Path) -> None:
         self._folder, self._own = folder, own

@@ -219,7 +219,7 @@ def test_a_model_can_be_rebound_and_unbound(triton: Triton) -> None:
 
 
 def test_every_argument_of_register_works(triton: Triton) -> None:
-    """Except `ephemeral` (docs/how-to/pytriton.md). `openai` and `route` decide the tensors, and have their own tests."""
+    """Except `ephemeral` (docs/how-to/pytriton.md). `openai` and `route` decide the tensors; other tests cover them."""
     seen: list[Any] = []
     given: dict[str, Any] = {
         "instances": 2, "devices": ["cpu", "cpu"], "factory": True, "python": sys.executable, "cwd": "/",

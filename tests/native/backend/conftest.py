@@ -1,4 +1,4 @@
-"""The compiled proxy with as much of tritonserver as it needs (fake_tritonserver/), under sanitizers."""
+"""The compiled proxy with a minimal tritonserver (fake_tritonserver/), under sanitizers."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def ask_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What asks the dispatcher one question, sanitized."""
+    """A program that sends the dispatcher one control request, with sanitizers."""
     return _built("control_request", ["control/*.c", "wire/*.c", "base/*.c"], tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def codec_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What reads and writes messages, sanitized."""
+    """A program that decodes and encodes messages, with sanitizers."""
     return _built("codec", ["wire/*.c", "base/*.c"], tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def flow_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is both sides of a stream, sanitized."""
+    """A program that acts as both sides of a stream's flow control, with sanitizers."""
     return _built("flow", ["calls/flow.c"], tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def slots_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What keeps memory for outputs of calls, sanitized."""
+    """A program that manages memory for outputs of calls, with sanitizers."""
     parts = ["lane/slots.c", "lane/call_connection.c", "lane/memory.c", "wire/*.c"]
     return _built("slots", [*parts, "base/*.c"], tmp_path_factory, "-DRETAIN_MS=200")
 
@@ -56,7 +56,7 @@ def slots_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _built(
     name: str, parts: list[str], tmp_path_factory: pytest.TempPathFactory, *flags: str
 ) -> Path:
-    """A program of these tests with so many files of the proxy, as patterns."""
+    """Build a program of these tests with some files of the proxy, given as patterns."""
     folder, target = source_root() / "backend", tmp_path_factory.mktemp(name) / name
     files = [
         Path(__file__).with_name(f"{name}.c"),
@@ -70,7 +70,7 @@ def _built(
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fake tritonserver with the proxy in it, sanitized."""
+    """The fake tritonserver with the proxy in it, with sanitizers."""
     folder, build = source_root() / "backend", tmp_path_factory.mktemp("native")
     library, target = build / "libproxy.so", build / "fake_tritonserver"
     include = include_flags("backend")

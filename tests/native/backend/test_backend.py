@@ -1,5 +1,8 @@
-"""The compiled proxy under AddressSanitizer and UBSan: a program with as much of tritonserver as it needs
-(fake_tritonserver/) serves batches, with a real ZeroMQ ROUTER as the dispatcher and real lanes as workers."""
+"""The compiled proxy under AddressSanitizer and UBSan.
+
+A program with a minimal tritonserver (fake_tritonserver/) serves batches, with a real ZeroMQ ROUTER as the dispatcher
+and real lanes as workers.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ def test_the_version_of_a_request_reaches_the_worker(program: Path, tmp_path: Pa
 
 
 def test_large_messages_are_sent_in_shared_memory(program: Path, tmp_path: Path) -> None:
-    """600 requests take more than 64 KiB to describe, and so do their answers."""
+    """Describing 600 requests takes more than 64 KiB, and so do their responses."""
     lines, _ = run(program, tmp_path, [serving(echo)], requests=600)
     assert sum(line.startswith("response to") and " y 11 " in line for line in lines) == 600
 
@@ -112,7 +115,7 @@ def test_errors_keep_their_codes(program: Path, tmp_path: Path) -> None:
 
 def test_an_unread_batch_goes_to_the_next_worker(program: Path, tmp_path: Path) -> None:
     def leave(lane: Lane) -> None:
-        """Wait for something to come, and go without having read it."""
+        """Wait for data, and leave without reading it."""
         with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
             connection.recv(1, socket.MSG_PEEK)
 
@@ -134,7 +137,7 @@ def test_without_a_worker_requests_get_an_error(program: Path, tmp_path: Path) -
 
 
 def tensor(**wrong: Any) -> Callable[[Lane, Batch], Any]:
-    """Return an answer with one output, of which some fields are wrong."""
+    """Return a response with one output, some fields of which are wrong."""
 
     def answer(lane: Lane, batch: Batch) -> BatchDone:
         right = output(lane, "y", np.ones((1, 4), np.float32))
@@ -173,7 +176,7 @@ def test_a_malformed_response_fails_only_its_batch(
 
 
 def test_a_message_is_read_completely_while_its_memory_grows(program: Path, tmp_path: Path) -> None:
-    """The second answer lies in what is mapped already, its tensors in what has to be mapped anew: elsewhere."""
+    """The message itself is in mapped memory; its tensors are in memory that has to be mapped again, elsewhere."""
 
     def answer(lane: Lane, batch: Batch) -> Spilled:
         far = lane.arena.allocate(batch.id << 17) + (batch.id << 17) - 64
@@ -191,7 +194,7 @@ def test_a_message_is_read_completely_while_its_memory_grows(program: Path, tmp_
 def test_an_output_too_large_for_memory_fails_only_its_request(
     program: Path, tmp_path: Path
 ) -> None:
-    """A tebibyte of memory that is all holes: tritonserver's gRPC part would end with what it asks for it."""
+    """The output is a sparse tebibyte; tritonserver's gRPC frontend would crash when it allocates that."""
     nbytes = 1 << 40
 
     def answer(lane: Lane, batch: Batch) -> BatchDone:
@@ -213,7 +216,7 @@ def test_an_output_too_large_for_memory_fails_only_its_request(
 
 
 def test_unexpected_descriptors_are_closed(program: Path, tmp_path: Path) -> None:
-    """Two at once, and one with a packet of no bytes: nobody holds them when the next batch comes."""
+    """Two at once, and one with an empty packet: none is open when the next batch arrives."""
     sent: list[socket.socket] = []
 
     def send(data: bytes, count: int) -> Work:
@@ -319,7 +322,7 @@ def empty(tmp_path: Path) -> Callable[[], Path]:
 def test_the_proxy_survives_anything_a_worker_sends(
     program: Path, empty: Callable[[], Path], packets: list[bytes]
 ) -> None:
-    """Every request is answered, no byte is touched that is not there, and nothing leaks."""
+    """Every request is answered, no invalid memory is accessed, and nothing leaks."""
 
     def send(lane: Lane) -> None:
         try:
@@ -347,7 +350,7 @@ def test_an_instance_with_a_worker_is_ready(program: Path, tmp_path: Path) -> No
 def test_without_a_dispatcher_each_request_fails_with_the_reason(
     program: Path, tmp_path: Path
 ) -> None:
-    """Of a server that is being stopped; no dispatcher hears of it."""
+    """As with a server that is being stopped, whose dispatcher no longer answers."""
     text = "é is being stopped"
     lines, heard = run(
         program,

@@ -1,4 +1,4 @@
-"""Both codecs, the C of the compiled proxy and msgspec's, take the same messages, and nothing else."""
+"""Both codecs, the compiled proxy's in C and msgspec, accept exactly the same messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS: tuple[Any, ...] = (
 
 
 def both(program: Path, cases: list[tuple[str, bytes]]) -> Iterator[tuple[Any, bool, Any]]:
-    """Decode each case with both; yield what Python makes of it, whether C takes it, and what C makes of it or says."""
+    """Decode each case with both; yield Python's result, whether C accepts it, and C's result or error."""
     asked = b"".join(
         struct.pack("=BI", NAMES.index(name), len(encoded)) + encoded for name, encoded in cases
     )
@@ -56,7 +56,7 @@ def both(program: Path, cases: list[tuple[str, bytes]]) -> Iterator[tuple[Any, b
 
 
 def disagreements(program: Path, cases: list[tuple[str, bytes]]) -> list[Any]:
-    """Return the cases that one takes and the other does not, or of which they make different things."""
+    """Return the cases that only one accepts, or that the two decode differently."""
     found = []
     for (name, encoded), (python, fits, c) in zip(cases, both(program, cases)):
         taken = not isinstance(python, Exception)
@@ -66,7 +66,7 @@ def disagreements(program: Path, cases: list[tuple[str, bytes]]) -> list[Any]:
 
 
 def value(kind: inspect.Type, full: bool) -> Any:
-    """Return a value of a type, as it is on the wire."""
+    """Return a value of a type in its wire form."""
     if isinstance(kind, inspect.UnionType):
         none = any(isinstance(one, inspect.NoneType) for one in kind.types)
         others = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
@@ -84,7 +84,7 @@ def value(kind: inspect.Type, full: bool) -> Any:
 
 
 def wire(message: type[msgspec.Struct], full: bool) -> Any:
-    """Return a message as it is on the wire: with all its fields, or those only that it must have."""
+    """Return a message in its wire form, with all its fields, or only with the required ones."""
     info = inspect.type_info(message)
     assert isinstance(info, inspect.StructType)
     fields = {one.encode_name: value(one.type, full) for one in info.fields if full or one.required}
@@ -95,7 +95,7 @@ def wire(message: type[msgspec.Struct], full: bool) -> Any:
 
 
 def replaced(tree: Any, by: Any) -> Iterator[Any]:
-    """Yield the tree again and again, each time with another of its values replaced."""
+    """Yield the tree once for each of its values, with that value replaced."""
     keys: Any = range(len(tree)) if isinstance(tree, list) else list(tree)
     for key in keys:
         changed = copy.copy(tree)
@@ -109,7 +109,7 @@ def replaced(tree: Any, by: Any) -> Iterator[Any]:
 
 
 def resized(tree: Any) -> Iterator[Any]:
-    """Yield the tree with one value too many, or one too few, at each place where it has several."""
+    """Yield the tree once for each of its arrays, with one element too many or too few."""
     if isinstance(tree, list):
         yield [*tree, 7]
         yield [*tree, None, b"bytes", msgspec.msgpack.Ext(5, b"x")]
@@ -127,7 +127,7 @@ def resized(tree: Any) -> Iterator[Any]:
 
 
 def variants(message: type[msgspec.Struct]) -> list[Any]:
-    """Return a message as it should be, and with everything wrong that can be, one thing at a time."""
+    """Return a valid message, and all variants of it with one error."""
     whole, least = wire(message, True), wire(message, False)
     found = [whole, least, *resized(whole), *resized(least)]
     for kind in KINDS:
@@ -161,7 +161,7 @@ def test_both_agree_on_invalid_messages(
 def test_missing_fields_are_refused_and_additional_ones_only_in_maps(
     codec_program: Path, name: str, message: type[msgspec.Struct]
 ) -> None:
-    """Elements of arrays that a later version has added are not looked at; maps have what is declared."""
+    """Arrays may have elements of a later version, which are ignored; maps must have the declared fields."""
     least, whole = wire(message, False), wire(message, True)
     is_map = isinstance(whole, dict)
     longer = {**whole, "new": 7} if is_map else [*whole, 7]
@@ -173,7 +173,7 @@ def test_missing_fields_are_refused_and_additional_ones_only_in_maps(
 
 
 def test_both_accept_values_of_every_size(codec_program: Path) -> None:
-    """MessagePack has several forms of a number, a text and an array, by their size."""
+    """MessagePack encodes numbers, texts and arrays differently depending on their size."""
     borders = [2**bits for bits in (0, 5, 7, 8, 15, 16, 31, 32, 63)]
     numbers = sorted({*borders, *(one - 1 for one in borders), *(-one for one in borders)})
     sizes = [0, 15, 16, 31, 32, 255, 256, 65535, 65536]

@@ -1,4 +1,4 @@
-"""A question's time limit covers all of it: a dispatcher that does not connect, greet or answer holds up nobody."""
+"""The timeout of a control request covers all of it: connecting, the handshake and the answer."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 def test_a_request_is_repeated_after_an_upgrade_of_the_dispatcher(
     ask_program: Path, listener: socket.socket, heard: int
 ) -> None:
-    """It closes the connection, and listens: it is asked again on a new one."""
+    """The dispatcher closes the connection, and listens: the request is sent again on a new one."""
     asking = subprocess.Popen(
         [ask_program, f"ipc://{listener.getsockname()}", "60000"],
         stdout=subprocess.PIPE,
@@ -137,7 +137,7 @@ def test_a_dispatcher_that_closes_every_connection_is_given_up(
 def test_a_dispatchers_answer_is_returned(
     ask_program: Path, tmp_path: Path, answer: Any, expected: str
 ) -> None:
-    """The same program gets an answer where there is one, and takes no other than those for proxies."""
+    """The same program accepts only answers to messages of proxies."""
     import zmq
 
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:

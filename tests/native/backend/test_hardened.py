@@ -1,4 +1,4 @@
-"""What a worker could do to the proxy beyond its answers: seals, changed strings, descriptors, names of metrics."""
+"""Attacks of a worker on the proxy besides its responses: seals, changed strings, descriptors, names of metrics."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def seal(fd: int) -> list[int]:
 
 
 def test_a_worker_cannot_seal_the_memory_of_the_proxy(program: Path, tmp_path: Path) -> None:
-    """It can open it for writing, below /proc; sealed against that, or against growing, it would be of no use."""
+    """It could open it for writing through /proc. Sealed against writing or growing, the memory would be useless."""
     refused = []
 
     def answer(lane: Lane, batch: Batch) -> BatchDone:
@@ -78,7 +78,7 @@ def test_strings_are_checked_in_a_private_copy(program: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("fields", [1, 2, 3])
 def test_trailing_response_fields_are_optional(program: Path, tmp_path: Path, fields: int) -> None:
-    """So does what comes last in its details."""
+    """The last fields of its details are optional, too."""
 
     def answer(lane: Lane) -> None:
         batch = lane.receive()
@@ -114,7 +114,7 @@ def test_custom_metrics_cannot_use_tritonservers_names(program: Path, tmp_path: 
 def test_custom_metrics_are_counted_by_tritonserver(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One for each family and labels; an update without a change only makes it."""
+    """One for each family and set of labels; an update without a change only creates it."""
     monkeypatch.setenv("FAKE_METRICS", "1")
 
     def update(change: str, value: float, **labels: str) -> MetricUpdate:
@@ -165,7 +165,7 @@ def test_a_metric_family_is_deleted_with_its_last_metric(
 def test_the_number_of_a_workers_metrics_is_limited(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that there are go on counting, and the log tells of the others some times at most."""
+    """Existing metrics keep counting, and the log mentions the others only a few times."""
     monkeypatch.setenv("FAKE_METRICS", "1")
 
     def update(
@@ -196,7 +196,7 @@ def test_the_number_of_a_workers_metrics_is_limited(
 
 
 def test_the_number_of_a_workers_shared_memories_is_limited(program: Path, tmp_path: Path) -> None:
-    """On its connection for calls; each would be a descriptor of tritonserver's."""
+    """On its connection for calls, where each would be a descriptor of tritonserver."""
     ended: list[bool] = []
 
     def announce(connection: socket.socket, fd: int) -> None:

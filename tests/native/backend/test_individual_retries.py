@@ -1,4 +1,4 @@
-"""A batch whose worker is lost: its requests are tried again each by itself, so that the guilty one alone fails."""
+"""A batch whose worker is lost: each request is retried by itself, so that only the poisoned one fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Loss = tuple[int, int, int]
 
 
 def judge(message: Any) -> messages.Verdict:
-    """Say what the dispatcher says: the second loss is the request's own, and three in a row are the model's."""
+    """Decide like the dispatcher: a second lost worker is the request's fault, three in a row are the model's."""
     assert not message.final
     if isinstance(message, messages.LaneLost) and message.lost_workers < 2:
         return messages.Verdict("retry")
@@ -40,14 +40,14 @@ def losses(heard: list[Any]) -> list[Loss]:
 
 
 def outcomes(lines: list[str]) -> list[str]:
-    """Return for each request, in the order of their answers, whether it was answered, or its error."""
+    """Return for each request, in the order of the responses, whether it succeeded, or its error."""
     reported = [line for line in lines if line.startswith("response to ")]
     assert [int(line.split()[2].rstrip(",")) for line in reported] == list(range(len(reported)))
     return ["right" if " y 11 " in line else line.rpartition(" ")[2] for line in reported]
 
 
 class Worker:
-    """Notes what it gets; leaves in the batches of these numbers, counted over all workers."""
+    """Records its batches; exits in the batches with these numbers, counted over all workers."""
 
     def __init__(self, *fatal: int, act: Callable[[Lane, Batch], Any] = lambda *_: None) -> None:
         self.seen: list[tuple[int, bool]] = []
@@ -74,7 +74,7 @@ def test_only_the_poisoned_request_fails(program: Path, tmp_path: Path) -> None:
 
 
 def test_a_worker_lost_by_chance_fails_no_request(program: Path, tmp_path: Path) -> None:
-    """The next batch is a whole one again."""
+    """The next batch is not split any more."""
     worker = Worker(0)
     lines, _ = run(program, tmp_path, worker.times(2), requests=3, batches=2, judge=judge)
     assert worker.seen == [(3, False), *[(1, True)] * 3, (3, False)]
@@ -82,7 +82,7 @@ def test_a_worker_lost_by_chance_fails_no_request(program: Path, tmp_path: Path)
 
 
 def test_a_single_request_is_retried_unmerged(program: Path, tmp_path: Path) -> None:
-    """It may have been merged with another lane's, so it is not merged again."""
+    """It may have been merged with a batch of another lane, so it is not merged again."""
     worker = Worker(0)
     lines, _ = run(program, tmp_path, worker.times(2), judge=judge)
     assert worker.seen == [(1, False), (1, True)]
@@ -90,7 +90,7 @@ def test_a_single_request_is_retried_unmerged(program: Path, tmp_path: Path) -> 
 
 
 def test_several_poisoned_requests_fail(program: Path, tmp_path: Path) -> None:
-    """One that is answered in between shows that the model works."""
+    """A successful request between them shows that the model works."""
     worker = Worker(0, 1, 2, 4, 5)
     lines, heard = run(program, tmp_path, worker.times(6), requests=6, judge=judge)
     assert outcomes(lines) == ["guilty", "guilty", "right", "guilty", "guilty", "right"]
@@ -125,7 +125,7 @@ def test_a_raised_exception_is_a_response(program: Path, tmp_path: Path) -> None
 
 
 def test_a_hung_batch_is_retried_request_by_request(program: Path, tmp_path: Path) -> None:
-    """The same: the worker that hangs is lost with all, then with the one that makes it hang."""
+    """The first worker hangs with the whole batch, the second one with the request that causes it."""
 
     def hang(lane: Lane, batch: Batch) -> None:
         with pytest.raises(LaneClosed):

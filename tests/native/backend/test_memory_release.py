@@ -1,4 +1,4 @@
-"""Memory that a large batch has taken goes back when it has not been needed for a while, and comes again."""
+"""Memory of a large batch is released after a while without use, and allocated again when needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REQUESTS = 1500
 
 
 def _pages(lane: Lane) -> int:
-    """Return how many bytes of the arena that the proxy writes have pages."""
+    """Return the resident bytes of the arena that the proxy writes."""
     sizes = []
     for link in Path(f"/proc/{lane.peer_pid()}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -41,7 +41,7 @@ def _pages(lane: Lane) -> int:
 
 
 def test_the_proxys_arena_shrinks_while_it_is_unused(program: Path, tmp_path: Path) -> None:
-    """The worker takes its time with the answers; the inputs of the next batch are right again."""
+    """The worker responds slowly; the inputs of the next batch are right again."""
     held: list[int] = []
 
     def work(lane: Lane) -> None:

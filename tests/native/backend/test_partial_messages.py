@@ -1,4 +1,4 @@
-"""A worker that breaks the protocol and then just waits: the proxy must end that by itself, with an error."""
+"""A worker that violates the protocol and then just waits: the proxy has to end that with an error by itself."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def waits(lane: Lane) -> None:
-    """Hear what the proxy says until it ends the lane."""
+    """Receive messages until the proxy closes the lane."""
     with suppress(LaneClosed):
         while True:
             lane.receive()
 
 
 def says(*said: Any, room: int | None = None) -> Work:
-    """Return work that takes a batch, says something raw, and waits as if it had answered."""
+    """Return a worker that reads a batch, sends a raw message, and waits as if it had responded."""
 
     def work(lane: Lane) -> None:
         if room is not None:
@@ -95,7 +95,7 @@ def test_a_partial_response_fails_its_batch(
 
 
 def roomy(batches: int) -> Work:
-    """Return work that says how many batches there is room for, and waits."""
+    """Return a worker that offers room for a number of batches, and waits."""
 
     def work(lane: Lane) -> None:
         lane.send(Room(batches))
@@ -108,7 +108,7 @@ def roomy(batches: int) -> Work:
 def test_a_worker_that_offers_room_for_no_batch_fails_the_batch(
     program: Path, tmp_path: Path, batches: int
 ) -> None:
-    """It waits for no third worker; the first lane may have ended before the batch came."""
+    """The batch does not wait for a third worker; the first lane may have been closed before the batch arrived."""
     lines, _ = run(program, tmp_path, [roomy(batches)] * 2, decoupled=True)
     complaint = "the worker set a batch limit below one: Room"
     assert answers(lines) == [f"error 4 model model: {complaint}"]
@@ -154,7 +154,7 @@ def test_a_partial_response_fails_its_stream(
 def condemns(
     end: Callable[[], None],
 ) -> Callable[[Any], messages.Verdict]:
-    """Return what the dispatcher says: an overdue batch fails, and its worker is ended."""
+    """Return a dispatcher that lets an overdue batch fail, and ends its worker."""
 
     def judge(question: Any) -> messages.Verdict:
         if isinstance(question, messages.BatchOverdue):
@@ -218,7 +218,7 @@ def test_a_chatty_worker_becomes_overdue(program: Path, tmp_path: Path) -> None:
 def test_the_dispatcher_learns_how_long_a_batch_has_been_read(
     program: Path, tmp_path: Path
 ) -> None:
-    """Not yet with the first question: the answer may be on its way."""
+    """Not yet with the first request, as the response may be in transit."""
     work, end = _ended_from_outside()
     asked: list[int] = []
 

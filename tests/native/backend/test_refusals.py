@@ -1,4 +1,4 @@
-"""What a client has written into one request fails that request alone: the others of its batch reach the worker."""
+"""Invalid data of a client fails only its own request: the others of the batch reach the worker."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def answers_of(lines: list[str]) -> list[str]:
 def test_an_invalid_request_fails_alone(
     program: Path, tmp_path: Path, wrong: str, said: str
 ) -> None:
-    """Of five, the second and the fourth are wrong; the worker sees the three others, twice."""
+    """The second and the fourth of five are invalid; the worker gets the three others, twice."""
     seen = []
 
     def answer(lane: Lane, batch: Batch) -> BatchDone:
@@ -97,7 +97,7 @@ def test_a_python_models_additional_fields_are_checked(
 
 
 def test_a_correlation_id_is_trimmed(program: Path, tmp_path: Path) -> None:
-    """Triton's core gives a string of a control input in as many bytes as the longest one takes."""
+    """Triton's core passes the string of a control input in as many bytes as the longest one had."""
     strings: list[bytes] = []
 
     def answer(lane: Lane, batch: Batch) -> BatchDone:
@@ -114,7 +114,7 @@ def test_a_correlation_id_is_trimmed(program: Path, tmp_path: Path) -> None:
 def test_a_batch_of_invalid_requests_is_answered_without_a_worker(
     program: Path, tmp_path: Path, wrong: str
 ) -> None:
-    """And what comes next is served: here each batch has one request, of which none is wrong."""
+    """And the next batch is served; each batch of this test has one request."""
     seen: list[int] = []
 
     def answer(lane: Lane, batch: Batch) -> BatchDone:
@@ -129,7 +129,7 @@ def test_a_batch_of_invalid_requests_is_answered_without_a_worker(
 
 
 def streaming(lane: Lane) -> None:
-    """Answer each request of a decoupled model once."""
+    """Respond to each request of a decoupled model once."""
     lane.send(Room(1))
     try:
         while True:
@@ -171,7 +171,7 @@ def test_other_streams_continue(program: Path, tmp_path: Path, wrong: str, said:
 def test_a_number_that_json_cannot_represent_reaches_the_worker(
     program: Path, tmp_path: Path, number: str
 ) -> None:
-    """It fails nobody: Python reads the names that it is written as."""
+    """No request fails: Python reads the names by which such numbers are written."""
     seen = []
 
     def answer(lane: Lane, batch: Batch) -> BatchDone:

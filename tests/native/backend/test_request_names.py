@@ -1,4 +1,4 @@
-"""The ids of requests in errors: the compiled proxy names a request as its worker does in its log."""
+"""Request ids in errors: the compiled proxy uses the id that the worker's log has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOST = "error 4 the worker was lost: é"
 
 
 class Fails:
-    """A worker whose callable fails; it notes how it knows its requests."""
+    """A worker whose callable fails; it records the ids of its requests."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -66,7 +66,7 @@ def test_an_error_has_the_request_id_of_the_workers_log(
 
 
 def test_a_lost_worker_is_reported_with_its_request(program: Path, tmp_path: Path) -> None:
-    """Also to the dispatcher, whose event names it: of several it is told nothing."""
+    """The dispatcher gets the id, too, for its event; of several requests it gets none."""
     seen: list[str] = []
 
     def judge(asked: Any) -> messages.Verdict:
@@ -94,7 +94,7 @@ def test_a_lost_worker_is_reported_with_its_request(program: Path, tmp_path: Pat
 def test_a_request_that_reached_no_worker_keeps_the_clients_id(
     program: Path, tmp_path: Path, given: str, names: list[str]
 ) -> None:
-    """A worker has made none for it, so there is none that a log would have."""
+    """No worker has generated an id for it, so no log has one."""
     broken = serving(lambda lane, batch: BatchFailed(7, "not this one"))
     lines, _ = run(
         program, tmp_path, [broken], batches=2, requests=2, environment={"FAKE_ID": given},
@@ -112,7 +112,7 @@ def test_errors_of_python_models_have_triton_s_wording(program: Path, tmp_path: 
 
 @pytest.mark.parametrize("given", ["order-17", ""])
 def test_a_stream_that_is_lost_names_its_request(program: Path, tmp_path: Path, given: str) -> None:
-    """Its request is tritonserver's again by then."""
+    """By then the request belongs to tritonserver again."""
     names: list[str] = []
 
     def leave(lane: Lane) -> None:

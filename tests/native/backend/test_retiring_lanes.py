@@ -1,4 +1,4 @@
-"""A worker with streams that retires, at the compiled proxy: they go on, and the next batch goes elsewhere."""
+"""A retiring worker with streams, as seen by the compiled proxy: they continue, and the next batch goes elsewhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STREAMED = [f"response to 0, flags {flags}: y 11 [1,2] 0000803f0000803f" for fl
 
 
 def batch_on(lane: Lane) -> int:
-    """Return the next batch's number."""
+    """Return the number of the next batch."""
     while not isinstance(message := lane.receive(), Batch):
         pass
     return message.id
@@ -52,7 +52,7 @@ def stream(lane: Lane, number: int, *, returns: bool = False) -> None:
 
 
 def goes(lane: Lane) -> None:
-    """Wait until the proxy hangs up."""
+    """Wait until the proxy closes the lane."""
     lane.set_receive_timeout(60)
     with suppress(LaneClosed):
         while True:
@@ -60,7 +60,7 @@ def goes(lane: Lane) -> None:
 
 
 def takes(answered: threading.Event, number: int = 1, *, returns: bool = False) -> Work:
-    """Return work of a worker that answers so many batches on one lane."""
+    """Return a worker that answers `number` batches on one lane."""
 
     def work(lane: Lane) -> None:
         lane.send(Room(number))
@@ -119,7 +119,7 @@ def test_a_retiring_lane_without_streams_is_closed(program: Path, tmp_path: Path
 
 
 def test_streams_that_a_retired_worker_does_not_end_fail(program: Path, tmp_path: Path) -> None:
-    """The dispatcher is asked about their worker, not about the one that came after it."""
+    """The dispatcher is asked about their worker, not about its successor."""
     answered = threading.Event()
 
     def crashes(lane: Lane) -> None:

@@ -1,4 +1,4 @@
-"""Memory for the outputs of calls in the compiled proxy: what many at once have needed does not stay (slots.c)."""
+"""Memory for the outputs of calls in the compiled proxy: the peak of many concurrent calls is released (slots.c)."""
 
 from __future__ import annotations
 

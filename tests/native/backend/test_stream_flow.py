@@ -1,4 +1,4 @@
-"""What of a stream is unread, and when the side that makes it has to wait: both sides in one program (flow.c)."""
+"""Flow control of streams: what is unread, and when the sender has to wait, with both sides in one program (flow.c)."""
 
 from __future__ import annotations
 

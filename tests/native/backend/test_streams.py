@@ -1,4 +1,4 @@
-"""Streams of the compiled proxy, under sanitizers: workers that are lost, that read no more, clients that have gone."""
+"""Streams of the compiled proxy, under sanitizers: lost workers, workers that stop reading, cancelled requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def streaming(lane: Lane) -> None:
-    """Answer each batch of a decoupled model with two parts, until the proxy goes."""
+    """Respond to each batch of a decoupled model with two parts, until the proxy closes the lane."""
     lane.send(Room(1))
     try:
         while True:
@@ -55,7 +55,7 @@ _STREAMED = [f"response to 0, flags {flags}: y 11 [1,2] 0000803f0000803f" for fl
 
 
 def test_one_message_can_hold_responses_of_several_batches(program: Path, tmp_path: Path) -> None:
-    """A later version's element at the end of one is not looked at."""
+    """A trailing element of a later version is ignored."""
     credits: list[Credit] = []
 
     def work(lane: Lane) -> None:
@@ -97,7 +97,7 @@ def test_one_message_can_hold_responses_of_several_batches(program: Path, tmp_pa
 def test_a_waiting_worker_gets_all_its_memory_back(
     program: Path, tmp_path: Path, before: int, nbytes: int, expected: list[int] | None
 ) -> None:
-    """Large ones at once, and all where its memory is full; fewer than eight small ones when it says nothing more."""
+    """Large parts at once, all parts if its memory is full, and a few small ones when it sends nothing more."""
     credits: list[int] = []
 
     def work(lane: Lane) -> None:
@@ -126,7 +126,7 @@ def test_a_waiting_worker_gets_all_its_memory_back(
 
 
 def test_a_stream_that_has_not_begun_is_retried(program: Path, tmp_path: Path) -> None:
-    """While one that had is answered with an error, which takes its time."""
+    """While a stream that had begun is being answered with an error, which takes a while."""
 
     def leave(lane: Lane) -> None:
         lane.send(Room(2))

@@ -32,13 +32,13 @@ NOWHERE = 4096
 
 
 def lent(**wrong: Any) -> TensorRef:
-    """Return output y where it lies in this process, with some fields wrong."""
+    """Return output y at its address in this process, with some fields wrong."""
     right = TensorRef("y", "FP32", [1, 4], OWN, tensors.address(ONES), ONES.nbytes)
     return msgspec.structs.replace(right, **wrong)
 
 
 def second(answer: Callable[[Lane, Batch], Any]) -> Work:
-    """Return work that answers the first batch with `echo`, then the proxy knows what it may read."""
+    """Return a worker that answers the first batch with `echo`; from then on the proxy knows what it may read."""
 
     def work(lane: Lane) -> None:
         linux.allow_reading(lane.peer_pid())
@@ -80,7 +80,7 @@ def _again(lane: Lane, batch: Batch, *outputs: Any) -> BatchDone:
 
 
 def leaves(lane: Lane, batch: Batch) -> None:
-    """Answer the first request, lend memory that cannot be read to the second one, and go."""
+    """Answer the first request, lend unreadable memory to the second one, and exit."""
     small = output(lane, "z", ONES)
     unread = lent(offset=NOWHERE)
     lane.send(BatchLent(batch.id, [ResponseRef([small]), ResponseRef([small, unread])]))
@@ -89,7 +89,7 @@ def leaves(lane: Lane, batch: Batch) -> None:
 def test_another_worker_answers_when_one_dies_while_being_read(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has been answered is not asked again; the response that was begun is filled by the next worker."""
+    """Requests already answered are not repeated; the next worker fills the response that was begun."""
     _tried_again(monkeypatch)
     asked: list[int] = []
 
@@ -165,7 +165,7 @@ def test_an_unreadable_output_fails_only_its_batch(
 
 
 def test_a_worker_cannot_lend_memory_unasked(program: Path, tmp_path: Path) -> None:
-    """Before the proxy said that it reads, and in a message that is no loan."""
+    """Before the proxy has announced that it reads, and in a message that cannot lend."""
     unasked = serving(lambda lane, batch: BatchLent(batch.id, [ResponseRef([lent()])]))
 
     def plainly(lane: Lane, batch: Batch) -> None:
@@ -180,5 +180,5 @@ def test_a_worker_cannot_lend_memory_unasked(program: Path, tmp_path: Path) -> N
 
 
 def _tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the dispatcher give a lost batch to the next worker."""
+    """Act as a dispatcher that gives a lost batch to the next worker."""
     monkeypatch.setattr("fakes.triton.fake_tritonserver.LOST", messages.Verdict("retry", ""))

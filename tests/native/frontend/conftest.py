@@ -1,4 +1,4 @@
-"""The frontend's pure libraries, compiled under sanitizers into one program that answers questions."""
+"""The frontend's pure libraries, compiled with sanitizers into one program that answers questions."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _compile(target: Path, sources: Sequence[Path] = (), flags: Sequence[str] = 
 
 @pytest.fixture(scope="session")
 def driver_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program."""
+    """The compiled program."""
     return _compile(tmp_path_factory.mktemp("frontend") / "driver")
 
 
 @pytest.fixture(scope="session")
 def replay_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fuzzing target of inference requests, as a program that runs the files that it is given."""
+    """The fuzz target of inference requests, as a program that replays files."""
     target = tmp_path_factory.mktemp("fuzz") / "run_infer"
     fuzz = _HERE.parents[1] / "fuzz" / "frontend" / "fuzz.c"
     return _compile(target, [fuzz], ["-DFUZZED", "-DREPLAY", "-DTARGET=run_infer"])
@@ -49,13 +49,13 @@ def replay_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The whole frontend, and a core that answers as models' names say."""
+    """The whole frontend, and a core that behaves as its models' names say."""
     return build(tmp_path_factory.mktemp("frontend"))
 
 
 @pytest.fixture(scope="module")
 def driver(driver_program: Path) -> Iterator[Driver]:
-    """The program, running."""
+    """The running program."""
     driver = Driver(driver_program)
     yield driver
     driver.end()
@@ -63,13 +63,13 @@ def driver(driver_program: Path) -> Iterator[Driver]:
 
 @pytest.fixture(scope="session", params=["address,undefined", "thread"], ids=["address", "thread"])
 def echo_program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The server that echoes."""
+    """The echo server."""
     return build_echo(tmp_path_factory.mktemp("frontend") / "net_echo", request.param)
 
 
 @pytest.fixture
 def start(echo_program: Path) -> Iterator[Start]:
-    """Start servers; those that a test has not ended are killed."""
+    """Return a function that starts servers; those that a test has not ended are killed."""
     with ExitStack() as stack:
 
         def make(*arguments: str, **options: object) -> EchoServer:

@@ -1,4 +1,4 @@
-"""http/: heads, chunks, targets and encodings, whatever the pieces are in which they come."""
+"""http/: heads, chunks, targets and encodings, received in any pieces."""
 
 from __future__ import annotations
 

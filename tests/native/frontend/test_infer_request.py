@@ -1,4 +1,4 @@
-"""http/infer_request: what a call is given, from JSON whose members come in any order, and binary tensors behind it."""
+"""http/infer_request: the contents of a call, from JSON in any order and the binary tensors behind it."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_malformed_input_is_reported(driver: Driver, request_: Any, said: str) -
 
 
 def test_fuzzer_findings_can_be_replayed(replay_program: Path, tmp_path: Path) -> None:
-    """The target is built by any compiler, and takes whatever bytes there are."""
+    """Any compiler builds the target, and it accepts any bytes."""
     seeds = [b"", b"\x00", b"\x00\x30" + json.dumps({"inputs": [_input(data=[1, 2])]}).encode()]
     files = [tmp_path / str(i) for i in range(len(seeds))]
     for file, seed in zip(files, seeds):

@@ -1,4 +1,4 @@
-"""json/: the reader against Python's, the writer against the reader."""
+"""json/: the reader compared with Python's, the writer compared with the reader."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_json_written_by_python_is_read(
 
 
 def _number(text: str) -> float:
-    """Integers beyond 64 bits are read as doubles."""
+    """Read integers beyond 64 bits as doubles."""
     return int(text) if -(2**63) <= int(text) < 2**64 else float(text)
 
 

@@ -47,7 +47,7 @@ _MUCH = _LITTLE + 1
 def test_unread_limits_of_one_client(
     driver: Driver, looks: list[tuple[int, int, int]], expected: str
 ) -> None:
-    """Each look: when, what has been read by then, what waits besides the newest answer."""
+    """Each check has a time, the bytes read by then, and the bytes waiting besides the newest response."""
     numbers = [_LITTLE, _MAX_MEMORY, _UNSENT_MS, *(number for look in looks for number in look)]
     question = struct.pack(f"<{len(numbers)}Q", *numbers)
     assert driver.ask("r", question).decode() == expected
@@ -56,7 +56,7 @@ def test_unread_limits_of_one_client(
 def test_a_clients_memory_is_bounded_by_its_unread_limit(
     driver: Driver,
 ) -> None:
-    """However large answers may be, and however fast it reads."""
+    """However large the responses are, and however fast it reads."""
     numbers = [_LITTLE, 1 << 50, _UNSENT_MS, 0, 0, 8 * _LITTLE, 1, _MEGABYTE, 8 * _LITTLE + 1]
     assert driver.ask("r", struct.pack(f"<{len(numbers)}Q", *numbers)) == b".x"
 
@@ -79,7 +79,7 @@ _HALF = _TOTAL // 2
 def test_unread_limits_of_all_clients(
     driver: Driver, answers: list[tuple[int, int]], expected: str
 ) -> None:
-    """Each answer: what waits for its client already, and its size."""
+    """Each response has a size, and the bytes that already wait for its client."""
     numbers = [_MEGABYTE, _TOTAL, *(number for answer in answers for number in answer)]
     said = driver.ask("w", struct.pack(f"<{len(numbers)}Q", *numbers)).decode()
     assert said.split()[0] == expected

@@ -1,4 +1,4 @@
-"""The frontend's room net, through a server that echoes (net_echo.c), under the address and the thread sanitizer."""
+"""net/ of the frontend with an echo server (net_echo.c), under AddressSanitizer and ThreadSanitizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BIG = 20_000_000  # more than any socket takes at once
 
 @pytest.mark.parametrize("family", ["tcp", "unix"])
 def test_lines_are_answered_in_order(start: Start, family: str) -> None:
-    """Also those that come together, and those that come in pieces."""
+    """Including lines that arrive together or in pieces."""
     server = start(family=family, loops=2)
     with closing(server.connect()) as connection:
         ask(connection, "echo 1\nthread 100000\necho 2\nkeep 5\nwrite 100000\necho 3")
@@ -69,7 +69,7 @@ def test_a_client_that_reads_nothing_is_disconnected(start: Start) -> None:
 
 
 def test_the_newest_response_is_kept_regardless_of_its_size(start: Start) -> None:
-    """It has just come; and so have those before it, of a client that reads in time."""
+    """It has just been produced; so are earlier ones of a client that reads in time."""
     server = start("unsent_bytes=4000000", "unsent_s=1000000")
     with closing(server.connect()) as connection, closing(server.connect()) as other:
         ask(connection, f"whole {_BIG}")
@@ -93,7 +93,7 @@ def test_the_unread_limit_of_a_client_is_enforced(start: Start) -> None:
 
 
 def test_a_response_reaches_a_client_that_is_still_sending(start: Start) -> None:
-    """Closing a socket with something unread would reset the connection, and the answer with it."""
+    """Closing a socket with unread data would reset the connection and lose the response."""
     server = start()
     with closing(server.connect()) as connection:
         ask(connection, "finish 1000000")
@@ -133,7 +133,7 @@ def test_a_large_upload_does_not_block_other_clients(start: Start) -> None:
 
 
 def test_vanished_clients_are_counted(start: Start) -> None:
-    """Another thread still has a reference, and answers later."""
+    """Another thread still has a reference, and responds later."""
     server = start()
     waiting = server.connect()
     ask(waiting, "echo hello\nsleep")
@@ -236,7 +236,7 @@ def test_the_number_of_connections_of_one_address_is_limited(start: Start) -> No
 
 
 def test_clients_are_turned_away_when_descriptors_run_out(start: Start) -> None:
-    """And served again when there are some."""
+    """They are served again once there are descriptors."""
     server = start(descriptors=30)
     with ExitStack() as stack:
         taken: list[socket.socket] = []

@@ -1,4 +1,4 @@
-"""TLS of the frontend's room net, through a server that echoes (net_echo.c), under both sanitizers."""
+"""TLS of net/ with an echo server (net_echo.c), under both sanitizers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BIG = 20_000_000  # more than any socket takes at once
 
 
 class Certificates:
-    """Of a server and a client, by one authority; the client trusts that one."""
+    """Certificates of a server and a client, signed by one authority, which the client trusts."""
 
     def __init__(self, folder: Path) -> None:
         authority = trustme.CA()
@@ -47,7 +47,7 @@ def secured(server: EchoServer, context: ssl.SSLContext) -> ssl.SSLSocket:
 def test_ciphers_without_forward_secrecy_or_authentication_are_refused(
     start: Start, certificates: Certificates, ciphers: str
 ) -> None:
-    """With static RSA, who has the key reads what was recorded; CBC has been broken more than once."""
+    """With static RSA, the key decrypts recorded traffic; CBC has been broken more than once."""
     server = start(f"tls={certificates.certificate},{certificates.key}")
     context = certificates.context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2

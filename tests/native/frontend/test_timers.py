@@ -1,4 +1,4 @@
-"""The wheel of the frontend's timers (timers.c), in a time of its own."""
+"""The frontend's timer wheel (timers.c), with simulated time."""
 
 from __future__ import annotations
 

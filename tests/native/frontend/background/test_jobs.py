@@ -1,4 +1,4 @@
-"""The thread pool of the frontend: each has a thread of its own as long as there may be more."""
+"""The frontend's thread pool: each job has its own thread, up to the maximum."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("threads", [2, 16])
 def test_concurrent_jobs_do_not_wait_for_each_other(program: Path, threads: int) -> None:
-    """A model's load takes minutes: one that comes right behind another does not wait for its end."""
+    """Loading a model takes minutes, and a job right behind it must not wait for that."""
     done = subprocess.run([program, str(threads), "50"], check=True, capture_output=True, text=True)
     assert done.stdout == "refused 0\n"

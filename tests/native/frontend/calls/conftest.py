@@ -8,5 +8,5 @@ from support.frontend.calls import ADDRESSES, Run, program
 
 @pytest.fixture(scope="session")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """What makes the calls that its arguments say."""
+    """A program that makes the calls described by its arguments."""
     return program("calls", tmp_path_factory.mktemp("calls"), ADDRESSES)

@@ -1,4 +1,4 @@
-"""Calls of the frontend, with a core that answers as its models' names say (fake_core/), under sanitizers."""
+"""Calls of the frontend under sanitizers, with a core that behaves as its models' names say (fake_core/)."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_invalid_versions_are_refused(calls: Run, version: str) -> None:
 def test_a_request_without_an_id_gets_that_of_its_headers(
     calls: Run, headers: tuple[str, ...], shown: str
 ) -> None:
-    """Errors show it, also those of models; an answer shows only what the client called its request."""
+    """It appears in errors, including those of models; a response has only the id that the client gave its request."""
     said = calls("model=echo", *headers, "input=IN:FP32:2", "data=00", "start")
     assert f"[request id: {shown}] input byte size" in said
     core_s = "" if shown == "<id_unknown>" else shown
@@ -124,7 +124,7 @@ def test_a_request_without_an_id_gets_that_of_its_headers(
 
 @pytest.mark.parametrize("model", ["echo", "refused", "unfit"])
 def test_the_trace_of_each_request_is_released(calls: Run, tmp_path: Path, model: str) -> None:
-    """Also of one that the core does not take, whose trace it may have taken or not: the program loses no memory."""
+    """Including that of a request refused by the core, which may or may not have taken the trace: no memory leaks."""
     path = tmp_path / "traces.json"
     said = calls(f"--trace-config=triton,file={path}", "--trace-config=level=TIMESTAMPS", "--trace-config=rate=1",
                  f"model={model}", *ONE)  # fmt: skip
@@ -244,7 +244,7 @@ def test_classification(
 def test_classification_of_many_empty_items_is_cheap(
     calls: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has no values costs neither time nor memory, however many rows it says it has."""
+    """Without values it takes neither time nor memory, however many rows the shape declares."""
     monkeypatch.setenv("ASAN_OPTIONS", "hard_rss_limit_mb=1000")
     said = calls(
         "model=echo", "input=IN:FP32:1000000000000,0", "output=OUTIN", "classes=1", "start", "wait"
@@ -263,7 +263,7 @@ def test_types_without_an_order_cannot_be_classified(calls: Run) -> None:
 
 @pytest.fixture
 def key() -> Iterator[str]:
-    """A file in /dev/shm with 8192 bytes, of which those from 4096 on are known."""
+    """A file in /dev/shm with 8192 bytes, of which those from 4096 on have known values."""
     path = Path("/dev/shm", f"frontend-calls-{os.getpid()}")
     path.write_bytes(bytes(4096) + b"\0\0\x80?\0\0\0@" + bytes(4088))
     yield path.name
@@ -281,7 +281,7 @@ def test_inputs_and_outputs_in_shared_memory(calls: Run, key: str) -> None:
 
 
 def test_many_watchers_ask_the_core_once(calls: Run) -> None:
-    """It goes through all models each time."""
+    """The core goes through all models each time."""
     assert {"looks fewer", "held 0"} <= set(calls("watch=1000").splitlines())
 
 
@@ -334,7 +334,7 @@ def test_a_region_that_was_truncated_is_broken_until_it_is_registered_again(
 def test_a_request_whose_region_is_truncated_while_it_is_served_fails(
     calls: Run, key: str, use: tuple[str, ...], size: int
 ) -> None:
-    """The model is answering when the file shrinks: it may have read zeros, or what it wrote is lost."""
+    """The file shrinks while the model responds: it may have read zeros, or its output is lost."""
     *before, start, wait = use
     said = calls(
         f"register=r:/{key}:4096:4096", "model=late", *before, start, f"resize={size}:/dev/shm/{key}", "cancel", wait

@@ -1,4 +1,4 @@
-"""The response cache: which requests get the answer of an earlier one, and which never do."""
+"""The response cache: which requests are answered from it, and which never are."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_split_inputs_have_the_same_key_as_whole_ones(calls: Run) -> None:
     ],
 )
 def test_the_cache_key_covers_everything_a_model_sees(calls: Run, other: tuple[str, ...]) -> None:
-    """Asked after the plain request, and before it; the plain one, and the other, are each found again."""
+    """A changed request is sent after the plain one, and before it: each gets its own cached response."""
     said = calls(CACHE, *_request(*X), *_request(*other), *_request(*X), *_request(*other))
     assert _counts(said) == [(0, 1, 1), (0, 2, 2), (1, 2, 2), (2, 2, 2)]
 
@@ -87,7 +87,7 @@ def test_priority_and_timeout_are_not_part_of_the_key(calls: Run) -> None:
 
 @pytest.mark.parametrize(("model", "wanted"), [("early", 0), ("many", 0), ("failing", 2)])
 def test_uncacheable_responses_are_not_stored(calls: Run, model: str, wanted: int) -> None:
-    """A model that does not ask for the cache, a decoupled one, and an error."""
+    """Of a model that does not use the cache, of a decoupled one, and errors."""
     request = _request("param=answers:i:1", *X, model=model)
     assert _counts(calls(CACHE, *request, *request))[-1] == (0, wanted, 0)
 
@@ -99,7 +99,7 @@ def test_a_change_of_models_empties_the_cache(calls: Run, change: str) -> None:
 
 
 def test_the_least_recently_used_response_is_evicted(calls: Run) -> None:
-    """Two have room: a third one takes the place of the one that was asked for longest ago."""
+    """Two responses fit; a third one replaces the one that was used longest ago."""
     one, two, three = (("input=IN:FP32:1", f"data=0000000{n}") for n in range(3))
     requests = [_request(*data) for data in (one, two, one, three, one, two)]
     said = calls("cache=1600", *(part for request in requests for part in request))

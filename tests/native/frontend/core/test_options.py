@@ -1,4 +1,4 @@
-"""The options that the frontend gives Triton's core when nobody has chosen any."""
+"""The default options that the frontend gives to Triton's core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that the core gets when somebody asks for them: requests wait, and the dispatcher is told once."""
+"""Models that are loaded into the core on request: requests wait, and the dispatcher is notified once."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Dispatcher:
         return self._asked.readline().decode().rstrip()
 
     def post(self, path: str, body: dict[str, Any]) -> None:
-        """Ask the frontend for something."""
+        """Send the frontend a request."""
         assert ask(self._admin, head(f"POST {path}", (), json.dumps(body).encode()))[0] == 200
 
     def load(self, model: str) -> None:
-        """Have the core load a model."""
+        """Load a model into the core."""
         self.post(f"/v2/repository/models/{model}/load", {})
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ def test_the_number_of_waiting_requests_is_limited(made: Built) -> None:
 
 
 def test_a_probe_reports_a_ready_model_and_loads_none(made: Built) -> None:
-    """As of one that is asleep: whoever asks it is answered."""
+    """A suspended model counts as ready, since requests to it are answered."""
     with _dispatched(made) as dispatcher:
         frontend = dispatcher.frontend
 

@@ -1,4 +1,4 @@
-"""A model may come while a request asks the core for it: then the request asks once more (waiters.c)."""
+"""A model may be loaded while a request looks it up: then the request looks it up again (waiters.c)."""
 
 from __future__ import annotations
 

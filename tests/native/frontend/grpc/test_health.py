@@ -1,4 +1,4 @@
-"""grpc.health.v1.Health of the whole frontend: asked once, and watched."""
+"""grpc.health.v1.Health of the whole frontend: Check and Watch."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_health_is_checked(made: Built) -> None:
 
 
 def _named(name: bytes) -> bytes:
-    """A request that asks for a service of that name, of up to 2 MiB."""
+    """Return a request for a service of that name, of up to 2 MiB."""
     size = len(name)
     return b"\x0a" + bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + name
 
 
 def test_long_service_names_are_refused_in_the_event_loop(made: Built) -> None:
-    """Messages that may take long are read elsewhere, where a watch must not begin: the sanitized program looks."""
+    """Large messages are read in another thread, where a watch must not begin: the sanitizer would notice."""
     packed = _named(random.Random(1).randbytes(900).hex().encode())
     assert len(gzip.compress(packed)) > 256
     too_large = (
@@ -99,7 +99,7 @@ def test_a_health_watcher_sees_changes_and_does_not_delay_shutdown(made: Built) 
     ],
 )
 def test_an_unknown_model_is_not_ready(made: Built, model: str, *, ready: bool) -> None:
-    """Cores differ: 2.51 says that it is not ready, later ones that there is no such model."""
+    """Cores differ: 2.51 reports "not ready", later ones that there is no such model."""
     with (
         running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
         _channel(frontend) as channel,

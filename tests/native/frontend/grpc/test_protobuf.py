@@ -1,4 +1,4 @@
-"""The frontend's Protocol Buffers beside google.protobuf's: the same messages are valid, and mean the same."""
+"""The frontend's Protocol Buffers compared with google.protobuf: equal messages are valid, with equal meanings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Copier:
         )
 
     def copy(self, kind: type[Message], data: bytes) -> tuple[bool, bytes]:
-        """Return whether it is valid, and the copy or what is wrong."""
+        """Return whether the message is valid, and the copy or the error."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -68,7 +68,7 @@ def copier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Copier]:
 
 
 def _value(draw: st.DrawFn, field: Any, depth: int) -> Any:
-    """A value of a field that is no message."""
+    """Return a value for a field that is not a message."""
     if field.type in _INTEGERS:
         return draw(st.integers(*_INTEGERS[field.type]))
     return draw(
@@ -86,7 +86,7 @@ def _value(draw: st.DrawFn, field: Any, depth: int) -> Any:
 
 
 def _is_repeated(field: Any) -> bool:
-    """Whether a field is repeated; `label` is deprecated, and older versions have nothing else."""
+    """Return whether a field is repeated; `label` is deprecated, but the only way in older versions."""
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == 3)
 
 
@@ -127,8 +127,10 @@ def _messages(draw: st.DrawFn) -> Message:
 
 
 def _same(kind: type[Message], one: bytes, other: bytes) -> bool:
-    """Whether both mean the same, as far as a message has known fields only: what else an entry of a map may have, each
-    implementation treats differently."""
+    """Return whether both have the same meaning, considering known fields only.
+
+    Implementations differ in what they do with unknown fields of a map's entry.
+    """
     first, second = kind(), kind()
     first.ParseFromString(one)
     second.ParseFromString(other)

@@ -1,4 +1,4 @@
-"""The window of a stream with as many requests under way as it may have: closed, and opened again."""
+"""The window of a stream with the maximum of requests in flight: closed, and reopened."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_window_that_closes_during_responses_is_reopened(
     program: Path, answered_first: int, window: str
 ) -> None:
-    """Answers come between the decision to close it and its being closed: half of the requests open it."""
+    """Responses arrive between the decision to close it and its closing; it reopens after half of the requests."""
     done = subprocess.run(
         [program, str(answered_first)], check=True, stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""ModelStreamInfer with clients that leave answers unread: however large these are, and until they are too many."""
+"""ModelStreamInfer with clients that leave responses unread, of any size, up to the limit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _send(client: socket.socket, data: bytes) -> None:
 
 
 def _answers(made: Built, limits: dict[str, float], data: bytes) -> list[bytes]:
-    """Ask for all, and read nothing before the server has answered all; return what came until the stream's end."""
+    """Send all requests, and read nothing until the server has answered all; return the rest of the stream."""
     with (
         running(made, limits, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
         hello(frontend.http[1], _WINDOW_0) as client,
@@ -64,7 +64,7 @@ def _answers(made: Built, limits: dict[str, float], data: bytes) -> list[bytes]:
 
 
 def test_responses_over_the_unread_limit_reach_a_reading_client(made: Built) -> None:
-    """Each of them is larger than that, and all are there before the first one is read."""
+    """Each is larger than the limit, and all are complete before the first one is read."""
     data = bytes(range(250)) * (_BYTES // 250)
     answers = [
         pb.ModelStreamInferResponse.FromString(one) for one in _answers(made, _FOR_EVER, data)
@@ -74,7 +74,7 @@ def test_responses_over_the_unread_limit_reach_a_reading_client(made: Built) -> 
 
 
 def test_a_client_over_its_unread_limit_is_disconnected(made: Built) -> None:
-    """The answers until then come, as those before an error do."""
+    """It still gets the earlier responses, as before an error."""
     limits = {**_FOR_EVER, "output_bytes": 4.5 * _BYTES}
     answers = _answers(made, limits, bytes(_BYTES))
     assert len(answers) == 6  # the fifth is all that is more, and the newest does not count

@@ -1,4 +1,4 @@
-"""A frontend that another one replaces: its connections go there between two requests, and no client notices."""
+"""A frontend that is replaced: its successor takes over connections between two requests, unnoticed by clients."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _client(frontend: OpenAIProcess) -> Iterator[RawClient]:
 
 @pytest.fixture
 def pair(made: Built, tmp_path: Path) -> Iterator[tuple[OpenAIProcess, OpenAIProcess, Path]]:
-    """A frontend, the one that takes its place, and where that takes connections over."""
+    """A frontend, its successor, and the socket at which that takes over connections."""
     path = tmp_path / "handover.sock"
     with running(made) as former, running(made, handover=path) as successor:
         yield former, successor, path
@@ -71,7 +71,7 @@ def pair(made: Built, tmp_path: Path) -> Iterator[tuple[OpenAIProcess, OpenAIPro
 def test_idle_connections_continue_in_the_successor(
     pair: tuple[OpenAIProcess, OpenAIProcess, Path],
 ) -> None:
-    """Also one that has had no request yet, and one whose client has just sent one."""
+    """Including one without a request so far, and one whose client has just sent one."""
     former, successor, path = pair
     with _client(former) as used, _client(former) as unused, _client(former) as another:
         for client in (used, another):
@@ -106,7 +106,7 @@ def test_a_started_request_is_answered_before_the_handover(
 
 
 def test_a_handed_over_connection_may_stay_idle(made: Built, tmp_path: Path) -> None:
-    """It is not taken for a new one, whose first request has to come soon."""
+    """It is not treated as a new connection, whose first request has to come soon."""
     path = tmp_path / "handover.sock"
     with (
         running(made) as former,
@@ -200,7 +200,7 @@ def test_grpc_clients_get_goaway_and_are_served_until_they_disconnect(made: Buil
 
 
 def test_a_frontend_stops_accepting_and_accepts_again(made: Built) -> None:
-    """What comes meanwhile waits in the socket."""
+    """In between, connections wait in the socket."""
     with running(made) as frontend:
         assert _post(frontend, "/admin/accept", {"accept": False}) == (200, b"")
         with _client(frontend) as client:

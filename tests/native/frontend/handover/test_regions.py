@@ -1,4 +1,4 @@
-"""Regions of shared memory that several frontends have in common: each sees what clients of the other one register."""
+"""Shared memory regions of several frontends: each sees those that clients register with the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def frontends(made: Built, table: int) -> Iterator[tuple[OpenAIProcess, OpenAIPr
 
 
 class Memory:
-    """Shared memory of a client's, with two numbers."""
+    """Shared memory of a client, with two numbers."""
 
     def __init__(self, *values: float) -> None:
         self.memory = shared_memory.SharedMemory(create=True, size=8)
@@ -107,7 +107,7 @@ def test_the_limit_counts_the_regions_of_all_frontends(
 
 
 def test_a_later_frontend_has_the_same_regions(made: Built, table: int) -> None:
-    """As after a crash. What a key names by then has to be what it named before."""
+    """As after a crash. The key has to refer to the same memory as before."""
     with closing(Memory(1, 2)) as memory, closing(Memory(5, 6)) as other:
         with running(made, descriptors=[table], regions_fd=table) as frontend:
             assert [_register(frontend, "r", memory), _register(frontend, "o", other)] == [200, 200]

@@ -1,4 +1,4 @@
-"""The whole frontend over a core that answers as models' names say."""
+"""The whole frontend with a core that behaves as its models' names say."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LIMITS = {
 
 @pytest.fixture(scope="module")
 def frontend(made: Built) -> Iterator[OpenAIProcess]:
-    """It runs, with small limits."""
+    """A running frontend with small limits."""
     with running(made, _LIMITS) as frontend:
         yield frontend
 
 
 @pytest.fixture(scope="module")
 def hasty_frontend(made: Built) -> Iterator[OpenAIProcess]:
-    """It runs, and waits for no request longer than a second."""
+    """A running frontend that waits at most a second for a request."""
     with running(made, {**_LIMITS, "header_s": 1, "body_s": 1}) as frontend:
         yield frontend

@@ -1,4 +1,4 @@
-"""What all clients together may leave unread, and may send in bodies: beyond, answers and requests are refused."""
+"""Limits on what all clients together leave unread and send in bodies: beyond them, requests are refused."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _FOR_EVER = {"unsent_s": 1e6, "body_s": 1e6}
 
 
 def _large(size: int) -> bytes:
-    """Return a request whose answer is as large as it is."""
+    """Return a request whose response is as large as itself."""
     return post("echo", tensor([1], "BYTES", ["x" * size]))
 
 
 def _unread(frontend: OpenAIProcess, size: int) -> RawClient:
-    """Ask, and wait until the answer has begun to come, without reading it."""
+    """Send a request, and wait until its response begins to arrive, without reading it."""
     client = RawClient(frontend)
     client.send(_large(size))
     assert client.socket.recv(1, socket.MSG_PEEK)
@@ -50,7 +50,7 @@ def _unread(frontend: OpenAIProcess, size: int) -> RawClient:
 
 
 def test_unread_responses_of_all_clients_are_limited(made: Built) -> None:
-    """Those that are refused say so, small ones still come, and who reads makes room."""
+    """Refused requests get an error, small responses still arrive, and reading makes room."""
     size = 20 * _MB  # more than the kernel keeps
     with running(made, {**_FOR_EVER, "total_unsent_bytes": 3 * size}) as frontend:
         unread = [_unread(frontend, size), _unread(frontend, size)]
@@ -78,7 +78,7 @@ def test_a_response_larger_than_the_limit_is_sent(made: Built) -> None:
 
 @pytest.fixture
 def grpc_frontend(made: Built) -> Iterator[OpenAIProcess]:
-    """It lets a client leave 8 times 64 KiB unread on a connection."""
+    """A frontend whose clients may leave 8 times 64 KiB unread on a connection."""
     limits = {**_FOR_EVER, "unsent_bytes": 1 << 16, "total_body_bytes": 32 * _MB}
     with running(made, limits, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend:
         yield frontend
@@ -109,7 +109,7 @@ def _open_windows(client: socket.socket, *streams: int) -> None:
 def test_unread_responses_of_one_connection_are_limited(
     grpc_frontend: OpenAIProcess,
 ) -> None:
-    """The call that would be too much ends with a status; what waits already, and other clients, are served."""
+    """The call over the limit ends with a status; waiting calls and other clients are served."""
     with hello(grpc_frontend.http[1], _WINDOW_0) as client:
         said = whole_frames(client)
         _ask(client, 1, _MB)  # the only one: however large it is
@@ -134,7 +134,7 @@ def test_unread_responses_of_one_connection_are_limited(
 
 
 def _ping(client: socket.socket, said: Iterator[tuple[int, int, int, bytes]]) -> list[int]:
-    """Return for which streams windows were opened until the server has answered a ping."""
+    """Return the streams whose windows were opened until the server answered a ping."""
     client.sendall(frame(PING, 0, 0, b"12345678"))
     opened = []
     for kind, _, stream, _ in said:
@@ -146,7 +146,7 @@ def _ping(client: socket.socket, said: Iterator[tuple[int, int, int, bytes]]) ->
 
 
 def test_a_client_with_many_unread_responses_cannot_send_more(grpc_frontend: OpenAIProcess) -> None:
-    """Until it reads: the connection's window stays closed meanwhile."""
+    """The connection's window stays closed until the client reads."""
     with hello(grpc_frontend.http[1], _WINDOW_0) as client:
         said = whole_frames(client)
         _ask(client, 1, _MB)
@@ -164,7 +164,7 @@ def test_a_client_with_many_unread_responses_cannot_send_more(grpc_frontend: Ope
 
 
 def test_bodies_are_limited_while_they_arrive(made: Built) -> None:
-    """What has come of one counts until it has been answered."""
+    """The received part of a body counts until the request has been answered."""
     body = tensor([1], "BYTES", ["x" * (3 * _MB)])
     with running(made, {**_FOR_EVER, "total_body_bytes": 4 * _MB}) as frontend:
 

@@ -1,4 +1,4 @@
-"""Requests of browsers for other sites' pages, on the native frontend's HTTP ports."""
+"""Cross-site requests of browsers to the native frontend's HTTP ports."""
 
 from __future__ import annotations
 

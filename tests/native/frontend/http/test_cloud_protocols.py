@@ -12,7 +12,7 @@ from support.frontend.raw_http import ask, data_of, head, json_of
 
 
 def test_sagemaker_loads_lists_and_unloads_models(made: Built, tmp_path: Path) -> None:
-    """In its folder only; an ensemble is the one that is asked for."""
+    """Only in its own folder; an ensemble counts as the model that is requested."""
 
     def bring(name: str, *configurations: str) -> bytes:
         for number, text in enumerate(configurations):
@@ -67,7 +67,7 @@ _CLOUDS = {
 
 @pytest.mark.parametrize("cloud", _CLOUDS)
 def test_inference_paths_of_sagemaker_and_vertex_ai(made: Built, cloud: str) -> None:
-    """How much of a body is JSON, they say in its type, both ways."""
+    """Their content types contain the length of the JSON part, in both directions."""
     path, binary_type = _CLOUDS[cloud]
     vertex = {"health": "/v1/health", "predict": "/v1/predict", "model": "echo"}
     text = '{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","parameters":{"binary_data_size":4}}],'
@@ -92,7 +92,7 @@ def test_inference_paths_of_sagemaker_and_vertex_ai(made: Built, cloud: str) -> 
 
 
 def test_sagemaker_selects_the_kind_of_inference(made: Built) -> None:
-    """Each is answered as Triton's own endpoint of that name answers the same body; the three differ."""
+    """Each responds like Triton's own endpoint of that name; the three differ."""
     body = b'{"prompt": "hello", "x": 1}'
     answers = []
     for kind in ("infer", "generate", "generate_stream"):

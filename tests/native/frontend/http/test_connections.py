@@ -1,4 +1,4 @@
-"""http/: connections, from the bytes of requests to those of answers, whatever the pieces and whoever answers."""
+"""http/: connections, from the bytes of requests to those of responses, in any pieces and for any kind of model."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_a_client_can_wait_for_100_continue(frontend: OpenAIProcess) -> None:
 
 
 def test_requests_of_disconnected_clients_are_cancelled(made: Built) -> None:
-    """The model answers a request when it is cancelled, and not before: so the server could not end."""
+    """The model responds only when its request is cancelled: otherwise the server could not exit."""
     with running(made) as frontend:
         for _ in range(20):
             client = frontend.connect()
@@ -252,7 +252,7 @@ def test_shutdown_closes_idle_connections_and_answers_requests(made: Built) -> N
 
 
 def test_a_client_over_the_limit_gets_an_error(made: Built) -> None:
-    """All of what it is told: as many bytes as the head says, and then the end."""
+    """It gets the complete response: as many bytes as the head declares, and then the end."""
     with running(made, {"connections": 1}) as frontend, closing(RawClient(frontend)) as first:
         first.send(head("GET /v2/health/live"))
         assert first.answer()[0] == 200
@@ -278,7 +278,7 @@ def test_forwarded_headers_must_be_utf8(made: Built) -> None:
 
 @pytest.mark.parametrize(("depth", "status"), [(65, 200), (100, 200), (101, 413)])
 def test_json_nests_as_deep_as_triton_allows(made: Built, depth: int, status: int) -> None:
-    """By default; three of the levels are around the data."""
+    """By default; three of the levels surround the data."""
     data = "[" * (depth - 3) + "1" + "]" * (depth - 3)
     body = f'{{"inputs":[{{"name":"IN","shape":[1],"datatype":"FP32","data":{data}}}]}}'
     with running(made) as frontend:
@@ -307,7 +307,7 @@ _REPORTS = {
 @pytest.mark.parametrize("wanted", _REPORTS)
 @pytest.mark.parametrize("method", ["infer", "generate_stream"])
 def test_load_is_reported_on_request(made: Built, wanted: str, method: str) -> None:
-    """As load balancers ask (ORCA)."""
+    """As load balancers request it (ORCA)."""
     asked = [f"Endpoint-Load-Metrics-Format: {wanted}"]
     with running(made) as frontend:
         line = f"POST /v2/models/echo/{method}"

@@ -1,4 +1,4 @@
-"""Bodies that came compressed, held for as long as their requests are answered: all together, they are bounded."""
+"""Decompressed bodies, kept until their requests are answered: the total of all is limited."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _is(frontend: OpenAIProcess, status: int) -> bool:
 def _held(
     is_refused: Callable[[], bool], begin: Callable[[], Any], ended: Callable[[Any], bool]
 ) -> Any:
-    """Return a request that is held while others are refused; it may have met one of them, and been refused itself."""
+    """Return a request that is held while others are refused; it may itself have been refused because of them."""
     first = [begin()]
 
     def is_held() -> bool:

@@ -1,4 +1,4 @@
-"""Clients that send no more, and those that have closed their connection, which looks the same over TCP at first."""
+"""Half-closed and closed connections, which look the same over TCP at first."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def frontend(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIProcess]:
-    """It listens on a unix socket, too."""
+    """A frontend that also listens on a unix socket."""
     with running(made, private=tmp_path_factory.mktemp("half") / "http.sock") as frontend:
         yield frontend
 
 
 class Asked:
-    """A request to the model "talking": the model's side of it, and the client's."""
+    """A request to the model "talking": the model's side and the client's."""
 
     def __init__(
         self, frontend: OpenAIProcess, folder: Path, way: str, method: str, version: str = "1.1"
@@ -43,11 +43,11 @@ class Asked:
         self._read = b""
 
     def say(self, text: str) -> None:
-        """Have the model answer a text."""
+        """Let the model respond with a text."""
         self.model.sendall(len(text).to_bytes(4, "little") + text.encode())
 
     def read_to(self, end: bytes) -> bytes:
-        """Return what the client has read up to there."""
+        """Return what the client has read up to `end`."""
         while end not in self._read:
             data = self.client.recv(1 << 16)
             assert data, f"the connection has ended: {self._read!r}"
@@ -55,13 +55,13 @@ class Asked:
         return self._read
 
     def read_all(self) -> bytes:
-        """Return all that the client reads."""
+        """Return everything that the client reads."""
         while data := self.client.recv(1 << 16):
             self._read += data
         return self._read
 
     def send_no_more(self) -> None:
-        """End the client's side; the frontend has seen more of others by the time this returns."""
+        """Close the client's sending side; when this returns, the frontend has handled later data of others."""
         self.client.shutdown(socket.SHUT_WR)
         for _ in range(3):
             other = RawClient(self._frontend)

@@ -1,4 +1,4 @@
-"""Streams of the OpenAI frontend that the native frontend writes: what clients get, byte by byte, whatever happens."""
+"""OpenAI streams written by the native frontend: what clients get, byte by byte, in all circumstances."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def begin(openai: tuple[Any, int], tmp_path: Path) -> Iterator[Begin]:
 
 
 def _relayed(talk: Talk) -> None:
-    """Have the native frontend write, and see that it does: the other one sleeps."""
+    """Let the native frontend write, and check that it does: the OpenAI process stays idle."""
     talk.say("sdata: 0\n\n")
     assert talk.head().startswith(b"HTTP/1.1 200 ")
     talk.read(chunk(b"data: 0\n\n"))
@@ -135,7 +135,7 @@ def test_connection_close_is_honored(begin: Begin) -> None:
 
 
 def _send_no_more(talk: Talk, port: int) -> None:
-    """End the client's side; the frontend has seen that when others have been answered."""
+    """Close the client's sending side; the frontend has seen it when others have been answered."""
     talk.client.shutdown(socket.SHUT_WR)
     for _ in range(3):
         assert urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).status == 200
@@ -145,7 +145,7 @@ def _send_no_more(talk: Talk, port: int) -> None:
 def test_a_half_closed_client_gets_its_stream(
     begin: Begin, openai: tuple[Any, int], *, relayed: bool
 ) -> None:
-    """As from `nc -N`: it has ended its side, and reads on."""
+    """Like `nc -N`, which closes its sending side and keeps reading."""
     talk = begin()
     if relayed:
         _relayed(talk)
@@ -363,7 +363,7 @@ def test_a_killed_native_frontend_is_an_error_after_the_events(
 
 
 def _is_full(port: int) -> bool:
-    """Whether a client's connection has bytes that it has not taken."""
+    """Return whether a client's connection has unread bytes."""
     line = [one.split() for one in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(one[1].endswith(f":{port:04X}") and int(one[4].split(":")[0], 16) for one in line)
 

@@ -1,4 +1,4 @@
-"""The end of a frontend whose threads still read what clients have sent: in order, as the sanitized program says."""
+"""Shutdown of a frontend whose threads are still reading requests: the sanitizer checks that it is in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INFER = (
 
 @pytest.fixture(scope="module")
 def packed() -> bytes:
-    """50 MB of zeros, which take long to be read."""
+    """50 MB of zeros, which take long to read."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     return b"".join(packer.compress(bytes(1_000_000)) for _ in range(50)) + packer.flush()
 

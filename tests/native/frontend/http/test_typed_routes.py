@@ -1,4 +1,4 @@
-"""Typed routes and pages: which tables are accepted, what is found in them, and how bodies go to the model and back."""
+"""Typed routes and pages: accepted tables, lookup, and the way of bodies to the model and back."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def frontend(made: Built, page: Path) -> Iterator[OpenAIProcess]:
-    """It serves every model of the core at its name, and one page."""
+    """A frontend that serves every model of the core at its name, and one page."""
     limits = {"body_bytes": 4 << 20, "unsent_bytes": 1 << 20, "unsent_s": 2}
     names = (
         "echo",
@@ -124,7 +124,7 @@ def test_a_page_file_that_is_a_pipe_does_not_block(frontend: OpenAIProcess, tmp_
 
 @pytest.fixture(scope="module")
 def changing(made: Built) -> Iterator[OpenAIProcess]:
-    """Another one, whose table tests replace."""
+    """Another frontend, whose table tests replace."""
     with running(made, {"body_bytes": 64 << 20}) as frontend:
         yield frontend
 
@@ -147,7 +147,7 @@ def test_a_damaged_table_is_served_or_refused(changing: OpenAIProcess) -> None:
 
 
 def test_thousands_of_routes_are_found(changing: OpenAIProcess) -> None:
-    """Whatever their order: paths that begin with others, and characters before and after the slash."""
+    """In any order: paths that are prefixes of others, and characters that sort before and after the slash."""
     chance = random.Random(2)
     parts = ["a", "a-", "a.b", "a~", "a_", "b", "A", "0", "ab", "abc"]
     paths = {"/" + "/".join(chance.choices(parts, k=chance.randint(1, 8))) for _ in range(20_000)}
@@ -331,7 +331,7 @@ def test_an_origin_cannot_inject_a_header(frontend: OpenAIProcess) -> None:
 
 
 class Talk:
-    """A request for events: the model's side, and the client's."""
+    """A request for events: the model's side and the client's."""
 
     def __init__(self, frontend: OpenAIProcess, folder: Path, receive_bytes: int = 0) -> None:
         self.client = socket.socket()
@@ -349,11 +349,11 @@ class Talk:
         self.model.settimeout(60)
 
     def say(self, text: bytes) -> None:
-        """Have the model yield a text."""
+        """Let the model yield a text."""
         self.model.sendall(len(text).to_bytes(4, "little") + text)
 
     def events(self) -> bytes:
-        """Return the body, without its chunks, after the model has ended."""
+        """Return the body without its chunk framing, after the model has ended."""
         self.model.close()
         got = b""
         while not got.endswith(b"0\r\n\r\n"):

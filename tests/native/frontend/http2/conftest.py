@@ -1,4 +1,4 @@
-"""The server of gRPC without a core, under each sanitizer."""
+"""The gRPC server without a core, under each sanitizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def start(program: Path) -> Iterator[Start]:
-    """Start servers; those that a test has not ended are killed."""
+    """Return a function that starts servers; those that a test has not ended are killed."""
     with ExitStack() as stack:
 
         def make(*limits: str, kernel_keeps: int | None = None) -> GrpcEcho:

@@ -1,4 +1,4 @@
-"""Messages that take long to be read: who has many of them does not keep the others waiting."""
+"""Messages that take long to read: a client with many of them does not block the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PING = frame(PING, 0, 0, b"12345678")
 
 
 def _until_now(said: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return what has been said before the answer to a ping."""
+    """Return the frames received before the answer to a ping."""
     return list(takewhile(lambda one: one[0] != PING, said))
 
 
@@ -28,7 +28,7 @@ def _until_now(said: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
     ("connections", "streams", "messages"), [(1, 20, 1), (2, 1, 20)], ids=["streams", "messages"]
 )
 def test_clients_take_turns(start: Start, connections: int, streams: int, messages: int) -> None:
-    """With two readers, another client's request waits for one message of each client at most."""
+    """With two reader threads, another client's request waits for at most one message of each client."""
     packed = gzip.compress(bytes(4 << 20))
     message = b"\1" + struct.pack(">I", len(packed)) + packed
     server = start()

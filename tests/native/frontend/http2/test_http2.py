@@ -1,4 +1,4 @@
-"""The frontend's gRPC over HTTP/2 with grpcio as its client, and with hostile ones, under sanitizers."""
+"""The frontend's gRPC over HTTP/2 with grpcio and with hostile clients, under sanitizers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_stream_is_answered_in_order(start: Start) -> None:
 
 
 def test_responses_wait_for_a_slow_reader(start: Start) -> None:
-    """The window of HTTP/2 holds them back, and other calls of the connection go on."""
+    """The window of HTTP/2 holds them back, and other calls of the connection continue."""
     server = start()
     with server.channel() as channel:
         many = stream(channel, "Many", [b"300 100000"])
@@ -92,7 +92,7 @@ def test_compressed_messages_are_read(start: Start) -> None:
 
 
 def test_a_slow_message_keeps_its_order_and_blocks_no_other_stream(start: Start) -> None:
-    """Large and compressed messages are read by other threads; those that follow on their stream wait for them."""
+    """Other threads read large and compressed messages; the next messages of their stream wait for them."""
     server = start()
     messages = [b"%d" % i * size for i, size in enumerate((1, 2_000_000, 3, 1_500_000, 5) * 4)]
     with server.channel() as channel:
@@ -107,7 +107,7 @@ def test_a_slow_message_keeps_its_order_and_blocks_no_other_stream(start: Start)
 
 
 def test_repeated_references_to_large_headers_end_the_connection(start: Start) -> None:
-    """A byte each, and the server would look at 2,000 for it."""
+    """Each takes a byte, for which the server would process 2,000."""
     server = start("header_bytes=4096", "headers=100")
     kept = b"\x40\x01x\x7f" + bytes([(2000 - 127) % 128 | 128, (2000 - 127) // 128]) + b"a" * 2000
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
@@ -145,7 +145,7 @@ def test_an_oversized_message_is_refused_and_others_are_served(start: Start) -> 
 
 
 def test_cancelled_calls_leak_nothing(start: Start) -> None:
-    """While they wait, while they are answered, and when the connection goes."""
+    """While they wait, while they are answered, and when their connection is closed."""
     server = start("resets_per_s=1000000")
     with server.channel() as channel:
         for i in range(200):
@@ -177,7 +177,7 @@ def test_a_stopping_server_finishes_its_requests(start: Start) -> None:
 
 
 def _answered(connection: socket.socket, stream_id: int) -> bool:
-    """Read frames until one has headers of that stream, with which a call ends that is refused."""
+    """Return whether frames contain headers of the stream, with which a refused call ends."""
     return (HEADERS, stream_id) in frames(connection)
 
 
@@ -213,7 +213,7 @@ _END_STREAM, _END_HEADERS = 1, 4
 def test_a_stream_id_lower_than_the_last_is_a_connection_error(
     start: Start, before: tuple[int, ...], stream_id: int
 ) -> None:
-    """RFC 9113, 5.1.1: it has never been there, or is over since its client has ended it."""
+    """RFC 9113, 5.1.1: such a stream was never opened, or its client has closed it."""
     server = start()
     with hello(server.port) as client:
         for one in before:
@@ -229,7 +229,7 @@ def test_a_stream_id_lower_than_the_last_is_a_connection_error(
 def test_late_frames_of_a_closed_stream_are_ignored(
     start: Start,
 ) -> None:
-    """Its client has sent it before it knew."""
+    """Its client sent them before it knew that the stream was closed."""
     server = start()
     with hello(server.port) as client:
         said = frames(client)

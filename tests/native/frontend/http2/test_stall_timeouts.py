@@ -1,4 +1,4 @@
-"""What clients may have a server of gRPC keep for them, and how long it waits for them."""
+"""What gRPC clients can make a server keep, and how long it waits for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WINDOW_0 = struct.pack(">HI", 4, 0)
 
 @contextmanager
 def _pinging(connection: socket.socket) -> Iterator[None]:
-    """Have the client send something all the while."""
+    """Let the client send pings continuously."""
     over = threading.Event()
 
     def ping() -> None:
@@ -68,7 +68,7 @@ def _message(size: int, given: bytes) -> bytes:
 def test_pings_do_not_extend_the_time_limit_of_an_unfinished_call(
     start: Start, unfinished: bytes
 ) -> None:
-    """Headers that are cut off let nothing come between, so there the client says nothing more."""
+    """Truncated headers allow no other frame in between, so in that case the client sends nothing more."""
     server = start("body_s=0.3")
     with hello(server.port) as connection:
         connection.sendall(unfinished)
@@ -83,7 +83,7 @@ def test_pings_do_not_extend_the_time_limit_of_an_unfinished_call(
 
 
 def test_an_incomplete_message_ends_only_its_call(start: Start) -> None:
-    """A proxy has calls of many clients on one connection; who stalls last is closed with it."""
+    """A proxy multiplexes calls of many clients on one connection; it is closed only if its last call stalls."""
     server = start("body_s=0.3")
     with hello(server.port) as connection:
         said = frames(connection)
@@ -105,7 +105,7 @@ def test_an_incomplete_message_ends_only_its_call(start: Start) -> None:
 
 
 def test_calls_over_the_reset_limit_end_no_others(start: Start) -> None:
-    """New ones are refused until the second is over."""
+    """New calls are refused until the second is over."""
     server = start("resets_per_s=20")
     with hello(server.port) as connection:
         said = frames(connection)
@@ -127,7 +127,7 @@ def test_calls_over_the_reset_limit_end_no_others(start: Start) -> None:
 
 
 def test_calls_end_at_their_deadlines(start: Start) -> None:
-    """Each at its own time, whatever comes before; the client need not end it."""
+    """In any order of their deadlines, and without an action of the client."""
     server = start()
     calls = b"".join(
         call(i, b"/echo/Never", timeout=timeout) + frame(DATA, 0, i, _message(1, b"x"))
@@ -174,7 +174,7 @@ def test_a_client_without_a_preface_times_out(start: Start) -> None:
 
 
 def test_pings_do_not_delay_a_shutdown(start: Start) -> None:
-    """A server that drains ends a connection without calls, whatever its client sends."""
+    """A draining server closes a connection without calls, whatever its client sends."""
     server = start()
     with hello(server.port) as connection, _pinging(connection):
         assert connection.recv(1)
@@ -200,7 +200,7 @@ def test_responses_held_back_by_a_closed_window_are_dropped(start: Start) -> Non
 
 
 def test_a_client_that_reads_no_refusals_is_disconnected(start: Start) -> None:
-    """Who has not acknowledged the settings may open too many: each is refused with a frame."""
+    """A client that has not acknowledged the settings may open too many streams, and each is refused with a frame."""
     server = start("streams=4", "body_s=1000", kernel_keeps=4096)  # the four send no messages
     with hello(server.port) as connection, suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -212,7 +212,7 @@ def test_a_client_that_reads_no_refusals_is_disconnected(start: Start) -> None:
 
 
 def test_resets_are_limited_by_the_setting_alone(start: Start) -> None:
-    """Libraries of HTTP/2 say goodbye to a client after a thousand resets, or 33 a second."""
+    """HTTP/2 libraries disconnect clients after a thousand resets, or 33 per second."""
     server = start("resets_per_s=1000000")
     with hello(server.port) as connection:
         for first in range(1, 6001, 200):

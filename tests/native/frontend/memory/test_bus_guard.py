@@ -1,4 +1,4 @@
-"""Regions that whoever shares them takes away while they are read (bus_guard.c)."""
+"""Shared memory regions that another process truncates while they are read (bus_guard.c)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a loop's connections, asked for more than once (repeated_shutdown.c)."""
+"""Shutdown of an event loop's connections, requested more than once (repeated_shutdown.c)."""
 
 from __future__ import annotations
 

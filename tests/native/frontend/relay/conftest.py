@@ -1,4 +1,4 @@
-"""A frontend with a socket that takes descriptors, and small limits."""
+"""A frontend with small limits and a socket that accepts descriptors."""
 
 from __future__ import annotations
 

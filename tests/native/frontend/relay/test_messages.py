@@ -1,4 +1,4 @@
-"""What the asker says, and what comes with it."""
+"""Messages of the OpenAI process to the relay, and their descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""relay/: streams that the frontend writes to clients whose connections another process hands over."""
+"""relay/: streams that the frontend writes to clients whose connections the OpenAI process hands over."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_disconnected_client_cancels_its_stream(begin: Begin) -> None:
 
 
 def _fill(stream: Stream, size: int) -> bytes:
-    """Have more said than its client's sockets hold; return it as the client gets it."""
+    """Let the model send more than its client's sockets hold; return it as the client receives it."""
     data = event("x" * size)
     stream.say(f"s{data.decode()}")
     stream.hear(b"slow\n\n")

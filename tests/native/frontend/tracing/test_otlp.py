@@ -1,4 +1,4 @@
-"""Traces on their way to a collector of OpenTelemetry's."""
+"""Export of traces to an OpenTelemetry collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of traces (trace_file.c) is a whole JSON array at any time, also when the disk is full."""
+"""The trace file (trace_file.c) is a complete JSON array at any time, also when the disk is full."""
 
 from __future__ import annotations
 
