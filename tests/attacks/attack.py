@@ -57,7 +57,7 @@ class Attack:
     allowed: frozenset[str] = frozenset()
     #: How many are made of it instead of the connections that were asked for: "streams" or "calls".
     counts: str = "connections"
-    #: The most memory in MB that the frontend may have meanwhile; 0: no bound.
+    #: Maximum memory of the frontend in MB during the attack; 0: no limit.
     peak_mb: int = 0
 
 

@@ -12,7 +12,7 @@ from attacks.http_attacks import _RIGHT, post, status
 
 #: Open at a time: with as many again on the server's side, within the usual 20,000 descriptors.
 _ABREAST = 4000
-#: Those whose answer the server has to hold meanwhile, of 1 MB each.
+#: Clients whose response of 1 MB each the server has to keep.
 _READERS = 200
 _BETWEEN_S = 0.2
 
@@ -98,7 +98,7 @@ def _slow_readers(place: Place, count: int, tally: Tally) -> None:
 def end_of(client: socket.socket, deadline: float) -> str:
     """Wait for a reset, without reading anything."""
     poll = select.poll()
-    poll.register(client, 0)  # errors and hanging up are told in any case
+    poll.register(client, 0)  # errors and hang-ups are always reported
     left = deadline - time.monotonic()
     return "ended" if poll.poll(max(left, 0.001) * 1000) else HUNG
 

@@ -180,7 +180,7 @@ class Target:
             anonymous = next(line for line in file if line.startswith("Anonymous:"))
         kinds: collections.Counter[str] = collections.Counter()
         for name in os.listdir(f"/proc/{self._pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):  # it has been closed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # it has been closed since
                 kinds[os.readlink(f"/proc/{self._pid}/fd/{name}")] += 1
         for name in list(kinds):
             if name.startswith(_LANES):

@@ -21,7 +21,7 @@ from chaos.models import ANSWER, SALTS, right_answer
 PATIENCE_S = 40.0
 #: Between two requests of one client: the load shall leave the machine something to recover with.
 _PAUSE_S = 0.004
-#: After an error: who is told that nobody is there does not ask again at once.
+#: Pause after an error, so that a client does not retry a closed port at once.
 _PAUSE_AFTER_ERROR_S = 0.05
 
 

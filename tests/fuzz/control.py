@@ -130,7 +130,7 @@ class ControlSocket(Target):
             self._serial += 1
             frames = [self._serial.to_bytes(_REQUEST_BYTES, "little"), *frames[1:]]
         elif len(frames[0]) == _REQUEST_BYTES:
-            frames = [frames[0] + b"!", *frames[1:]]  # nobody could tell whose answer it is
+            frames = [frames[0] + b"!", *frames[1:]]  # its answer could not be attributed
         try:
             _, message, _ = control.parse(frames)
         except messages.MalformedMessage:
@@ -153,9 +153,9 @@ class ControlSocket(Target):
                 form["spec"]["instances"] = 3  # each would be tried to be started
             form["spec"]["world"]["python"] = _NOWHERE
             form["spec"]["world"]["cwd"] = "/"
-            form["spec"]["isolation"] = "process"  # here is nobody to run threads in
+            form["spec"]["isolation"] = "process"  # this process runs no worker threads
         elif kind == "Attach" and form["lost"] == self._target_daemon.worker:
-            form["lost"] = "w0"  # who has lost the only worker rightly waits for another one
+            form["lost"] = "w0"  # a proxy that lost the only worker rightly waits for the next
         elif kind == "GetLogs":
             form["lines"] = min(form["lines"], 20)
         elif kind not in _MAY_NAME:

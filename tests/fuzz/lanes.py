@@ -157,7 +157,7 @@ class LaneEnd(Function):
             accepted = self._read_all(end)
         finally:
             end.close()
-        # Fewer, when a connection of the target before has come to its end meanwhile.
+        # Fewer, if a connection of the previous target has ended since.
         assert len(os.listdir("/proc/self/fd")) <= before, "descriptors were left open"
         return accepted
 

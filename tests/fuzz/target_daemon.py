@@ -217,7 +217,7 @@ class TargetDaemon:
                 return
             if time.monotonic() > deadline:
                 raise Finding(f"there is more than before: {grown}")
-            time.sleep(0.1)  # no event tells that another process has closed a descriptor
+            time.sleep(0.1)  # no event reports that another process has closed a descriptor
 
     def _footprint(self) -> dict[str, int]:
         found = {}

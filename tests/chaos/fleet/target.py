@@ -37,7 +37,7 @@ NODES = 3
 INSTANCES = {"single": 1, "double": 2, "batched": 6}
 _NAME = "chaos"
 _RECOVERY_S = 180.0
-#: After that the controller has looked at all nodes anew.
+#: After that, the controller has checked all nodes again.
 _KNOWN_S = 2.0
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-# Another network namespace: its 0.0.0.0 is reached by nobody.
+# In another network namespace, whose 0.0.0.0 no machine can reach.
 _APART = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
 _SCRIPT = """
 import json, subprocess, sys

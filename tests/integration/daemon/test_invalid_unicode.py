@@ -119,7 +119,7 @@ def test_invalid_unicode_fails_only_its_request(
     right, wrong = together(daemon, model, bad)
     for number, answer in enumerate(right):
         assert b'"data":["%d!"]' % number in answer
-    if FRONT == "triton" and model == "echo" and what in _ONLY_MODEL_PY:  # nobody looks at it
+    if FRONT == "triton" and model == "echo" and what in _ONLY_MODEL_PY:  # nothing reads it
         assert b'"data":["x!"]' in wrong.body
         return
     assert wrong.status == 400

@@ -156,7 +156,7 @@ def test_model_counts_are_reported_and_hidden_from_children(manager: Manager) ->
         children = daemon.children()
         assert len(children) >= 2  # tritonserver, a worker
         for child in children:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has exited since
                 assert not set(VARIABLES) & set(child.environ()), child
 
 
@@ -287,7 +287,7 @@ def test_supervisord_restarts_and_stops_the_daemon() -> None:
     )
     try:
         first = eventually(lambda: _ready(rundir, 0), "the daemon is ready", 200)
-        said = folder / "supervisord.log"  # who asks supervisord starts an interpreter
+        said = folder / "supervisord.log"  # supervisorctl would start an interpreter for each look
         eventually(lambda: "entered RUNNING state" in said.read_text(), "supervisord sees it run")
         assert "RUNNING" in _ctl(configuration, "status")
         with connect(runtime_dir=rundir, timeout_s=ANSWER_S) as client:

@@ -224,7 +224,7 @@ def test_a_service_from_install_to_uninstall(service: Service, sockets: bool) ->
     service.start()  # returns when the daemon has said READY=1
     assert machine.show("ActiveState") == "active"
     assert machine.show("StatusText") == "ready: 0 of 0 models ready"
-    service.register()  # nobody tells it where the daemon is
+    service.register()  # without saying where the daemon is
     assert '"data":[4.0]' in service.ask()
     for user in ("root", USER):
         status = machine.run(str(PROGRAM), "status", "--json", user=user).stdout
@@ -360,7 +360,9 @@ def test_invalid_settings_cause_no_restart_loop(service: Service, sockets: bool)
             starts = 5 if sockets else 0
             eventually(lambda: int(machine.show("NRestarts")) >= starts, machine.journal)
             if not sockets:
-                assert machine.show("ActiveState") == "failed"  # and stays so: nobody waits for it
+                assert (
+                    machine.show("ActiveState") == "failed"
+                )  # and stays so: no connection waits for it
             service.settings("http_port = 8000\n")
             if not sockets:
                 machine.systemctl("restart", SERVICE)

@@ -135,7 +135,7 @@ def asked(collected: Collector, number: int, ask: Callable[[dict[str, str]], Non
             for one in traces:  # that of an earlier request may only be late
                 if collected.of_trace(one):
                     return one
-            time.sleep(0.05)  # no event tells what another process has exported
+            time.sleep(0.05)  # no event reports that another process has exported a span
     raise AssertionError(f"tritonserver saw the client's trace in none of {len(traces)} requests")
 
 

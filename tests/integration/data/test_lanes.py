@@ -53,7 +53,7 @@ class Noting:
         what = values[0] or 0
         if what >= HOLD:
             while self._waiting() < what % HOLD:
-                time.sleep(0.005)  # no event tells that a second message has come
+                time.sleep(0.005)  # no event reports that a second message has arrived
         if what >= DIE:
             os.kill(os.getpid(), signal.SIGKILL)
         return [{"y": r["x"] * 2 if "x" in r else np.zeros(1, np.float32)} for r in requests]

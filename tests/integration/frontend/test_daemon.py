@@ -327,7 +327,7 @@ def _serves(daemon: RunningDaemon) -> bool:
     try:
         with closing(connection(daemon)) as client:
             return doubles(client)
-    except OSError:  # nobody listens meanwhile: that frontend has its sockets itself
+    except OSError:  # that frontend owns its sockets, so nothing listens until it has restarted
         return False
 
 

@@ -19,7 +19,7 @@ from support.plain_triton import plain_triton
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
-#: Triton's own backend is started anew as often as it crashes.
+#: Triton's own backend is restarted whenever it crashes.
 pytestmark = pytest.mark.timeout(600)
 
 Answer = TypeVar("Answer")

@@ -58,9 +58,9 @@ def test_another_user_is_refused_despite_open_file_modes(
         other = run_as(NOBODY, RAW, folder)
         assert other.stdout.startswith(f"refused: user {NOBODY} may not control"), other.stderr
         assert "set control_group" in other.stdout
-    assert fresh_daemon.client.status().state == "ready"  # it was told to shut down
+    assert fresh_daemon.client.status().state == "ready"  # though the message was a shutdown
     reported = [line for line in fresh_daemon.said().splitlines() if "message refused" in line]
-    assert len(reported) == 3  # one for each process, written before it is told
+    assert len(reported) == 3  # one for each process, logged before it gets the answer
     assert all(f"user {NOBODY}, process " in line for line in reported)
 
 

@@ -153,7 +153,7 @@ def test_unencrypted_messages_are_ignored(remote: RunningDaemon) -> None:
             client.ask(messages.Shutdown(), timeout_s=20, life_sign_s=0.05, is_alive=is_alive)
         assert client.trouble is not None
         assert not client.agreed
-    assert remote.client.status().state == "ready"  # it was told to shut down
+    assert remote.client.status().state == "ready"  # though the message was a shutdown
 
 
 def test_a_port_without_a_daemon_is_reported(key_file: Path) -> None:

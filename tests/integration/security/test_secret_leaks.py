@@ -32,7 +32,7 @@ from pytriton.model_config import Tensor
 
 X = [Tensor(name="x", dtype=np.bytes_, shape=(1,))]
 Y = [Tensor(name="y", dtype=np.bytes_, shape=(1,))]
-#: Made anew for each run, so that they are in no source, and in nothing that quotes one.
+#: Generated for each run, so that no source contains them, nor anything that quotes a source.
 SECRETS = {
     name: f"{name}-{uuid4().hex}"
     for name in (

@@ -146,7 +146,7 @@ def test_two_models_share_a_live_object(triton: Triton) -> None:
 
 
 def test_workers_get_the_scripts_environment_and_folder(triton: Triton) -> None:
-    os.environ["OF_THE_SCRIPT_API_KEY"] = "12"  # looks like a secret: it travels all the same
+    os.environ["OF_THE_SCRIPT_API_KEY"] = "12"  # forwarded although it looks like a secret
 
     @batch
     def where(**inputs: Array) -> list[Array]:

@@ -71,7 +71,7 @@ def test_a_hung_thread_is_abandoned(caplog: pytest.LogCaptureFixture) -> None:
         executor.submit(connection.infer, "model", {"x": ONES})
         assert begun.wait(60)
         model.unregister()
-        assert [name for name in pytriton_threads() if "[" in name]  # nobody can end it
+        assert [name for name in pytriton_threads() if "[" in name]  # a thread cannot be killed
         assert "worker thread did not stop; abandoning it" in running.said()
         go.set()
         eventually(lambda: not pytriton_threads(), "it ends by itself")

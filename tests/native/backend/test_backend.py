@@ -63,7 +63,7 @@ def test_batches_reach_the_worker_and_responses_return(program: Path, tmp_path: 
         "integer": -1234567890123,
         "yes": True,
         "number": 0.1,
-        "pytriton_not_calls": "made up",  # nobody has sealed it
+        "pytriton_not_calls": "made up",  # not sealed
     }
     attach, detach = heard
     assert (attach.registration, attach.lost, attach.avoid) == ("r-1", None, [])

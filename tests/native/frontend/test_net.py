@@ -39,7 +39,7 @@ def test_a_late_reader_gets_the_whole_response(start: Start, how: str) -> None:
     with closing(server.connect()) as connection, closing(server.connect()) as other:
         ask(connection, f"{how} {_BIG}")
         for _ in range(3):
-            assert echoes(other)  # meanwhile it has time for others
+            assert echoes(other)  # the server serves others in the meantime
         assert take(connection, _BIG + 1).count(b"x") == _BIG if how == "finish" else True
         if how != "finish":
             assert take(connection, _BIG) == b"x" * _BIG

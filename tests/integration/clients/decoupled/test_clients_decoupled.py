@@ -192,7 +192,7 @@ def test_closing_a_client_cancels_unread_streams(triton: PlainTriton, files: Pat
     responses = DecoupledModelClient(triton.grpc, "count").infer_sample(count(3))
     eventually((files / "sent").exists, "the model is at it")
     gc.collect()
-    assert not (files / "cancelled").exists()  # who may read, has the client
+    assert not (files / "cancelled").exists()  # an unread stream keeps its client alive
     del responses
     eventually((files / "cancelled").exists, "the model was told")
 

@@ -90,7 +90,7 @@ def test_a_request_waits_until_its_model_is_loaded(made: Built, kind: str) -> No
         for client in clients:
             client.send(_REQUESTS[kind])
         assert dispatcher.next_asked() == "coming"
-        # Others are not held up, and another one's name comes next: the first was told once.
+        # Other requests are not held up, and another model's name comes next: the first was reported once.
         assert ask(dispatcher.frontend, head("GET /v2/health/ready"))[0] == 200
         other = RawClient(dispatcher.frontend)
         other.send(post("another", json_of()))

@@ -145,7 +145,7 @@ def test_a_call_past_its_deadline_gets_deadline_exceeded(start: Start) -> None:
     server = start()
     with server.channel() as channel:
         with pytest.raises(grpc.RpcError) as refused:
-            # Without a time limit of its own: that would be told to the server instead.
+            # Without a timeout of the client library, which would send its own deadline to the server.
             once(channel, "Never", b"x", metadata=[("grpc-timeout", "100m")], timeout=None)
         assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     server.end()

@@ -113,7 +113,7 @@ def test_a_late_reader_gets_all_events_before_the_end_is_reported(begin: Begin) 
     stream.say(END)
     stream.end()
     stream.asker.settimeout(0.2)
-    with pytest.raises(socket.timeout):  # the asker is not told yet: bytes are left
+    with pytest.raises(socket.timeout):  # nothing is reported while bytes are left
         stream.hear(b"relayed")
     stream.asker.settimeout(60)
     stream.read(expected)
