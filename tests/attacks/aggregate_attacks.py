@@ -56,7 +56,7 @@ def _asking(model: str) -> bytes:
 
 
 def _ended_streams(client: socket.socket, left: int) -> str:
-    """Wait until the server has ended `count` streams, or the connection."""
+    """Wait until the server has ended `left` streams, or the connection."""
     said = client.makefile("rb")
     try:
         while left and (head := said.read(9)):

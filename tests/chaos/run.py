@@ -187,7 +187,7 @@ def _inject(
 
 
 def _answered(ledger: RequestLedger, load: Load) -> None:
-    """Wait for `count` responses, and for one of each client: requests in flight belong to the previous fault."""
+    """Wait for some responses, and for one of each client: requests in flight belong to the previous fault."""
     wanted = ledger.answered() + _BETWEEN
     rounds = [ended + 2 for ended in load.ended]
     eventually(

@@ -30,7 +30,7 @@ class Maker:
         self._words = words
 
     def chance(self, one_in: int) -> bool:
-        """Return True with a probability of 1 in `times`."""
+        """Return True with a probability of 1 in `one_in`."""
         return self.random.randrange(one_in) == 0
 
     def integer(self) -> int:

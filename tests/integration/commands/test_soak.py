@@ -123,7 +123,7 @@ class Soak:
         self.nbytes = 0
 
     def run(self, requests: int, seed: int) -> None:
-        """Send `count` requests of all sizes from several clients."""
+        """Send `requests` requests of all sizes from several clients."""
         self._left = requests
         self._in_threads(self._until_none_is_left, seed)
 
