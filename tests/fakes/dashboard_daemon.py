@@ -1,4 +1,4 @@
-"""A daemon of whom the page asks figures, status, logs and requests, which a test chooses."""
+"""A fake daemon behind the dashboard: the test chooses its metrics, status, logs and requests."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def status(*models: ModelInfo, http_url: str = "http://127.0.0.1:8000") -> Statu
 
 
 class Daemon:
-    """The daemon of a page, all of whose answers a test chooses."""
+    """The daemon that a dashboard talks to; the test chooses all of its answers."""
 
     def __init__(self) -> None:
         self.status = status(info("digits"), info(HOSTILE))
@@ -109,10 +109,10 @@ class Daemon:
         app = web.Application()
         app.add_routes(self.page.routes())
         server = TestServer(app)
-        await server.start_server(auto_decompress=False)  # as the management server has it
+        await server.start_server(auto_decompress=False)  # as in the management server
         async with server:
             url = str(server.make_url("/"))
-            # No TLS: to read the machine's certificates takes 20 ms.
+            # No TLS: reading the machine's certificates takes 20 ms.
             async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
                 yield client
 

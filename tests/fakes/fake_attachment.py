@@ -1,4 +1,4 @@
-"""An attachment whose lanes and verdicts a test chooses."""
+"""A fake attachment: the test chooses its lanes and retry decisions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytriton._protocol.lanes.lane import Lane
 
 
 class FakeAttachment:
-    """`pytriton.proxy_backend.python_proxy.attachment.Attachment`; the workers' ends of its lanes are in `workers`.
+    """Replaces `pytriton.proxy_backend.python_proxy.attachment.Attachment`; `workers` has the workers' ends of its lanes.
 
     Attributes:
-        verdicts: what is answered, one after the other, when a worker is lost or a batch overdue
-        asked: with what it was asked about that
-        no_worker: why there is no worker any more; None: there always is another
+        verdicts: the successive answers about lost workers and overdue batches
+        asked: the arguments of those questions
+        no_worker: why there are no more workers; None: there is always another
     """
 
     def __init__(self, *verdicts: messages.Verdict) -> None:

@@ -1,4 +1,4 @@
-"""A log of calls that remembers what a model has reported."""
+"""A call log that records what a model reported."""
 
 from __future__ import annotations
 

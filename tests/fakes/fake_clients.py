@@ -1,4 +1,4 @@
-"""Clients of a daemon without processes (simulated_daemon.py): what they ask and hear, and the threads that they serve in."""
+"""Clients of a simulated daemon, without processes (simulated_daemon.py): their requests, answers and worker threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def model_spec(name: str = "m", **more: Any) -> messages.ModelSpec:
 
 @dataclass
 class Request:
-    """A client's request, and the answers to it so far."""
+    """A client's request and the answers received so far."""
 
     progress: list[messages.Progress] = field(default_factory=list)
     answers: list[messages.AnyMessage] = field(default_factory=list)
@@ -32,13 +32,13 @@ class Request:
 
     @property
     def failure(self) -> str:
-        """The text of the failure that it was answered with."""
+        """Return the text of the failure that answered the request."""
         assert isinstance(self.answer, messages.Failure), self.answer
         return self.answer.text
 
 
 class Client:
-    """A connection to the control socket; runs workers in threads of its process where it is asked to."""
+    """A connection to the control socket; runs workers in its threads if the daemon asks for them."""
 
     def __init__(self, sim: SimulatedDaemon, pid: int, identity: bytes) -> None:
         self.pid = pid
@@ -53,7 +53,7 @@ class Client:
         return self._sim.processes.lives(self.pid)
 
     def ask(self, message: messages.AnyMessage, payloads: Sequence[bytes] = ()) -> Request:
-        """Send a message; the answer comes while the loop runs."""
+        """Send a message; the answer arrives while the loop runs."""
         number = next(self._serial).to_bytes(8, "little")
         self._requests[number] = request = Request(id=number)
         self._send(number, message, payloads)
@@ -70,7 +70,7 @@ class Client:
         self.ask(messages.Cancel(request.id))
 
     def end_process(self) -> None:
-        """Kill the client: its requests get no answers any more."""
+        """Kill the client: its requests get no more answers."""
         self._sim.processes.end(self.pid)
 
     def _send(

@@ -1,4 +1,4 @@
-"""A dispatcher of few words: a real ROUTER socket that speaks the real messages."""
+"""A scripted dispatcher: a real ROUTER socket that speaks the real messages."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def status(*models: messages.ModelInfo) -> messages.Status:
 
 
 class FakeDispatcher:
-    """Holds a runtime directory's lock and answers in a thread of its own.
+    """Holds the lock of a runtime directory, and answers in its own thread.
 
-    `answers` maps a type of message to what is sent back, one after the other; a message that it
-    lacks is met with silence. Every message is kept in `heard`, its payloads in `payloads`.
+    `answers` maps a message type to the messages sent back in order; any other message gets no
+    answer. Every message is recorded in `heard`, its payloads in `payloads`.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class FakeDispatcher:
         started.wait()
 
     def die(self) -> None:
-        """End as a killed daemon does: the kernel lets go of its lock, and nobody answers."""
+        """End as a killed daemon does: the kernel releases its lock, and nobody answers."""
         self._lock.close()
 
     def die_and_come_back(self) -> None:
@@ -82,7 +82,7 @@ class FakeDispatcher:
             try:
                 self._serve(router, identity, parts)
             except Exception as error:
-                # The test sees it in close(); the client must not wait for ever.
+                # Raised in close(); the client must not hang.
                 self.faults.append(error)
                 failure = messages.Failure("internal", f"fault of the fake: {error!r}")
                 router.send_multipart([identity, *control.frames(parts[0], failure)])

@@ -1,4 +1,4 @@
-"""An instance under a supervisor, with fake workers that do what a test says."""
+"""An instance under a supervisor, with fake workers that the test controls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Instance:
         account: Account | None = None,
         fork_server_s: float = 0.0,
     ) -> None:
-        """`fork_server_s`: time until a process has started."""
+        """`fork_server_s`: seconds until a process has started."""
         self.loop = loop
         self.workers: list[FakeWorker] = []
         self.retry_task: asyncio.Future[None] | None = None
@@ -45,7 +45,7 @@ class Instance:
             return self.workers[-1]
 
         async def report(ready: str | None) -> None:
-            """Do nothing: a history has no callers."""
+            """Do nothing: nobody waits for progress in these tests."""
 
         async def supervised() -> Supervisor:
             return Supervisor(0, _SPEC, start, policy, report, account=account)
@@ -54,7 +54,7 @@ class Instance:
         loop.settle()
 
     def do(self, step: str) -> None:
-        """Do one step of a history, and run everything until it waits."""
+        """Perform one step of a history, and run everything until it waits."""
         who, _, what = step.partition(" ")
         if who == "after":
             self.loop.advance(float(what.partition(" ")[0]))
@@ -90,7 +90,7 @@ class Instance:
             raise ValueError(f"no worker ever {what}")
 
     def said(self) -> str:
-        """Describe the instance: state, serving worker, remaining delay, crash loop."""
+        """Return the instance's state, serving worker, remaining delay and crash loop as text."""
 
         def reported() -> str:
             info = self.supervisor.info(0, standby=False)
@@ -107,7 +107,7 @@ class Instance:
         return self.loop.ask(reported)
 
     def look(self) -> None:
-        """Check what must hold at any time."""
+        """Check the invariants."""
         alive = [worker for worker in self.workers if worker.alive]
         for worker in alive:
             assert not worker.ready.done() or worker.ready.exception() is None, (

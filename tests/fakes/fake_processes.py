@@ -1,4 +1,4 @@
-"""Processes that there are not: their ends are seen by the descriptors that real ones would be watched with."""
+"""Fake processes, whose exit is signalled by descriptors as that of real processes is."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 
 
 class FakeProcesses:
-    """All processes of a test; `pidfd_open` stands in for that of pytriton._protocol.linux."""
+    """All processes of a test; its `pidfd_open` replaces the one in pytriton._protocol.linux."""
 
     def __init__(self) -> None:
         self._pids = itertools.count(5000)
-        #: Both ends of a pipe: when the second one is closed, the first one can be read, as a pidfd can.
+        #: Both ends of a pipe: closing the second makes the first readable, as a pidfd is at an exit.
         self._pipes: dict[int, tuple[int, int]] = {}
 
     def start(self) -> int:
-        """Return the pid of a new one."""
+        """Return the pid of a new process."""
         pid = next(self._pids)
         self._pipes[pid] = os.pipe()
         return pid

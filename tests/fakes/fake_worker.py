@@ -1,4 +1,4 @@
-"""A worker without a process: it greets, loads, fails, serves and ends when a test says so."""
+"""A worker without a process: it says hello, loads, fails, serves and exits when the test says so."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ SPEC = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
 
 
 class FakeWorker(Worker):
-    """A worker as the dispatcher sees it; `stats_of_worker` is its own end of the statistics page.
+    """A worker as the dispatcher sees it; `stats_of_worker` is the worker's end of the statistics page.
 
     Args:
         number: its number among all workers
-        spec: what it serves
+        spec: the model that it serves
         slot: its place in the registration
-        greeted: whether it has said hello already
+        greeted: whether it has already said hello
 
     Attributes:
-        lanes_withdrawn: how often it was asked to send a proxy elsewhere
-        is_ending: somebody wants it to end after its batch
+        lanes_withdrawn: how often it was asked to give up a proxy
+        is_ending: whether it was asked to exit after its batch
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class FakeWorker(Worker):
         self.greeted.set_result(None)
 
     def begin(self) -> None:
-        """Take a batch."""
+        """Start a batch."""
         self._begun_ns = self.stats_of_worker.begin(1)
 
     def answer(self) -> None:
-        """Answer it."""
+        """Finish the batch."""
         self.stats_of_worker.end(self._begun_ns)
 
     def become_due(
@@ -71,7 +71,7 @@ class FakeWorker(Worker):
         self.request_recycle(messages.WorkerRecycleDue(self.name, reason, reason.value))
 
     def end(self, *, in_batch: bool = False) -> None:
-        """End by itself, as in a crash."""
+        """Exit by itself, as in a crash."""
         if in_batch:
             self.begin()
         self.exited.set_result(1)

@@ -1,4 +1,4 @@
-"""Models that are served in threads of the test's own process."""
+"""Models served by threads of the test's own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker of a proxy's as the test plays it: it listens for lanes, and answers batches as it is told to."""
+"""A proxy's worker, played by the test: it accepts lanes and answers batches as scripted."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
 from pytriton._protocol.lanes.lane_messages import Batch, FromProxy
 
-#: Says what is done about a message of a proxy; raising `Hangup` ends the lane.
+#: Handles a message of a proxy; raising `Hangup` ends the lane.
 Behaviour = Callable[[Lane, FromProxy], None]
 
 
 class Hangup(Exception):
-    """The worker ends, as far as this proxy can see."""
+    """Raised by a script to make the worker look dead to this proxy."""
 
 
 class LaneWorker:
-    """Listens at `path`; each lane is served in a thread of its own. Faults of the test come up in `close`."""
+    """Listens at `path` and serves each lane in a thread. `close` raises errors of the script."""
 
     def __init__(
         self, path: Path, behave: Behaviour, greet: Callable[[Lane], None] = lambda lane: None
@@ -36,11 +36,11 @@ class LaneWorker:
 
     @property
     def batches(self) -> list[Batch]:
-        """The batches that came, over whatever lane."""
+        """The batches received over any lane."""
         return [one for one in self.heard if isinstance(one, Batch)]
 
     def close(self) -> None:
-        """Listen no more; the lanes have to have been ended by the proxies."""
+        """Stop listening; the proxies must have closed their lanes."""
         self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()

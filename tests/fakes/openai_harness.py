@@ -1,4 +1,4 @@
-"""The OpenAI frontend with a tritonserver that is faked: it answers with a script."""
+"""The OpenAI frontend with a fake tritonserver that answers from a script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Client = TestClient[Any, Any]
 
 
 class OpenAIHarness:
-    """A frontend, and a tritonserver that answers with a script: texts to send, or events to wait for."""
+    """A frontend, and a tritonserver whose script lists texts to send and events to wait for."""
 
     def __init__(self, script: Script, **answering: Any) -> None:
         self.script = script

@@ -1,4 +1,4 @@
-"""The OpenAI frontend's process before what stands for tritonserver, which answers without an end where it is asked to."""
+"""The OpenAI frontend's process with a fake tritonserver, which streams endlessly on request."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from support.real_daemon import eventually
 from pytriton._protocol.messages import OpenAICard
 from pytriton.dispatcher.openai.state import ApiModel, ApiSettings, ApiState
 
-#: What its keys file has to have.
+#: A key in its keys file.
 KEY = "sk-the-key-of-these-tests"
 _EVENT = f"data: {json.dumps({'text_output': 's' + 'x' * (1 << 14)})}\n\n".encode()
 _ANSWER = 'u{"prompt_tokens":1,"completion_tokens":1}\n{"choices":[]}'
 
 
 class FakeTriton:
-    """Answers every request of the frontend's, in a thread."""
+    """Answers every request of the frontend in a thread."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []  #: events of each endless answer
@@ -71,7 +71,7 @@ class FakeTriton:
             while True:
                 await answer.write(_EVENT)
                 self.sent[number] += 1
-                await asyncio.sleep(0)  # the others' turn
+                await asyncio.sleep(0)  # let other tasks run
         finally:
             self.open -= 1
 
@@ -81,7 +81,7 @@ class FakeTriton:
 
 
 class OpenAIProcess:
-    """The frontend as the daemon starts it."""
+    """The frontend, started as the daemon starts it."""
 
     triton: FakeTriton
 
@@ -106,7 +106,7 @@ class OpenAIProcess:
 
     @contextlib.contextmanager
     def hurrying(self, **limits: float) -> Iterator[None]:
-        """Have clients little time: a busy machine may take longer for what other tests send."""
+        """Shorten the clients' time limits. Other tests keep the defaults, because a busy machine is slow."""
         self._report(msgspec.structs.replace(self._state.settings, **limits))
         try:
             yield
@@ -114,13 +114,13 @@ class OpenAIProcess:
             self._report(self._state.settings)
 
     def _report(self, answering: ApiSettings) -> None:
-        """Have it answer in another way, and return when it does so: then it knows of another model, too."""
+        """Change the frontend's settings, and return once it uses them; it then lists another model."""
         self._reported += 1
         named = ApiModel(f"told-{self._reported}", OpenAICard(["chat"]))
         models = [*self._state.models, named]
         state = msgspec.structs.replace(self._state, settings=answering, models=models)
         self._states.sendall(msgspec.json.encode(state) + b"\n")
-        eventually(lambda: named.name in self._models(), "the frontend is told")
+        eventually(lambda: named.name in self._models(), "the frontend used the new settings")
 
     def _models(self) -> str:
         with self.connect() as client:
@@ -136,7 +136,7 @@ class OpenAIProcess:
 
     @property
     def rests(self) -> bool:
-        """Whether it waits for others, and not for a core."""
+        """Return whether the process is blocked in a wait rather than running or waiting for a core."""
         return bool(self._seen.status() == psutil.STATUS_SLEEPING)
 
     def sockets(self) -> int:
@@ -150,7 +150,7 @@ class OpenAIProcess:
         return socket.create_connection(self.address, timeout=30)
 
     def ask(self, body: bytes, *, key: str = KEY, head: str = "") -> tuple[int, str]:
-        """Return the status and the body of the answer to a request on a connection of its own."""
+        """Send one request on a new connection; return the status and body of the answer."""
         with self.connect() as client:
             client.sendall(
                 f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
@@ -161,7 +161,7 @@ class OpenAIProcess:
 
 
 def answered(client: socket.socket) -> tuple[int, str]:
-    """Return the status and the body of what comes until the connection ends."""
+    """Return the status and body of everything received until the connection ends."""
     data = bytearray()
     while chunk := client.recv(1 << 16):
         data += chunk

@@ -1,4 +1,4 @@
-"""A Python proxy on its harness: a dispatcher and workers that the test plays, and requests for it."""
+"""A Python proxy with a dispatcher and workers that the test plays, and requests for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pytriton.proxy_backend.python_proxy.translate import Translator
 
 
 def echo(lane: Lane, message: FromProxy) -> None:
-    """Answer each request with an error that carries its id: it needs no tensors."""
+    """Answer each request with an error that contains its id; this needs no tensors."""
     assert isinstance(message, Batch)
     lane.send(BatchDone(message.id, [ResponseRef([], one.request_id) for one in message.requests]))
 
@@ -56,7 +56,7 @@ class ProxyHarness:
         behave: Callable[[Lane, FromProxy], None] = echo,
         greet: Callable[[Lane], None] = lambda lane: None,
     ) -> LaneWorker:
-        """Have another worker listen: the dispatcher names the newest that the proxy does not avoid."""
+        """Start another worker; the dispatcher names the newest one that the proxy does not avoid."""
         path = Path(self.folder.name) / f"w{len(self.workers)}.sock"
         self.workers.append(LaneWorker(path, behave, greet))
         return self.workers[-1]
@@ -119,7 +119,7 @@ def requests(*ids: str) -> list[Request]:
 
 
 def once(first: Callable[[Lane, FromProxy], None]) -> Callable[[Lane, FromProxy], None]:
-    """Behave once as told, afterwards well."""
+    """Return a script that runs `behavior` for the first batch and answers later ones."""
     behaviours = [first]
 
     def behave(lane: Lane, message: FromProxy) -> None:
@@ -133,7 +133,7 @@ def hang_up(lane: Lane, message: FromProxy) -> None:
 
 
 class Proxy:
-    """A proxy of a decoupled model, and its worker, which the test plays."""
+    """A proxy of a decoupled model, and its worker, played by the test."""
 
     def __init__(self, *verdicts: Verdict, until_returned: bool = False) -> None:
         attachment: Any = FakeAttachment(*verdicts)
@@ -143,7 +143,7 @@ class Proxy:
         self._lost: list[Lane] = []
 
     def begin(self, count: int = 1) -> list[Sender]:
-        """Execute a batch in a thread; return the senders of its requests."""
+        """Execute a batch in a thread; return the response senders of its requests."""
         requests = [Request() for _ in range(count)]
         senders = [one.sender for one in requests]
         self._threads.append(threading.Thread(target=self.streams.begin, args=(requests,)))
@@ -152,25 +152,25 @@ class Proxy:
 
     @property
     def flights(self) -> int:
-        """How many batches are under way on the present lane."""
+        """Return the number of batches in flight on the current lane."""
         lane = self.streams._lane
         return 0 if lane is None else len(lane.flights)
 
     def executed(self) -> None:
-        """Wait until all calls of execute have returned."""
+        """Wait until all calls of `execute` have returned."""
         for thread in self._threads:
             thread.join(60)
             assert not thread.is_alive()
 
     def worker(self, number: int = 0, *, batches: int = 4) -> Lane:
-        """Return the worker's end of a lane, once there is one; it says that it has room."""
+        """Wait for a lane and return the worker's end; the worker announces that it has room."""
         eventually(lambda: len(self.attachment.workers) > number, "the proxy has a lane")
         lane: Lane = self.attachment.workers[number]
         lane.send(Room(batches))
         return lane
 
     def lose(self, worker: Lane) -> None:
-        """The worker ends."""
+        """End the worker."""
         self._lost.append(worker)
         worker.close()
 

@@ -1,4 +1,4 @@
-"""One end of a lane without the code for it: packets as they are on the wire."""
+"""One end of a lane without the lane's code: raw packets as sent on the wire."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TENSOR = TensorRef("x", "FP32", [2, 3], 1, 64, 24)
 BATCH = Batch(7, [RequestRef([TENSOR], "{}", ["y"], "id")])
 
 
-#: BATCH as MessagePack, written by hand: the second witness of the format.
+#: BATCH as MessagePack, written by hand: an independent reference for the format.
 BATCH_BYTES = (
     b"\x98\xa5Batch\x07"  # array of 8: the tag, the id 7, the requests, the trace, what the proxy reads, alone, …
     b"\x91\x95"  # one request, an array of 5: its inputs, parameters, requested outputs, id, details
     b"\x91\x96\xa1x\xa4FP32\x92\x02\x03\x01\x40\x18"  # one input: name, type, shape, memory, offset, size
     b"\xa2{}\x91\xa1y\xa2id\xc0"
     b"\xc0\xc2\xc2"  # not traced; the proxy does not read the worker's own memory; it may be merged
-    b"\x00\x00"  # nobody says when the proxy got it, nor how many rows it has
+    b"\x00\x00"  # no arrival time at the proxy, no number of rows
 )
 
 

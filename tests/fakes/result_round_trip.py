@@ -1,4 +1,4 @@
-"""Results of a callable, as a worker writes them and a proxy reads them."""
+"""Results of a callable, written as a worker does and read as a proxy does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def request(rows: int = 1, requested: Sequence[str] = ()) -> RequestRef:
 def responses(
     lanes: Lanes, results: Any, requests: Sequence[RequestRef], writer: ResultWriter
 ) -> list[dict[str, Array]]:
-    """Write results in the worker and read them as the proxy does."""
+    """Write results as the worker does, and read them as the proxy does."""
     proxy, worker = lanes
     worker.arena.reset()
     worker.send(BatchDone(1, writer.write(results, requests, worker)))
@@ -56,7 +56,7 @@ def respond(lanes: Lanes, value: Any, to: ResultWriter, *, rows: int = 1) -> Arr
 
 
 def refusal(lanes: Lanes, results: Any, to: ResultWriter, *requests: RequestRef) -> str:
-    """The text with which results are refused: one line that names the model."""
+    """Return the error that refuses these results: one line that names the model."""
     asked = requests or [request()]
     with pytest.raises(ResultError) as caught:
         to.write(to.check(results, len(asked)), asked, lanes[1])

@@ -1,4 +1,4 @@
-"""A worker in a thread, with its real loop; the test plays its dispatcher and its proxies."""
+"""A worker with its real loop in a thread; the test plays its dispatcher and proxies."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from pytriton.worker.thread import WorkerThread
 
 
 class ServingWorker(NamedTuple):
-    """A worker that serves, as the test knows it."""
+    """A serving worker from the test's point of view."""
 
     path: str  #: where its lanes connect
     is_alive: Callable[[], bool]
-    #: Tells it to end; the fixture does so, too.
+    #: Stops the worker; the fixture does so, too.
     end: Callable[[], object]
-    #: What it ended with, where the loop is all there is of it.
+    #: The exception that ended the loop, for workers that are only a loop.
     raised: Sequence[BaseException] = ()
 
     def proxy(self, *, streams: bool) -> Lane:
-        """Connect as a proxy; with streams, the worker has said how much room it has."""
+        """Connect as a proxy; for streams, wait until the worker has announced its room."""
         lane = Lane.connect(self.path, peer_trusted=False)
         lane.set_receive_timeout(20)
         if streams:
@@ -44,7 +44,7 @@ class ServingWorker(NamedTuple):
 
 
 def spec_of(*, decoupled: bool, **more: Any) -> messages.ModelSpec:
-    """Return a model without inputs whose output `y` is one FP32."""
+    """Return a model without inputs and with one FP32 output `y`."""
     config: dict[str, Any] = {
         "name": "m",
         "max_batch_size": 0,
@@ -59,7 +59,7 @@ def spec_of(*, decoupled: bool, **more: Any) -> messages.ModelSpec:
 def worker_of(
     infer: Any, spec: messages.ModelSpec, dispatcher: FakeDispatcher, *, loads: bool = False
 ) -> Iterator[ServingWorker]:
-    """Have a callable served; at the end, the worker has to end as it is told. With `loads`, `infer` returns it."""
+    """Serve a callable; at the end, the worker must exit when asked. With `loads`, `infer` returns the callable."""
     folder = Path(dispatcher.rundir.path)
     WorkerStatsPage.create_file(folder / "w1.stats").close()
     start = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(folder / "w1.stats"))
@@ -83,7 +83,7 @@ def worker_of(
 def loop_with(
     model: WorkerModel, spec: messages.ModelSpec, dispatcher: FakeDispatcher
 ) -> Iterator[ServingWorker]:
-    """Have a model served that a thread of a registrant's never runs, such as a Triton Python model."""
+    """Serve a model that never runs in a registrant's thread, such as a Triton Python model."""
     path = str(Path(dispatcher.rundir.path) / "w1.sock")
     stats, descriptor = WorkerStatsPage.create()
     os.close(descriptor)

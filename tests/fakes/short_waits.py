@@ -1,4 +1,4 @@
-"""Clients that wait for a server or model no longer than for its first answer, however long that takes."""
+"""Clients that wait for a server or model only until its first answer, however long that takes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytriton.client._transport.steps import Pause
 
 
 def wait_for_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the time that clients wait be over as soon as they would pause between two questions.
+    """End a client's wait as soon as it would pause between two polls.
 
-    With a limit of a minute a test takes no longer than the answer, and holds on a machine that is slow.
+    Tests can then use a limit of a minute: they take only as long as the answer, and pass on slow machines.
     """
     passed_s = 0.0
 

@@ -1,7 +1,7 @@
-"""The daemon without processes and without waiting: all of the dispatcher's own code, on a virtual clock.
+"""The daemon without processes or real waiting: all of the dispatcher's own code, on a virtual clock.
 
-Real are the daemon, its handlers, the control socket's server but for the socket, the registry, pools, supervisors,
-the state directory, tritonserver's model repository. Workers, tritonserver, clients and their processes are fakes.
+The daemon, its handlers, the control socket's server (without the socket), the registry, pools, supervisors,
+the state directory and tritonserver's model repository are real. Workers, tritonserver, clients and processes are fakes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pytriton.dispatcher.server.frontend import PendingModels, ServerPlace
 
 _DAEMON = "pytriton.dispatcher.services"
 _WORKER = "pytriton.dispatcher.workers.worker_process.WorkerProcess"
-#: What tells nothing on a virtual clock happens seldom: it would be half of what a daemon does that has nothing to do.
+#: Polls that show nothing on a virtual clock are rare here: they would be half of an idle daemon's work.
 _SELDOM = {
     "telemetry.metrics.daemon_metrics._POLL_INTERVAL_S": 10.0,
     "telemetry.requests.collector._POLL_INTERVAL_S": 10.0,
@@ -47,7 +47,7 @@ _NOBODY = cast(Peer, None)  # proxies are asked by the fake tritonserver, which 
 
 
 class PlannedWorker(FakeWorker):
-    """Ends when it is told to: it has no batch."""
+    """Exits when asked, because it has no batch."""
 
     async def end_after_batch(self) -> None:
         self.is_ending = True
@@ -56,7 +56,7 @@ class PlannedWorker(FakeWorker):
 
 
 class _Socket:
-    """The ROUTER: what is sent is heard at once."""
+    """A fake ROUTER: what is sent arrives immediately."""
 
     def __init__(self, hear: Callable[[bytes, bytes, messages.AnyMessage], None]) -> None:
         self._hear = hear
@@ -78,11 +78,11 @@ class FakeControlServer(ControlServer):
         self._sockets.append(self._only)
 
     async def _who(self, sender: Sender, message: messages.AnyMessage) -> str:
-        """Return the name that it has: the machine has other processes of these numbers."""
+        """Return the sender's name; the process ids belong to other real processes of this machine."""
         return sender.name
 
     def bind(self, listener: int | None = None) -> None:
-        # As long as the end of these takes, requests that have heard that the daemon stops are answered.
+        # Requests cancelled by a stop are answered until these tasks have ended.
         self._receiving = [asyncio.create_task(self.serve())]
 
     async def serve(self) -> None:
@@ -93,18 +93,18 @@ class FakeControlServer(ControlServer):
 
 
 class SimulatedDaemon:
-    """One daemon, from its start on.
+    """One daemon, running from its construction on.
 
     Args:
-        folder: for its runtime directory and its state directory; the next one in it restores what this one kept
-        queues_requests: requests can wait for models that tritonserver does not have yet
-        usual_plan: what becomes of workers: "serves", "fails", "crashes", "hangs" (it loads for ever), "silent"
+        folder: for its runtime and state directories; the next daemon in it restores what this one persisted
+        queues_requests: whether requests can wait for models that tritonserver has not loaded yet
+        usual_plan: what workers do: "serves", "fails", "crashes", "hangs" (never finishes loading), "silent"
         settings: of the daemon
 
     Attributes:
-        plans: what becomes of the next workers instead, in order.
+        plans: what the next workers do instead, in order.
         services: of the daemon.
-        workers: all that were ever started, but those in threads of a client.
+        workers: all that were ever started, except those in threads of clients.
     """
 
     control: FakeControlServer
@@ -131,11 +131,11 @@ class SimulatedDaemon:
         self.rundir.create()
         self.rundir.clear()
         self.state = folder / "state"
-        self._patch.setattr("os.fsync", lambda descriptor: None)  # nothing here outlives a machine
+        self._patch.setattr("os.fsync", lambda descriptor: None)  # nothing here must survive a crash of the machine
         for name, seconds in _SELDOM.items():
             self._patch.setattr(f"pytriton.dispatcher.{name}", seconds)
         self.store = Store(self.state)
-        # Events stay in memory: a thread that writes them wakes for each, and what no test reads costs files.
+        # Events stay in memory: writing them would cost a thread and files that no test reads.
         settings = {"event_log_size": 0, **settings}
         self.config = DaemonConfig(
             runtime_dir=str(self.rundir.path), state_dir=str(self.state), **settings
@@ -226,13 +226,13 @@ class SimulatedDaemon:
     async def handle(
         self, message: messages.AnyMessage, peer: Peer = _NOBODY
     ) -> messages.AnyMessage | None:
-        """Hand a message to its handler, as it comes from a worker or a proxy."""
+        """Pass a message to its handler, as if from a worker or proxy."""
         return await self.daemon.handle(peer, message, ())
 
     # ── clients ──────────────────────────────────────────────────────────────────────────────────
 
     def connect(self, pid: int | None = None) -> Client:
-        """Return a new connection, of a new process."""
+        """Return a new connection of a new process."""
         identity = f"client {len(self._clients)}".encode()
         client = Client(self, self.processes.start() if pid is None else pid, identity)
         self._clients[identity] = client
@@ -254,7 +254,7 @@ class SimulatedDaemon:
         self.loop.advance(seconds)
 
     def answered(self, request: Request, at_most_s: float = 700.0) -> messages.AnyMessage:
-        """Let time pass until a request is answered; return the answer."""
+        """Advance the clock until a request is answered; return the answer."""
         end = self.loop.time() + at_most_s
         self.settle()
         while request.answer is None and self.loop.time() < end:
@@ -263,7 +263,7 @@ class SimulatedDaemon:
         return request.answer
 
     def served(self, request: Request) -> messages.ModelInfo:
-        """Let time pass until a model is served."""
+        """Advance the clock until a model is served."""
         answer = self.answered(request)
         assert isinstance(answer, messages.Registered), answer
         return answer.model
@@ -271,21 +271,21 @@ class SimulatedDaemon:
     # ── what there is ────────────────────────────────────────────────────────────────────────────
 
     def alive(self, model: str | None = None) -> list[FakeWorker]:
-        """Return the workers that live, of one model or of all."""
+        """Return the live workers of one model, or of all."""
         return [one for one in self.workers if one.alive and model in (None, one._spec.name)]
 
     def persisted(self) -> dict[str, Entry]:
-        """Return what the state directory holds."""
+        """Return what the state directory contains."""
         files = sorted((self.state / "models").glob("*.registration"))
         return {entry.spec.name: entry for entry in (decode(file.read_bytes()) for file in files)}
 
     def state_of(self, model: str) -> str:
-        """Return where a model stands, as status shows it; "" for one that there is not."""
+        """Return the model's state as `status` shows it; "" for an unknown model."""
         states = {one.name: one.state for one in self.loop.ask(self.services.status.model_infos)}
         return states.get(model, "")
 
     def is_served(self, model: str) -> bool:
-        """Return whether tritonserver has a model, with attached proxies of the registration that counts."""
+        """Return whether tritonserver has the model with attached proxies of its current registration."""
         registration = self.services.registry.served.get(model)
         loaded = self.server.models.get(model)
         if registration is None or loaded is None or loaded.registration != registration.key:
@@ -313,21 +313,21 @@ class SimulatedDaemon:
         return True
 
     def let_batches_end(self) -> None:
-        """The batches of proxies that tritonserver has given up are answered."""
+        """Answer the batches of proxies that tritonserver has given up."""
         self.loop.ask(self.server.let_go)
         self.settle()
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     def stop(self) -> None:
-        """Stop the daemon in order."""
+        """Shut the daemon down gracefully."""
         self.services.shutdown.request("the test is over")
         self.let_batches_end()
         self.loop.run(self.main)
         self.settle()
 
     def close(self) -> None:
-        """Leave nothing, whatever has happened."""
+        """Clean up, whatever has happened."""
         try:
             if not self.main.done():
                 self.stop()
@@ -349,7 +349,7 @@ class SimulatedDaemon:
 def successive_daemons(
     folder: Path, *, settles_s: float = 2.0, **usual: Any
 ) -> Iterator[Callable[..., SimulatedDaemon]]:
-    """Starts daemons in one folder: each ends the one before, and has so long to settle."""
+    """Start daemons in one folder: each stops the previous one, and gets this long to settle."""
     running: list[SimulatedDaemon] = []
 
     def start(**options: Any) -> SimulatedDaemon:

@@ -1,4 +1,4 @@
-"""Daemons on a virtual clock whose models sleep, and wake when they are asked, or when memory is short."""
+"""Daemons on a virtual clock whose models are suspended, and resumed by requests or when memory allows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SERIAL = itertools.count()
 
 
 class SuspendingDaemon:
-    """A daemon, and the batches that proxies have for its models."""
+    """A daemon, and the batches of its models' proxies."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.sim = SimulatedDaemon(folder, **{"prestarted_workers": 0, **settings})
 
     def batch(self, name: str = "m") -> asyncio.Task[Any]:
-        """A proxy has a batch, and asks for a worker; return what it is told when it is."""
+        """Have a proxy ask for a worker for a batch; return the answer once there is one."""
         key = self.sim.server.models[name].registration
         proxy = f"{name} asks {next(_SERIAL)}"
         message = messages.Attach(key, proxy, SERVER_PID, batch=True)
@@ -58,10 +58,10 @@ class SuspendingDaemon:
 
 
 class Sleeper(SuspendingDaemon):
-    """A daemon whose models are suspended when nothing was asked of them for a minute.
+    """A daemon whose models are suspended after a minute without requests.
 
     Attributes:
-        queue: what waits in tritonserver.
+        queue: requests waiting in tritonserver.
     """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
@@ -84,7 +84,7 @@ class Sleeper(SuspendingDaemon):
 
 
 class Budgeted(SuspendingDaemon):
-    """A daemon with a budget of 1,000 MiB; a worker takes what `sizes` says of its model, in MiB."""
+    """A daemon with a budget of 1,000 MiB; `sizes` gives the memory of each model's workers, in MiB."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder, **{"memory_budget": "1000MiB", **settings})
@@ -112,7 +112,7 @@ class Budgeted(SuspendingDaemon):
         return self.sim.answered(self.sim.client.ask(messages.Register(spec), [b"callable"]))
 
     def served(self, name: str, within_s: float = 10.0) -> FakeWorker:
-        """A batch gets a worker, which answers it; return that."""
+        """Have a batch answered; return the worker that answered it."""
         task = self.batch(name)
         self.wait(task, within_s)
         worker = self.worker(task)
@@ -133,7 +133,7 @@ class Budgeted(SuspendingDaemon):
         return next(one for one in self.sim.workers if one.name == name)
 
     def taken(self) -> int:
-        """Return what living workers have, those that load included, in MiB."""
+        """Return the memory of live workers, including loading ones, in MiB."""
         return sum(self.sizes.get(one._spec.name, self.usual) for one in self.sim.alive())
 
     def loaded(self) -> set[str]:

@@ -1,8 +1,8 @@
-"""An event loop whose clock runs only while nothing else does: a pause of an hour takes no time, and no test waits.
+"""An event loop with a virtual clock that advances only when nothing else runs: a pause of an hour takes no time.
 
-Only what the loop itself knows of is virtual: timers, `loop.time()`, `asyncio.sleep` and time-outs. What is given to a
-thread (`asyncio.to_thread`) is done at once, in this one. Processes and sockets are real, so they have no place in such
-a test; a descriptor that is readable is seen.
+Only the loop's own time is virtual: timers, `loop.time()`, `asyncio.sleep` and time-outs. `asyncio.to_thread` runs its
+function immediately, in the same thread. Processes and sockets are real, so such tests must not use them, but readable
+descriptors are noticed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Optional, TypeVar
 
 T = TypeVar("T")
-#: Descriptors that every loop has: it wakes itself by it.
+#: Every loop registers one descriptor, to wake itself.
 _OF_THE_LOOP = 1
 
 
 class _Selector(selectors.DefaultSelector):
-    """Instead of waiting for a time-out, has the clock go on by as much."""
+    """Advances the clock by the time-out instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout: Optional[float] = None) -> Any:
         if timeout == 0 and len(self.get_map()) <= _OF_THE_LOOP:
-            return []  # the system need not be asked: something is to be run already, and no test has a descriptor here
+            return []  # skip the system call: a callback is ready, and the test registered no descriptor
         ready = super().select(0)
         if not ready and timeout is None:
             raise RuntimeError("nothing would ever happen: every task waits, and no timer is set")
@@ -48,17 +48,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def _clock_resolution(self) -> float:
-        """The least step of the clock: with asyncio's own, a timer runs up to a nanosecond before its time.
+        """The smallest step of the clock: with asyncio's own, timers fire up to a nanosecond early.
 
-        Who waits for the rest then would wait for ever, as nothing moves the clock.
+        Code that waits for the remaining nanosecond would hang, because nothing would advance the clock.
         """
         return math.ulp(self._virtual.now)
 
     @_clock_resolution.setter
     def _clock_resolution(self, value: float) -> None:
-        """asyncio sets the one of the real clock."""
+        """Ignore asyncio's value, which belongs to the real clock."""
 
-    def run_in_executor(  # type: ignore[override]  # here no thread is waited for
+    def run_in_executor(  # type: ignore[override]  # runs in the same thread
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
         done: asyncio.Future[T] = self.create_future()
@@ -71,14 +71,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def add_signal_handler(  # type: ignore[override]
         self, sig: int, callback: Any, *args: Any
     ) -> None:
-        """A signal is for the process that runs the tests."""
+        """Do nothing: a signal would reach the process that runs the tests."""
 
     def run(self, doing: Awaitable[T]) -> T:
-        """Run until something is done; time goes on as far as it takes."""
+        """Run until `awaitable` is done; the clock advances as needed."""
         return self.run_until_complete(doing)
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Return what a function says that has to be called while the loop runs."""
+        """Return the result of a function that must be called while the loop runs."""
 
         async def asked() -> T:
             return question()
@@ -86,7 +86,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.run(asked())
 
     def settle(self) -> None:
-        """Run until everything waits for time, or for the test."""
+        """Run until everything waits for the clock or for the test."""
 
         async def until_quiet() -> None:
             # A turn of the loop runs all that is ready; what these make ready runs in the next one.
@@ -98,6 +98,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.run_until_complete(until_quiet())
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass, and run what becomes due in it."""
+        """Advance the clock, and run everything that becomes due."""
         self.run_until_complete(asyncio.sleep(seconds))
         self.settle()

@@ -1,1 +1,1 @@
-"""The shared code of tests: running daemons, waiting for conditions, finding what was left behind."""
+"""Code shared by tests: running daemons, waiting for conditions, finding leftovers."""

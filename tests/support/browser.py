@@ -1,4 +1,4 @@
-"""A real browser that tests drive: chromium, over the pipe of its DevTools protocol."""
+"""Drive a real browser: chromium, over the pipe of its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.real_daemon import eventually
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-#: Keys that are more than their letter: code, and the text that they write.
+#: Keys other than letters: code, and the text that they insert.
 _KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " "), "Backspace": (8, "")}
 
 
@@ -25,7 +25,7 @@ class Browser:
     """One window. Everything is asked over two pipes, JSON texts that end with a NUL.
 
     Attributes:
-        complaints: what the console and the browser itself have said: errors, warnings, violations of policies.
+        complaints: errors, warnings and policy violations from the console and the browser itself.
     """
 
     def __init__(self, writes: int, reads: int) -> None:
@@ -40,17 +40,17 @@ class Browser:
             self._ask(f"{domain}.enable")
 
     def close(self) -> None:
-        """Close the pipes: the browser ends then, too."""
+        """Close the pipes, which ends the browser."""
         self._writes.close()
         self._reads.close()
 
     def open(self, url: str) -> None:
-        """Go to a page; return when its script has begun."""
+        """Navigate to a page; return when its script has started."""
         self._ask("Page.navigate", url=url)
         eventually(lambda: self.run("document.readyState") == "complete", "the page loads")
 
     def run(self, script: str) -> Any:
-        """Return what an expression is worth; a promise is waited for."""
+        """Evaluate an expression and return its value; promises are awaited."""
         answer = self._ask(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -58,7 +58,7 @@ class Browser:
         return answer["result"].get("value")
 
     def press(self, *keys: str) -> None:
-        """Press keys, as somebody at a keyboard does; "Shift+Tab" goes back."""
+        """Press keys as a user would; "Shift+Tab" moves the focus back."""
         for key in keys:
             name = key.removeprefix("Shift+")
             code, text = _KEYS.get(name, (0, name))
@@ -69,23 +69,23 @@ class Browser:
             self._ask("Input.dispatchKeyEvent", type="keyUp", **event, **more)
 
     def resize(self, width: int, height: int) -> None:
-        """Show pages in a window of this size; below 500 pixels, as a phone does."""
+        """Set the size of the window; below 500 pixels, emulate a phone."""
         self._ask(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 500,
         )  # fmt: skip
 
     def ignore_certificate_errors(self) -> None:
-        """Open pages of servers whose certificates no authority has signed that the browser knows."""
+        """Accept certificates that no known authority has signed."""
         self._ask("Security.setIgnoreCertificateErrors", ignore=True)
 
     def picture(self, to: Path) -> None:
-        """Write a picture of what the window shows."""
+        """Write a screenshot of the window."""
         taken = self._ask("Page.captureScreenshot", format="png")
         to.write_bytes(base64.b64decode(taken["data"]))
 
     def roles(self) -> list[tuple[str, str]]:
-        """Return the role and the name of everything that a screen reader meets."""
+        """Return the role and name of everything that a screen reader announces."""
         nodes = self._ask("Accessibility.getFullAXTree")["nodes"]
         return [
             (str(one["role"]["value"]), str(one.get("name", {}).get("value", "")))
@@ -126,9 +126,9 @@ class Browser:
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
-    """A window of a browser that keeps nothing beyond the folder."""
+    """Open a browser window that keeps nothing beyond the folder."""
     (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
-    # Above those that the shell is to make of them: chromium reads 3, and writes 4.
+    # Above the numbers that the shell maps them to: chromium reads 3 and writes 4.
     ends = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in (theirs_in, theirs_out)]
     os.close(theirs_in)
     os.close(theirs_out)

@@ -1,7 +1,7 @@
-"""A C compiler that keeps its objects: a build that tests start compiles again what has changed, and nothing else.
+"""A C compiler that caches objects, so that builds started by tests compile only what changed.
 
-An object is used again for the same compiler, arguments, source, headers below the folder in which the compiler runs,
-and headers of the system. What the compiler refuses is not kept, so it is refused each time.
+An object is reused for the same compiler, arguments, source, headers below the working directory and system headers.
+Failures are not cached.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from support.file_cache import cache_folder, remove_unused
 
-#: Runs for each source: it costs a few milliseconds, and the compiler a hundred.
+#: Runs for each source: it takes a few milliseconds, the compiler a hundred.
 _SCRIPT = """#!/bin/sh
 before= out= object= words=
 for word; do
@@ -36,7 +36,7 @@ exec cp "$kept" "$out"
 
 
 def caching_compiler(script: Path, command: str, *flags: str) -> Path:
-    """Write a program that compiles as `command` with `flags` does; the source is the last of its arguments."""
+    """Write a program that compiles like `command` with `flags`; the source must be its last argument."""
     folder = cache_folder("built-objects")
     remove_unused(folder)
     whole = " ".join([command, *flags])
@@ -46,7 +46,7 @@ def caching_compiler(script: Path, command: str, *flags: str) -> Path:
 
 
 def _system(command: str) -> str:
-    """Return what differs where a compiler, or a header of the system, is another one."""
+    """Return what identifies the compiler and the system's headers."""
     digest = hashlib.sha256()
     said = subprocess.run(
         [command, "-E", "-v", "-x", "c", os.devnull], check=True, capture_output=True, text=True

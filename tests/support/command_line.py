@@ -1,4 +1,4 @@
-"""The command line with all its commands, which the documents, images and charts are held against."""
+"""The command line with all commands, against which documents, images and charts are checked."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from pytriton._cli.app import app
 
 @functools.cache
 def whole_command_line() -> Any:
-    """Return it, made once: typer takes 30 ms for all commands."""
+    """Return the parser, built once: typer needs 30 ms for all commands."""
     return get_command(app)

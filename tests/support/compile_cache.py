@@ -1,8 +1,8 @@
-"""C programs of tests: each source is compiled once, whichever program, process or later run of the tests needs it.
+"""Compile the tests' C programs, each source once for all programs, processes and later runs.
 
-An object is used as long as nothing has changed of what it was made from: the compiler, its flags, the source, and each
-header that the compiler has read, those of the system among them. All this is in the object's name, with paths relative
-to the checkout: checkouts have their objects in common, and none replaces what another one is about to link.
+An object's name is a digest of everything that it depends on: the compiler, its flags, the source, and each header that
+the compiler read, including system headers. Paths are relative to the checkout, so checkouts share objects, and none
+replaces an object that another is about to link.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pytriton._host.install.proxy_compiler import compiler
 from support.file_cache import cache_folder, remove_unused
 
 _ROOT = Path(__file__).parents[2]
-#: What flags begin with that are of no use to the linker.
+#: Prefixes of flags that the linker does not need.
 _COMPILING = ("-I", "-D", "-U", "-W")
-#: So much of what the compiler says is shown.
+#: Maximum length of the compiler's output in errors.
 _LINES_SHOWN = 40
-#: A source includes other headers after a change: so many lists of them are remembered.
+#: Number of header lists kept for each source, whose includes may change.
 _LISTS_KEPT = 8
 _Argument = Union[str, Path]
 
@@ -37,12 +37,12 @@ _Argument = Union[str, Path]
 def compile_program(
     target: Path, flags: Sequence[_Argument], sources: Sequence[Path], link: Sequence[_Argument]
 ) -> Path:
-    """Compile sources, and link them to a program or library.
+    """Compile sources, and link them into a program or library.
 
     Args:
         target: the program
-        flags: of the compiler, for each source; `-DNAME=` for those alone that have the name in their own text
-        sources: what it consists of
+        flags: of the compiler, for each source; `-DNAME=` only for sources that contain the name
+        sources: the C files
         link: libraries, and flags of the linker
     """
     command = compiler()
@@ -57,12 +57,12 @@ def compile_program(
 
 
 def _object(command: str, given: list[str], source: Path, folder: Path) -> Path:
-    """Return the object of a source, which another process of the tests may be compiling."""
+    """Return the object of a source, waiting if another test process is compiling it."""
     text = source.read_text()
     flags = [flag for flag in given if not flag.startswith("-D") or _defined(flag) in text]
     name = _relative(str(source))
     made_by = hashlib.sha256("\0".join([_identity(command), *flags, name]).encode()).hexdigest()
-    # Under this name: of which files objects were made so far.
+    # This file lists the headers of earlier objects.
     known = folder / f"{source.stem}-{made_by[:24]}"
     with open(f"{known}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -86,7 +86,7 @@ def _object(command: str, given: list[str], source: Path, folder: Path) -> Path:
 
 
 def _relative(text: str) -> str:
-    """Return a path, or a flag that ends with one, as it is in every checkout."""
+    """Return a path, or a flag that ends with one, relative to the checkout."""
     if text.endswith(str(_ROOT)):
         return f"{text[: -len(str(_ROOT))]}."
     return text.replace(f"{_ROOT}{os.sep}", "")
@@ -98,7 +98,7 @@ def _defined(flag: str) -> str:
 
 
 def _named(known: Path, files: list[str]) -> Path | None:
-    """Return the path of the object that these files make as they are now; None if one is gone."""
+    """Return the path of the object for the current contents of these files; None if one is missing."""
     try:
         digests = "\0".join(f"{file}\0{_digest(str(_ROOT / file))}" for file in files)
     except OSError:
@@ -116,13 +116,13 @@ def _read_lists(path: Path) -> list[list[str]]:
 
 @functools.cache
 def _identity(command: str) -> str:
-    """Return what differs between two compilers of one name."""
+    """Return what distinguishes two compilers of the same name."""
     said = subprocess.run([command, "--version"], check=True, capture_output=True, text=True)
     return f"{command}\n{said.stdout}"
 
 
 def _files(reported: Path) -> list[str]:
-    """Return the source and its headers, of what the compiler writes for `make`."""
+    """Return the source and its headers from the dependencies that the compiler writes for `make`."""
     names = reported.read_text().replace("\\\n", " ").partition(": ")[2]
     return [name.replace("\\ ", " ") for name in re.findall(r"(?:\\ |\S)+", names)]
 
@@ -138,7 +138,7 @@ def _digest(file: str) -> str:
 
 
 def _run(command: Sequence[_Argument]) -> None:
-    """Run the compiler; a failure is what it said first, not its command line."""
+    """Run the compiler; on failure, raise its first messages rather than its command line."""
     done = subprocess.run(
         list(map(str, command)),
         check=False,

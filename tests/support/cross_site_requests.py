@@ -1,4 +1,4 @@
-"""Requests as browsers send them for other sites' pages, and others that look similar: the same for every HTTP port."""
+"""Requests that browsers send for other sites' pages, and similar harmless ones, for every HTTP port."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Sent(NamedTuple):
-    """A request to 127.0.0.1; `PORT` in a header is the port that it has connected to."""
+    """A request to 127.0.0.1; `PORT` in a header stands for the port connected to."""
 
     method: str
     headers: dict[str, str]
@@ -20,7 +20,7 @@ class Sent(NamedTuple):
 
 _HERE = "127.0.0.1:PORT"
 CASES = {
-    # DNS rebinding: the page's own name, with the port that the browser has connected to
+    # DNS rebinding: the page's own name, with the port that the browser connected to
     "rebound": Sent("GET", {"Host": "page.example.com:PORT"}, refused=True),
     "rebound-with-a-dot": Sent("GET", {"Host": "Page.Example.COM.:PORT"}, refused=True),
     "rebound-with-digits": Sent("GET", {"Host": "1.2.3.4.example.com:PORT"}, refused=True),
@@ -47,7 +47,7 @@ CASES = {
     "other-port": Sent("POST", {"Host": _HERE, "Sec-Fetch-Site": "same-site"}, refused=True),
     "cross-origin": Sent("POST", {"Host": _HERE, "Origin": "http://page.example.com"}, refused=True),
     "sandboxed": Sent("POST", {"Host": _HERE, "Origin": "null"}, refused=True),
-    # this server's own pages, somebody who types an address, and a link from elsewhere
+    # this server's own pages, a typed address, and a link from another site
     "own-page": Sent(
         "POST", {"Host": _HERE, "Sec-Fetch-Site": "same-origin", "Origin": f"http://{_HERE}"}, refused=False
     ),

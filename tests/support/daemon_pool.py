@@ -1,8 +1,8 @@
-"""Daemons that a process of the tests keeps, and lends to one module after another.
+"""Daemons that a test process keeps and lends to one module after another.
 
-A daemon and the fork server of its first model cost half a second of CPU time and two seconds of waiting. Whoever
-borrows one leaves no model, worker, proxy and shared memory behind: that is looked at when it comes back. Whether it is
-still the daemon that was lent, with its first tritonserver, is looked at, too: if not, it ends, and another one starts.
+Starting a daemon and the fork server of its first model costs half a second of CPU time and two seconds of waiting. A
+borrower must leave no model, worker, proxy or shared memory behind; the pool checks that when the daemon comes back. If
+it is no longer the same daemon with its first tritonserver, it is stopped and replaced by a new one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _Settings = frozenset[tuple[str, Any]]
 
 
 class DaemonPool:
-    """The daemons that nobody has at the moment, one for all that ask for the same settings.
+    """Idle daemons, one for each set of settings.
 
     Args:
-        gone_s: how long what a model had may take to go
+        gone_s: how long the leftovers of a model may take to disappear
     """
 
     def __init__(self, gone_s: float = 30.0) -> None:
@@ -32,10 +32,10 @@ class DaemonPool:
 
     @contextlib.contextmanager
     def lend(self, **settings: Any) -> Iterator[RunningDaemon]:
-        """Lend a daemon with these settings, which have to be hashable.
+        """Lend a daemon with these hashable settings.
 
-        It has no model, and `said` tells nothing of former borrowers; its events, its figures and the numbers in the
-        names of workers go on. Models that are there in the end are unregistered; what is left then is a failure.
+        It has no model, and `said` starts with the loan; its events, its metrics and the numbers of workers continue. At the
+        end, remaining models are unregistered, and anything left after that is a failure.
         """
         wanted = frozenset(settings.items())
         kept = self._kept.pop(wanted, None) or _Kept(**settings)
@@ -51,14 +51,14 @@ class DaemonPool:
             kept.end()
 
     def close(self) -> None:
-        """End all of them; fails when one leaves anything behind."""
+        """Stop all daemons; fail if one leaves anything behind."""
         with contextlib.ExitStack() as ending:
             while self._kept:
                 ending.callback(self._kept.popitem()[1].end)
 
 
 class _Kept:
-    """One of them, and what it was like in the beginning."""
+    """A daemon of the pool, and its initial state."""
 
     def __init__(self, **settings: Any) -> None:
         self.daemon = RunningDaemon.start(**settings)
@@ -66,11 +66,11 @@ class _Kept:
         self._regions = self.daemon.regions()
 
     def empty(self, gone_s: float) -> None:
-        """Unregister all models, and fail where anything of them is left."""
+        """Unregister all models, and fail if anything of them is left."""
         daemon = self.daemon
         if daemon.process.poll() is not None:
             return
-        with contextlib.suppress(PyTritonError):  # one that is broken; it is not lent again
+        with contextlib.suppress(PyTritonError):  # a broken daemon is not lent again
             names = [model.name for model in daemon.client.models()]
             with ThreadPoolExecutor(max(1, len(names))) as together:
                 list(together.map(daemon.client.unregister, names))
@@ -84,7 +84,7 @@ class _Kept:
         eventually(lambda: not left(), lambda: f"nothing left of models: {left()}", gone_s)
 
     def is_as_new(self) -> bool:
-        """Whether somebody else may have it."""
+        """Return whether the daemon can be lent again."""
         if self.daemon.process.poll() is not None:
             return False
         status = self.daemon.client.status()
@@ -95,5 +95,5 @@ class _Kept:
         return True
 
     def end(self, error: BaseException | None = None) -> None:
-        """End it; fails when it leaves anything behind."""
+        """Stop the daemon; fail if it leaves anything behind."""
         self.daemon.__exit__(None if error is None else type(error), error, None)

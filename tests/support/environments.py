@@ -1,4 +1,4 @@
-"""Virtual environments of other Python and numpy versions with pytriton-daemon in them, made once and kept."""
+"""Virtual environments with pytriton-daemon for other Python and numpy versions, created once and cached."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def find_interpreter(*versions: str) -> str | None:
-    """Return a Python of one of these versions ("3.9"): on PATH, or of pyenv or uv; None if there is none."""
+    """Return a Python of one of these versions ("3.9") from PATH, pyenv or uv; None if there is none."""
     for version in versions:
         pyenv = sorted(glob.glob(os.path.expanduser(f"~/.pyenv/versions/{version}.*/bin/python")))
         uv = sorted(
@@ -40,29 +40,29 @@ def find_interpreter(*versions: str) -> str | None:
 
 
 def _is(candidate: str, version: str) -> bool:
-    # A shim of pyenv exists for versions that are not switched on: ask it.
+    # pyenv has shims even for inactive versions, so run it.
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     done = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
     return done.stdout.strip() == version
 
 
-#: Names the checkout, in the folder of an environment that is complete.
+#: A file of a complete environment that names its checkout.
 _READY = "ready"
-#: What pip says of an installation, in the environment's folder.
+#: pip's report about the installation, in the environment's folder.
 _REPORT = "report.json"
 
 
 def make_environment(python: str, *requirements: str) -> str:
-    """Return the interpreter of an environment with this checkout, traced, and `requirements` installed."""
+    """Return the interpreter of an environment with this checkout, coverage tracing, and `requirements`."""
     wanted = "\n".join([python, str(ROOT), "a wheel with tracing", *requirements, _declared()])
     key = hashlib.sha256(wanted.encode()).hexdigest()[:16]
     folder = cache_folder() / key
     with FileLock(f"{folder}.lock"):
         if not (folder / _READY).exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _remove_those_of_lost_checkouts(folder.parent)
+            _remove_environments_of_deleted_checkouts(folder.parent)
             _run(sys.executable, "-m", "virtualenv", "--quiet", "--python", python, str(folder))
-            # A twentieth of what is installed is ever imported: pip compiles none of it.
+            # pip compiles nothing: only a twentieth of it is ever imported.
             pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
             pip += ["--no-compile", "--no-warn-conflicts", "--report", str(folder / _REPORT)]
             _run(*pip, f"{_make_editable(folder)}[tracing]", *requirements)
@@ -70,7 +70,7 @@ def make_environment(python: str, *requirements: str) -> str:
     return str(folder / "bin" / "python")
 
 
-#: Prints the wheel's name. pip would install setuptools first, and start Python four times, in each environment.
+#: Builds the wheel and prints its name. pip would install setuptools and start Python four times per environment.
 _MAKE_EDITABLE = (
     "import contextlib, sys; from setuptools import build_meta\n"
     "with contextlib.redirect_stdout(sys.stderr): name = build_meta.build_editable(sys.argv[1])\n"
@@ -79,33 +79,33 @@ _MAKE_EDITABLE = (
 
 
 def _make_editable(folder: Path) -> Path:
-    """Make the wheel that `pip install -e` would make of this checkout, which is the same for every Python."""
+    """Build the wheel that `pip install -e` would build of this checkout; it fits every Python."""
     return folder / _run(sys.executable, "-c", _MAKE_EDITABLE, str(folder)).strip()
 
 
-def _remove_those_of_lost_checkouts(kept: Path) -> None:
-    """Remove the environments of checkouts that are no more: each has 200 MB."""
+def _remove_environments_of_deleted_checkouts(kept: Path) -> None:
+    """Remove the environments of deleted checkouts: each takes 200 MB."""
     for ready in kept.glob(f"*/{_READY}"):
         if not Path(ready.read_text()).exists():
             shutil.rmtree(ready.parent, ignore_errors=True)
 
 
 def installed_files(python: str) -> list[str]:
-    """Return the URLs of what pip has chosen for an environment of `make_environment`, without the checkout's."""
+    """Return the URLs that pip chose for an environment of `make_environment`, without the checkout's."""
     report = json.loads((Path(python).parents[1] / _REPORT).read_text())
     urls: list[str] = [one["download_info"]["url"] for one in report["install"]]
     return [url for url in urls if not url.startswith(Path(python).parents[1].as_uri())]
 
 
 def _declared() -> str:
-    """Return what an installation depends on; settings of linters and tests, which change more often, are left out."""
+    """Return the settings that affect an installation, without those of linters and tests, which change more often."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     tools = project["tool"]["setuptools"]
     return json.dumps([project["build-system"], project["project"], tools], sort_keys=True)
 
 
 def _run(*command: str) -> str:
-    """Run a command in the checkout, and return what it prints."""
+    """Run a command in the checkout, and return its output."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
     return done.stdout

@@ -1,4 +1,4 @@
-"""Files that tests make once and keep for later runs: `$XDG_CACHE_HOME/pytriton-daemon-tests`; they may be removed."""
+"""Files that tests create once and keep for later runs in `$XDG_CACHE_HOME/pytriton-daemon-tests`; they may be deleted."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import time
 from pathlib import Path
 
-#: What was used by no run for so long goes.
+#: Files that no run used for this long are removed.
 _KEPT_S = 30 * 24 * 3600.0
 
 
 def cache_folder(name: str = ".") -> Path:
-    """Return a folder of the user's."""
+    """Return a folder in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     folder = cache / "pytriton-daemon-tests" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -20,7 +20,7 @@ def cache_folder(name: str = ".") -> Path:
 
 
 def remove_unused(folder: Path) -> None:
-    """Remove files whose times say that they were not used for a month."""
+    """Remove files that were not used for a month, by their times."""
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):  # another process does the same
             if time.time() - path.stat().st_mtime > _KEPT_S:

@@ -1,8 +1,9 @@
-"""A folder for PATH whose `python` and `pytriton-daemon` run in forks of a process that has imported what they need.
+"""A folder for PATH whose `python` and `pytriton-daemon` run in forks of a process that has preloaded their imports.
 
-A shell's command that runs a script imports for seconds: scikit-learn alone takes two of CPU time. Here a small program
-of the same name asks the process of the tests, which has the script run in a fork (prefork.py), and ends as it does.
-What is no script, `pytriton-daemon start`, and a command whose output and errors go to two places start as ever.
+A shell command that runs a script spends seconds on imports: scikit-learn alone takes two of CPU time. Here a small
+program of the same name asks the test process, which runs the script in a fork (prefork.py), and exits as the fork
+does. Everything that is not a script, `pytriton-daemon start`, and a command with separate files for output and errors
+start normally.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from support.forks.prefork import Forking
 
 _LARGEST = 1 << 17  #: bytes of a wish: arguments and variables
 _BIN = Path(sys.executable).parent
-#: The program asks with its arguments, folder, variables and output; no answer means that it is to start as ever.
+#: The program sends its arguments, folder, variables and output; without an answer it starts normally.
 _PROGRAM = """#!{python} -IS
 import json, os, socket, sys
 def ask():
@@ -39,10 +40,10 @@ os.execv({real!r}, [{real!r}, *sys.argv[1:]])
 
 
 class ForkedShell:
-    """The folder, and who answers its programs; processes that run when it is closed are ended.
+    """The folder, and the thread that serves its programs; processes still running at close are killed.
 
     Args:
-        folder: is empty
+        folder: an empty folder
         modules: what scripts import, as far as it is installed
     """
 
@@ -56,7 +57,7 @@ class ForkedShell:
         self._listener.listen()
         self._running: set[subprocess.Popen[bytes]] = set()
         command = str(_BIN / "pytriton-daemon")
-        # A daemon runs as users have it.
+        # Daemons start normally, as for users.
         runs_on = 'sys.argv[1:2] not in (["start"], ["restart"], ["serve"])'
         self._write(command, runs_on, f"[{command!r}, *sys.argv[1:]]")
         self._write(str(_BIN / "python"), '"".join(sys.argv[1:2]).endswith(".py")', "sys.argv[1:]")

@@ -1,4 +1,4 @@
-"""A real HAProxy, and small HTTP servers in the places of nodes behind it."""
+"""A real HAProxy, and small HTTP servers that play the nodes behind it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.real_daemon import eventually
 
 
 class Server(ThreadingHTTPServer):
-    """A node: it says who it is, and is ready for the models that it has."""
+    """A node: it answers with its name, and is ready for the models that it has."""
 
     daemon_threads = True
 
@@ -32,7 +32,7 @@ class Server(ThreadingHTTPServer):
         return Node(self.name, endpoint, None, frozenset(self.models), shares=self.shares)
 
     def handle_error(self, *_: Any) -> None:
-        pass  # HAProxy resets connections when it ends
+        pass  # HAProxy resets connections when it exits
 
     def close(self) -> None:
         self.shutdown()
@@ -58,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Frontend:
-    """An HAProxy of one test."""
+    """The HAProxy of one test."""
 
     def __init__(self, haproxy: HAProxy, port: int) -> None:
         self.haproxy = haproxy

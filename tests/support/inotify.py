@@ -1,4 +1,4 @@
-"""Folders whose changes the kernel tells as soon as they happen: inotify, which Python has not."""
+"""Watch folders with the kernel's inotify, which Python lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Watch:
-    """A descriptor that can be read when one of these things has happened in a folder."""
+    """A descriptor that becomes readable when one of these things happens in a folder."""
 
     def __init__(self, folder: Path, mask: int) -> None:
         self.descriptor: int = _libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -22,7 +22,7 @@ class Watch:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def take(self) -> bytes:
-        """Take what it tells, so that it can be waited for again; only if it can be read."""
+        """Read the pending events, so that the next ones can be awaited; call it only when there are any."""
         return os.read(self.descriptor, 1 << 16)
 
     def __enter__(self) -> Watch:

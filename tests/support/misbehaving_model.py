@@ -1,6 +1,6 @@
-"""A callable that ends, hangs or hoards as it is told, and models of it that are served for one test.
+"""A callable that crashes, hangs or hoards memory on request, and models of it that are served for one test.
 
-Each worker that serves it imports this module: what costs time to import is imported for types alone.
+Each of its workers imports this module, so slow imports are for type checking only.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 ONES = np.ones((1, 2), np.float32)
-#: First element of a request -> what the callable below does.
+#: First element of a request, by what the callable below does.
 ECHO, KILL, KILL_ONCE, SEGFAULT, HANG, PID, LEAK, FORK = 1, 9, 10, 11, 12, 13, 14, 15
 
-#: Only tritonserver can judge this: a control has two values, for false and true.
+#: Only tritonserver validates this: a control needs two values, for false and true.
 _ONE_VALUE = {
     "control_input": [
         {"name": "z", "control": [{"kind": "CONTROL_SEQUENCE_START", "int32_false_true": [1]}]}
@@ -39,13 +39,13 @@ Serve = Callable[..., "Model"]
 
 
 def refused() -> ModelConfig:
-    """A configuration that tritonserver refuses. Made when it is asked for: what checks it takes long to import."""
+    """Return a configuration that tritonserver refuses. Built lazily, because its validation is slow to import."""
     return ModelConfig(extra={"sequence_batching": _ONE_VALUE})
 
 
 @contextmanager
 def serving(daemon: RunningDaemon) -> Iterator[Serve]:
-    """Yield what registers a callable, as "model" if nothing else is said; unregister it in the end."""
+    """Yield a function that registers a callable, by default as "model"; unregister it at the end."""
     served: list[Model] = []
 
     def register(infer: Any, name: str = "model", **options: Any) -> Model:
@@ -60,7 +60,7 @@ def serving(daemon: RunningDaemon) -> Iterator[Serve]:
 
 
 class MisbehavingModel:
-    """Does what the first element of the first request says; keeps its notes in a folder."""
+    """Does what the first element of the first request says; takes notes in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
@@ -100,5 +100,5 @@ class MisbehavingModel:
 
 
 def batches(folder: Path, what: int) -> int:
-    """Return how many batches an `MisbehavingModel` has noted whose first element was `what`."""
+    """Return the number of batches noted by a `MisbehavingModel` whose first element was `what`."""
     return (folder / "batches").read_text().split().count(str(what))

@@ -1,4 +1,4 @@
-"""A proxy's end of a lane, and callables that answer with buffers of `empty_output`."""
+"""A proxy's end of a lane, and callables that return buffers of `empty_output`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from pytriton.worker import event_loops, request_log
 from pytriton.worker.model import WorkerModel
 from pytriton.worker.request_log import CallLog, Part
 
-#: Columns of float32 with which a row is large enough to be given out of shared memory.
+#: Columns of float32 that make a row large enough for a buffer in shared memory.
 COLUMNS = 70_000
 ROW_BYTES = 4 * COLUMNS
 
 
 class Client:
-    """A proxy's end of a lane of its own: sends batches, and reads answers where the worker says they are."""
+    """A proxy's end of its own lane: sends batches, and reads responses from where the worker placed them."""
 
     def __init__(self, model: WorkerModel) -> None:
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -45,7 +45,7 @@ class Client:
         self._answered: list[list[TensorRef]] = []
 
     def part(self, *requests: tuple[int, float]) -> Part:
-        """Send a batch; each request has a number of rows and what they are filled with."""
+        """Send a batch; each request has a number of rows and the value that fills them."""
         self.proxy.arena.reset()
         refs = []
         for rows, value in requests:
@@ -71,7 +71,7 @@ class Client:
         self.take(answer)
 
     def read(self) -> list[Array]:
-        """The last batch's outputs as they are now: the proxy reads them any time before its next batch."""
+        """Return the last batch's outputs as they are now: a proxy may read them any time before its next batch."""
         return [
             tensors.read(self.proxy, ref, numpy_types.NUMERIC[ref.datatype]).copy()
             for refs in self._answered
@@ -99,8 +99,8 @@ Serve = Callable[..., Client]
 
 @contextmanager
 def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Yield what loads a callable as a worker does, and returns a client on a lane of its own."""
-    monkeypatch.setattr(buffers, "_source", buffers._source)  # put back in the end
+    """Yield a function that loads a callable as a worker does, and returns a client with its own lane."""
+    monkeypatch.setattr(buffers, "_source", buffers._source)  # restored at the end
     clients: list[Client] = []
 
     def serve(infer: Any, *, of: WorkerModel | None = None, strict: bool = False) -> Client:
@@ -127,14 +127,14 @@ def model_of(infer: Any, *, strict: bool = False, dtype: Any = np.float32) -> Wo
 
 
 def filled(x: Array) -> Array:
-    """Return rows of a buffer for outputs, filled with the values of `x`."""
+    """Return rows of an output buffer, filled with the values of `x`."""
     y = pytriton.empty_output((len(x), COLUMNS), np.float32)
     y[:] = x
     return y
 
 
 def expect(client: Client, *rows: tuple[int, float], in_place: bool = True) -> None:
-    """The last answers have so many rows of so much, and were (not) sent from where they lay."""
+    """Check the number of rows and values of the last responses, and whether they were sent without a copy."""
     for array, (count, value) in zip(client.read(), rows):
         assert array.shape == (count, COLUMNS)
         assert (array == value).all()

@@ -1,8 +1,8 @@
-"""To be imported before all else that imports structlog: what tests log is written plainly, and so are tracebacks.
+"""Import this before anything that imports structlog: it keeps rich out of the tests' tracebacks and logs.
 
-With rich, which the command line brings, a traceback takes a tenth of a second. The daemon's own start does without,
-too (dispatcher/__main__.py). A record is a line without time, columns and colours: tests write thousands, and only
-those of a test that fails are read.
+With rich, which the command line installs, a traceback takes a tenth of a second; the daemon avoids it, too
+(dispatcher/__main__.py). A record is a line without time, columns and colors: tests write thousands, and only those of
+failing tests are read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from structlog.processors import add_log_level, format_exc_info
 
 
 def _line(logger: Any, method: str, record: structlog.typing.EventDict) -> str:
-    """Write a record, with its traceback below it."""
+    """Write a record, followed by its traceback."""
     level, event, fault = (record.pop(key, "") for key in ("level", "event", "exception"))
     more = [f"{name}={value!r}" for name, value in record.items()]
     return " ".join([f"[{level}]", str(event), *more]) + (f"\n{fault}" if fault else "")

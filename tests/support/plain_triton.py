@@ -1,4 +1,4 @@
-"""A tritonserver without a daemon, which serves Python models of a folder: for models no daemon serves."""
+"""A tritonserver without a daemon, which serves a folder of Python models, for models that no daemon serves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.real_daemon import eventually
 
 @dataclass(frozen=True)
 class PlainTriton:
-    """A running tritonserver, with its addresses."""
+    """The addresses of a running tritonserver."""
 
     http: str
     grpc: str
@@ -41,10 +41,7 @@ def plain_triton(
     *,
     repository: Path | None = None,
 ) -> Iterator[PlainTriton]:
-    """Serve models, each with its config.pbtxt and its model.py, until the end of the block.
-
-    Or those of a whole repository.
-    """
+    """Serve models, each with its config.pbtxt and model.py, or a whole repository, until the block ends."""
     for name, (config, code) in models.items():
         (folder / "models" / name / "1").mkdir(parents=True)
         (folder / "models" / name / "config.pbtxt").write_text(config)
@@ -73,7 +70,7 @@ def _start(
     backends: Path,
     options: Sequence[str],
 ) -> tuple[subprocess.Popen[bytes], PlainTriton, str] | None:
-    """Return it when it is ready, with how its regions' names begin; None: somebody has taken one of its ports."""
+    """Return the ready server and the prefix of its regions' names; None if one of its ports was taken."""
     http, grpc, metrics = free_ports("127.0.0.1", 3)
     regions = f"plain-{os.getpid()}-{http}-"
     command = [
@@ -123,7 +120,7 @@ def _end(process: subprocess.Popen[bytes], regions: str) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    for region in Path("/dev/shm").glob(f"{regions}*"):  # one that crashed leaves them
+    for region in Path("/dev/shm").glob(f"{regions}*"):  # left behind by a crash
         region.unlink(missing_ok=True)
 
 
@@ -133,7 +130,7 @@ def _wait_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> No
         with tritonclient.http.InferenceServerClient(address) as client:
             try:
                 return bool(client.is_server_ready())
-            except (OSError, HTTPConnectionClosed):  # not yet, or it has just ended
+            except (OSError, HTTPConnectionClosed):  # not ready yet, or it has just exited
                 return False
 
     eventually(ready, lambda: f"tritonserver is ready:\n{log.read_text()[-4000:]}", 200)

@@ -1,4 +1,4 @@
-"""A port that stays free until a server of the test's own listens there."""
+"""A port that stays free until the test's own server listens on it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _given: set[int] = set()
 
 
 def lasting_port() -> int:
-    """Return a port that nobody listens on, and that the kernel gives to nobody who asks for any.
+    """Return a free port outside the range from which the kernel assigns ports.
 
-    One that it chose itself it may choose for somebody else, before the server that is to have it has started: for
-    one who listens on port 0, or for a connection.
+    The kernel may give a port that it chose itself to somebody else (a listener on port 0, a connection) before the server
+    starts.
     """
     first_given = int(_RANGE.read_text().split()[0])
     below = range(_LOWEST, first_given) or range(first_given, 2**16)

@@ -1,4 +1,4 @@
-"""Requests byte by byte: what no client library would send."""
+"""Send requests byte by byte that no client library would send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TIMEOUT_S = 60.0
 
 
 class Post(NamedTuple):
-    """A request over HTTP: header values are bytes in the form of latin-1."""
+    """An HTTP request; header values are bytes decoded as latin-1."""
 
     path: str
     body: bytes
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The text of an error, also of one that comes as an event of a stream; "" where there is none."""
+        """The text of an error, including one sent as a stream's event; "" if there is none."""
         text = self.body.decode(errors="replace").strip()
         text = text[len("data: ") :] if text.startswith("data: ") else text
         document = json.loads(text.partition("\n")[0] or "{}")
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
 
 
 def send(address: str, request: Post) -> Answer:
-    """Send one request on a connection of its own."""
+    """Send one request on a new connection."""
     connection = http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
     try:
         connection.request("POST", request.path, request.body, dict(request.headers))
@@ -52,12 +52,12 @@ def send_together(address: str, requests: Sequence[Post]) -> list[Answer]:
 
 
 def strings(name: str, *elements: bytes, more: bytes = b"", head: bytes = b"") -> bytes:
-    """Return the body of a request with one row of a BYTES input, as JSON.
+    """Return the JSON body of a request with one row of a BYTES input.
 
     Args:
         name: of the input
-        elements: as they stand between quotes
-        more: members of the request behind its inputs, such as b',"parameters":{}'
+        elements: the text between the quotes
+        more: members of the request after its inputs, such as b',"parameters":{}'
         head: members before them, such as b'"id":"x",'
     """
     data = b",".join(b'"%s"' % element for element in elements)
@@ -71,7 +71,7 @@ def strings(name: str, *elements: bytes, more: bytes = b"", head: bytes = b"") -
 
 
 def binary_strings(path: str, name: str, data: bytes) -> Post:
-    """Return a request with one string of a BYTES input, serialized as these bytes say."""
+    """Return a request with one string of a BYTES input, serialized as these bytes."""
     tensor = {
         "name": name,
         "shape": [1, 1],

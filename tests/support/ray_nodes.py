@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, with a fleet's balancer before it."""
+"""A Ray cluster of several nodes on this machine, behind a fleet's balancer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import psutil
 
 from pytriton.fleet.on_ray.client import RayFleetClient
 
-#: What Ray believes each node to have: enough for all instances on one.
+#: The resources that Ray assumes of each node: enough for all instances on one.
 DECLARED_CPUS = 8
 #: Of each node's daemon: they are on one machine.
 FLAGS = [
@@ -37,7 +37,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 @contextlib.contextmanager
 def ray_cluster(nodes: int) -> Iterator[Any]:
-    """Yield a Ray cluster of so many nodes; Ray listens on every address, so be in a network namespace of your own."""
+    """Yield a Ray cluster of this many nodes. Ray listens on every address, so use a separate network namespace."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -54,7 +54,7 @@ def ray_cluster(nodes: int) -> Iterator[Any]:
 
 
 def add_node(cluster: Any) -> None:
-    """Have another node join; Ray gives each 30 s to start, which a busy machine may need more than once."""
+    """Add a node. Ray gives each attempt 30 s, which may not be enough on a busy machine."""
     for left in (2, 1, 0):
         try:
             cluster.add_node(**OF_EACH_NODE)
@@ -67,20 +67,20 @@ def add_node(cluster: Any) -> None:
 def start_balancer(
     ray_address: str, fleet: str, folder: Path, http_at: str, grpc_at: str
 ) -> subprocess.Popen[bytes]:
-    """Start `pytriton-daemon fleet balance` for a fleet on Ray; its HAProxy is in `folder`."""
+    """Start `pytriton-daemon fleet balance` for a fleet on Ray, with HAProxy's files in `folder`."""
     command = [sys.executable, "-W", "ignore", "-m", "pytriton._cli", "fleet", "balance", "--fleet", fleet]  # fmt: skip
     command += ["--ray-address", ray_address, "--http", http_at, "--grpc", grpc_at]
     return subprocess.Popen([*command, "--interval", "0.5", "--folder", str(folder)])
 
 
 def end_balancer(process: subprocess.Popen[bytes]) -> None:
-    """End it, and HAProxy with it."""
+    """Stop the balancer and HAProxy."""
     process.send_signal(signal.SIGTERM)
     process.wait()
 
 
 def kill_node(cluster: Any, fleet: RayFleetClient, victim: Any) -> int:
-    """Kill a node that is not the head, its daemon and all that they started, at once; return how many processes."""
+    """Kill a node other than the head with its daemon and all child processes; return how many were killed."""
     status = next(one.status for one in fleet.nodes() if one.node == victim.node_id)
     family = [] if status is None else [psutil.Process(status.pid)]
     of_ray = [one.process for ones in victim.all_processes.values() for one in ones]
@@ -94,7 +94,7 @@ def kill_node(cluster: Any, fleet: RayFleetClient, victim: Any) -> int:
 
 
 def processes_here() -> list[psutil.Process]:
-    """Return the other processes of this network namespace; none where it is not one of our own (`run_apart`)."""
+    """Return the other processes of this network namespace; none outside of a separate one (`run_apart`)."""
     if not os.environ.get("RUNS_APART"):
         return []
     own = os.stat("/proc/self/ns/net").st_ino
@@ -107,10 +107,10 @@ def processes_here() -> list[psutil.Process]:
 
 
 def until(condition: Callable[[], Any], what: str, patience_s: float = _PATIENCE_S) -> Any:
-    """Wait for something, and return it.
+    """Wait for a true value, and return it.
 
     Raises:
-        TimeoutError: it did not come; says what
+        TimeoutError: it stayed false; names what was awaited
     """
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
@@ -121,7 +121,7 @@ def until(condition: Callable[[], Any], what: str, patience_s: float = _PATIENCE
 
 
 def loopback_up() -> None:
-    """Switch the loopback device of this network namespace on, where it is off and that may be done."""
+    """Bring up the loopback device of this network namespace if it is down and that is permitted."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as channel:
         asked = struct.pack("16sh14x", b"lo", 0)
         (flags,) = struct.unpack("16xh14x", fcntl.ioctl(channel, _SIOCGIFFLAGS, asked))

@@ -1,4 +1,4 @@
-"""Start a real daemon for tests, and see that it leaves nothing behind."""
+"""Start real daemons for tests, and check that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from pytriton._protocol.fork_protocol import FORKS
 from pytriton.daemon import DaemonClient, connect
 from support.forks.prefork import Forking
 
-#: Fetching the server on a machine that never did takes long; everything else is a matter of
+#: The first download of the server takes long; everything else takes
 #: seconds.
 _START_S = 400.0
 _STOP_S = 100.0
-#: A daemon that waits for a core may answer late.
+#: A daemon on a busy machine may answer late.
 ANSWER_S = 60.0
-#: What the kernel and the undertaker end after the daemon's own end.
+#: Time for the kernel and the kill-on-death helper after the daemon's exit.
 _FAMILY_S = 30.0
-#: Seconds between two looks at a condition: at first, and at most. A look at a daemon costs milliseconds of CPU time,
-#: which the processes that are waited for need. So one that waits for long looks less often: it is late by a tenth.
+#: Seconds between two polls of a condition: first and maximum. Polling a daemon costs milliseconds of CPU time,
+#: which the awaited processes need. So the interval grows to a tenth of the time waited.
 _POLL_INTERVAL_S = 0.02
 _MAX_POLL_INTERVAL_S = 0.1
 _PATIENCE = 0.1
@@ -41,9 +41,9 @@ _PATIENCE = 0.1
 def eventually(
     condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = 60.0
 ) -> Any:
-    """Return the first true value of `condition`; fail with `what` when none comes in time.
+    """Return the first true value of `condition`; fail with `what` if there is none in time.
 
-    By default the time is long: a worker's start takes a second, and ten where several tests share two cores.
+    The default time is long: a worker's start takes a second, and ten if several tests share two cores.
     """
     started = time.monotonic()
     while True:
@@ -57,7 +57,7 @@ def eventually(
 
 
 def halt(pid: int) -> None:
-    """Stop a process (SIGSTOP), and return when none of its threads does anything any more."""
+    """Stop a process (SIGSTOP), and return once all of its threads have stopped."""
     os.kill(pid, signal.SIGSTOP)
 
     def stands_still() -> bool:
@@ -67,22 +67,22 @@ def halt(pid: int) -> None:
     eventually(stands_still, f"process {pid} stands still")
 
 
-#: Of a worker that takes its time to start, or a server to answer, no test may see more than that, unless it
-#: asks for it.
+#: Timeouts that are longer for tests, so that slow starts on a busy machine do not fail those that do not
+#: test them.
 _PATIENT = {
     "not_ready_after_s": 60.0,
     "server_probe_timeout_s": 30.0,
     "server_start_timeout_s": 110.0,
 }
-#: The program around Triton's core that daemons of tests have, unless they ask for one: "native" or "triton".
+#: The default frontend of daemons in tests: "native" or "triton".
 FRONT = os.environ.get("PYTRITON_TESTS_FRONTEND", "native")
-#: The same as users have it, for what measures or shows that.
+#: The users' default, for tests that measure or show it.
 AS_SHIPPED: dict[str, float] = {name: getattr(DaemonConfig(), name) for name in _PATIENT}
 
 
 @dataclass
 class RunningDaemon:
-    """A daemon process of one test, in a runtime directory of its own, on free ports."""
+    """The daemon process of one test, with its own runtime directory and free ports."""
 
     process: subprocess.Popen[bytes]
     config: DaemonConfig
@@ -92,7 +92,7 @@ class RunningDaemon:
 
     @classmethod
     def start(cls, **settings: Any) -> RunningDaemon:
-        """Start a daemon and return when models can be registered; by default in a folder of its own."""
+        """Start a daemon, by default in a new folder, and return once models can be registered."""
         # Short: a unix socket's path has at most 107 bytes, and pytest's tmp_path is long.
         runtime_dir = Path(settings.pop("runtime_dir", None) or tempfile.mkdtemp(prefix="ptd-"))
         runtime_dir.mkdir(mode=0o700, exist_ok=True)
@@ -123,7 +123,7 @@ class RunningDaemon:
 
     @property
     def server(self) -> psutil.Process:
-        """The process of the frontend, whichever it is."""
+        """The process of the frontend, of either kind."""
         return psutil.Process(self.client.status().server.pid)
 
     def children(self) -> list[psutil.Process]:
@@ -132,56 +132,56 @@ class RunningDaemon:
         return children
 
     def workers(self) -> list[psutil.Process]:
-        """The processes of workers."""
+        """The worker processes."""
         return [one for one, command in self._booted() if FORKS not in command]
 
     def fork_servers(self) -> list[psutil.Process]:
-        """The processes that make workers by forks."""
+        """The processes that fork workers."""
         return [one for one, command in self._booted() if FORKS in command]
 
     def _booted(self) -> list[tuple[psutil.Process, list[str]]]:
         found = []
         for child in psutil.Process(self.process.pid).children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has exited
                 command = child.cmdline()
                 if any(word.endswith("worker/boot.py") for word in command):
                     found.append((child, command))
         return found
 
     def stubs(self) -> list[psutil.Process]:
-        """The processes of Python proxies; compiled ones are none."""
+        """The processes of Python proxies; compiled proxies have none."""
         found = []
         for child in self.children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has exited
                 if "stub" in child.name():
                     found.append(child)
         return found
 
     def regions(self) -> list[str]:
-        """The names of what belongs to the daemon in /dev/shm."""
+        """The names of the daemon's files in /dev/shm."""
         prefix = f"pytriton-{self.process.pid}-"
         return [entry.name for entry in os.scandir("/dev/shm") if entry.name.startswith(prefix)]
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Stop the daemon and return its exit code; fails when anything of it is left."""
+        """Stop the daemon and return its exit code; fail if anything of it is left."""
         family = [] if self.process.poll() is not None else self.children()
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(_STOP_S)
         _, alive = psutil.wait_procs(family, timeout=_FAMILY_S)
         assert not alive, f"still running after the daemon: {alive}"
-        # Of one that was killed, the undertaker removes them, a little later.
+        # After a kill, the kill-on-death helper removes them a little later.
         eventually(lambda: not self.regions(), lambda: f"nothing left: {self.regions()}", _FAMILY_S)
         return code
 
     def said(self) -> str:
-        """Return everything that the daemon has logged so far, for those who have it now."""
+        """Return the daemon's log since it was lent to this test."""
         with open(self.log, "rb") as file:
             file.seek(self._said_before)
             return file.read().decode(errors="replace")
 
     def forget_said(self) -> None:
-        """Leave out what it has logged until now."""
+        """Exclude what has been logged so far."""
         self._said_before = self.log.stat().st_size
 
     def __enter__(self) -> RunningDaemon:
@@ -205,14 +205,14 @@ class RunningDaemon:
             shutil.rmtree(self.config.runtime_dir, ignore_errors=True)
 
 
-#: A daemon's start takes half a second of CPU time, nearly all of it for imports. Commands, scripts, services and the
-#: `Triton` class start theirs anew.
+#: Starting a daemon takes half a second of CPU time, nearly all for imports. Commands, scripts, services and the
+#: `Triton` class start theirs normally.
 _DAEMONS = Forking("structlog", "pytriton.dispatcher.process", "warm_daemons")
 
 
 def _start(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start the process of a daemon."""
-    env = {**os.environ, ENV_OWNER: str(os.getpid())}  # a test run that is killed leaves none
+    env = {**os.environ, ENV_OWNER: str(os.getpid())}  # so that a killed test run leaves no daemon
     settings = config.to_json()
     forked = _DAEMONS.start_module("pytriton.dispatcher", [], env, stdin=settings, output=output)
     if forked is not None:
@@ -231,7 +231,7 @@ def _start(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _wait_ready(process: subprocess.Popen[bytes], runtime_dir: Path, log: Path) -> DaemonClient:
-    """Return a client once the daemon says it is ready: there is no event for that across processes."""
+    """Return a client once the daemon reports that it is ready, by polling."""
 
     def ready() -> DaemonClient | None:
         assert process.poll() is None, f"the daemon ended while starting:\n{log.read_text()}"

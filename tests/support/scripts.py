@@ -1,4 +1,4 @@
-"""Scripts with a `Triton` object, as processes of their own that tests signal and kill."""
+"""Scripts with a `Triton` object in their own processes, which tests signal and kill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.forks.prefork import Forking
 from support.real_daemon import eventually
 
 LOCAL = "127.0.0.1"
-#: A whole script takes seconds, and some run side by side.
+#: A script takes seconds, and some run in parallel.
 _SCRIPT_S = 250.0
 _ENDED_S = 30.0
 
@@ -30,7 +30,7 @@ def local_config(**settings: object) -> TritonConfig:
 
 
 def local_environment(home: Path) -> dict[str, str]:
-    """Return the same by variables, with workspaces in `home`."""
+    """Return the same settings as variables, with workspaces in `home`."""
     variables = {**os.environ, "PYTRITON_HOME": str(home)}
     for name, value in local_config().to_dict().items():
         if value is not None:
@@ -38,22 +38,22 @@ def local_environment(home: Path) -> dict[str, str]:
     return variables
 
 
-#: An interpreter that imports these takes a third of a second of CPU time.
+#: Importing these takes a third of a second of CPU time.
 _SCRIPTS = Forking(
     "numpy", "cloudpickle", "pytriton.triton", "pytriton.decorators", "pytriton.daemon"
 )
 
 
 class Script:
-    """A running script, and everything below it.
+    """A running script, and all of its descendants.
 
-    It is a fork of a process that has imported what it needs, unless its variables ask for a start (PYTHONPATH).
+    It is a fork of a process that has preloaded its imports, unless its variables require a real start (PYTHONPATH).
 
     Args:
         code: its text
-        folder: a folder of the test's own
-        arguments: what it finds in sys.argv
-        environment: variables beside those of this process
+        folder: a folder for this test only
+        arguments: its sys.argv
+        environment: variables in addition to those of this process
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Script:
         return self.output.read_text(errors="replace")
 
     def wait_for(self, text: str) -> None:
-        """Return when it has printed a text."""
+        """Wait until the script has printed a text."""
 
         def printed() -> bool:
             assert self.process.poll() is None or text in self.said(), self.said()
@@ -109,21 +109,21 @@ class Script:
         eventually(printed, lambda: f"it prints {text!r}; it said:\n{self.said()}", 100.0)
 
     def look(self) -> None:
-        """Remember the processes below it as they are now."""
+        """Remember its current descendants."""
         self._family |= set(psutil.Process(self.process.pid).children(recursive=True))
 
     def end(self, number: int) -> int:
-        """Send a signal, see that nothing is left, and return the exit code."""
+        """Send a signal, check that nothing is left, and return the exit code."""
         self.look()
         self.process.send_signal(number)
         return self.wait_gone()
 
     def wait_gone(self) -> int:
-        """Wait for its end, and see that nothing is left of it."""
+        """Wait for its exit, and check that nothing is left."""
         code = self.process.wait(_SCRIPT_S)
         _, alive = psutil.wait_procs(list(self._family), timeout=_ENDED_S)
         assert not alive, f"still running after the script: {alive}"
-        # The daemon of a script that was killed, and its undertaker, remove these after the script's end.
+        # After a kill, the script's daemon and its kill-on-death helper remove these a little later.
         eventually(lambda: not self._left(), lambda: f"nothing left: {self._left()}", _ENDED_S)
         return code
 

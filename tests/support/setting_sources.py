@@ -1,4 +1,4 @@
-"""Settings files and environments of tests."""
+"""Settings files and environments for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pytriton._host.settings.declarations import ConfigError
 from pytriton._host.settings.sources import load
 
-#: An environment in which no settings file of this machine is found, but /etc's.
+#: An environment in which no settings file is found except the one in /etc.
 EMPTY_ENV = {"HOME": "/nonexistent"}
 
 
@@ -23,7 +23,7 @@ def write(folder: Path, text: str, name: str = "pytriton-daemon.toml") -> Path:
 
 
 def error_of(cwd: Path, flags: Any = None, env: Any = None) -> str:
-    """Return what is said of settings that are wrong."""
+    """Return the error about invalid settings."""
     with pytest.raises(ConfigError) as caught:
         load(flags or {}, {**EMPTY_ENV, **(env or {})}, cwd)
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""A control group of a test's own that limits how many tasks its processes may have."""
+"""A control group that limits the number of tasks of a test's processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def mount() -> Path | None:
-    """Return a control group in which others can be made that count tasks; None: this machine allows none."""
+    """Return a control group in which task-counting groups can be created; None if this machine allows none."""
     for place in (_CGROUPS / "pids", _CGROUPS):
         control = place / "cgroup.subtree_control"
         counts = place.name == "pids" or (control.exists() and "pids" in control.read_text())
@@ -26,24 +26,24 @@ def mount() -> Path | None:
 
 
 class TaskGroup:
-    """A control group; its processes go back to where it was made when it ends."""
+    """A control group; at the end, its processes move back to the parent group."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @property
     def tasks(self) -> int:
-        """How many tasks its processes have."""
+        """The number of tasks of its processes."""
         return int((self._folder / "pids.current").read_text())
 
     def add(self, processes: Iterable[psutil.Process]) -> None:
-        """Take processes with all their threads; those that they start from then on are in it, too."""
+        """Move processes with all their threads into the group; their children are born in it."""
         for process in processes:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 (self._folder / "cgroup.procs").write_text(str(process.pid))
 
     def limit(self, tasks: int | None) -> None:
-        """Allow so many tasks; None: any number."""
+        """Limit the number of tasks; None removes the limit."""
         (self._folder / "pids.max").write_text("max" if tasks is None else str(tasks))
 
     def _is_removed(self) -> bool:
@@ -55,13 +55,13 @@ class TaskGroup:
         return not self._folder.exists()
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the group."""
         eventually(self._is_removed, "the control group is empty")
 
 
 @contextlib.contextmanager
 def task_group() -> Iterator[TaskGroup]:
-    """Make a group for the time of a block; `mount` says whether that can be."""
+    """Create a group for a block; call `mount` first to see whether that is possible."""
     place = mount()
     assert place is not None
     folder = place / f"pytriton-tests-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""Other users of this machine, for tests that run as root: scripts that take their ids."""
+"""Run scripts as other users of this machine, for tests that run as root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can run a script as another user"
 )
-#: A user without rights of its own.
+#: An unprivileged user.
 NOBODY = 65534
 
 # All is imported before the ids change: the interpreter may lie where others must not read.
@@ -47,5 +47,5 @@ def run_as(
 
 
 def some_group() -> grp.struct_group:
-    """Return a group of this machine that is not root's."""
+    """Return a group of this machine other than root's."""
     return next(group for group in grp.getgrall() if group.gr_gid not in (0, NOBODY))

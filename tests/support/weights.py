@@ -1,4 +1,4 @@
-"""Weights: files of them, and the comparison of what was read."""
+"""Files of weights, and the comparison of what was read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def same(found: Any, wanted: Any) -> None:
-    """See that a value is the one that is wanted, also its types, and in which order its keys are."""
+    """Check that a value equals the expected one, including its types and the order of its keys."""
     assert type(found) is type(wanted)
     if isinstance(wanted, np.ndarray):
         assert found.dtype == wanted.dtype
@@ -45,6 +45,6 @@ def write_safetensors(path: Path, arrays: dict[str, np.ndarray[Any, Any]]) -> No
 
 
 def write_raw(path: Path, header: bytes, data: bytes) -> None:
-    """Write a .safetensors file with any header."""
+    """Write a .safetensors file with an arbitrary header."""
     header += b" " * (-len(header) % 8)
     path.write_bytes(len(header).to_bytes(8, "little") + header + data)

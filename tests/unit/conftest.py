@@ -19,7 +19,7 @@ from pytriton.decorators.context import TritonContext
 def _as_in_a_new_process() -> Iterator[None]:
     """A worker serves one model and ends; here models follow each other, and leave nothing behind.
 
-    Nothing is asked of pytest, which has its own work with each fixture: this one every test has.
+    It requests no fixture of pytest, because each costs time in every test.
     """
     former, context._process_context = context._process_context, TritonContext()
     loops: list[asyncio.AbstractEventLoop] = []

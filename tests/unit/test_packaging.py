@@ -131,7 +131,7 @@ def build(source: Path, out: Path, *kinds: str) -> None:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist, and the wheel that was built from that sdist.
 
-    Warnings are errors here: this is where C is compiled as users have it, with -O2 and FORTIFY.
+    Warnings are errors here: this compiles C as users do, with -O2 and FORTIFY.
     """
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     copy_sources(source, symlinks=True)

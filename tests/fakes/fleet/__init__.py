@@ -1,1 +1,1 @@
-"""Stand-ins for a fleet: its nodes, and Ray."""
+"""Fake nodes of a fleet, and a fake Ray."""

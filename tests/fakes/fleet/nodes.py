@@ -1,4 +1,4 @@
-"""Nodes of a fleet that know which models they serve, and refuse or restart when a test says so."""
+"""Fake nodes of a fleet that keep track of their models, and refuse or restart when the test says so."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def info(name: str, instances: int = 1) -> messages.ModelInfo:
 
 
 class Node(FakeDispatcher):
-    """One that knows which models it serves."""
+    """A node that keeps track of the models that it serves."""
 
     def __init__(self, *models: str) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Node(FakeDispatcher):
         return str(self.rundir.path)
 
     def changes(self) -> list[Any]:
-        """Return the messages that change something."""
+        """Return the messages that change something on the node."""
         asked = (
             messages.GetStatus,
             messages.ListModels,

@@ -1,4 +1,4 @@
-"""A Ray that places at once, daemons that obey at once, and the controller of a fleet on them, on a clock."""
+"""A fleet controller on a virtual clock, with a Ray that places immediately and daemons that obey immediately."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from pytriton.fleet.on_ray.runtime_env import digest_with
 
 
 class FakeKeys:
-    """Ray's key-value store; counts what is written."""
+    """Ray's key-value store; counts writes."""
 
     def __init__(self) -> None:
         self.kept: dict[bytes, bytes] = {}
         self.written: list[bytes] = []
-        #: What cannot be written: keys that have this in them.
+        #: Writes of keys that contain this fail.
         self.refuses: bytes | None = None
 
     def _internal_kv_get(self, key: bytes, namespace: bytes) -> bytes | None:
@@ -47,12 +47,12 @@ class FakeKeys:
 
 
 def no_actors() -> Any:
-    """Return a Ray without any actor."""
+    """Return a Ray without actors."""
     return SimpleNamespace(util=SimpleNamespace(list_named_actors=lambda **_: []), nodes=lambda: [])
 
 
 class FakeCluster:
-    """Places each holder on the node that has the fewest, of those it may be on."""
+    """Places each holder on the allowed node with the fewest holders."""
 
     def __init__(self, *nodes: str) -> None:
         self.alive = dict.fromkeys(nodes, "10.0.0.1")
@@ -63,18 +63,18 @@ class FakeCluster:
         self.released: set[str] = set()
         self.others: list[str] = []
         self.dead: set[str] = set()
-        #: Holders that somebody has ended.
+        #: Holders that were killed.
         self.gone: set[str] = set()
         self.surplus: list[str] = []
         self.dismissed: list[str] = []
         self.silent: set[str] = set()
         self.refuses: set[str] = set()
-        #: Nodes of which no answer comes yet.
+        #: Nodes that do not answer yet.
         self.slow: set[str] = set()
         self.room = 99
         self.asked: list[tuple[Any, ...]] = []
         self.looked: dict[str, Any] = {}
-        #: What each node was told to serve a model in.
+        #: The environment that each node was given for a model.
         self.environments: dict[str, dict[str, bytes]] = {node: {} for node in nodes}
         self.counted = dict.fromkeys(nodes, CanaryCounters(100, 50))
 
@@ -91,7 +91,7 @@ class FakeCluster:
                 self._place(name)
 
     def poll_daemons(self) -> dict[str, Any]:
-        """Return looks that are as old as they can be: begun before the last step."""
+        """Return reports of maximum age: the poll began before the last step."""
         fresh = {node: self._look(node) for node in self.alive if node not in self.silent}
         reported = {node: self.looked.get(node, look) for node, look in fresh.items()}
         self.looked = fresh
@@ -111,7 +111,7 @@ class FakeCluster:
             return "no room"
         if method == "register":
             spec = msgspec.msgpack.decode(arguments[0], type=messages.ModelSpec)
-            assert arguments[4] == (spec.name in self.served[node])  # else a daemon refuses
+            assert arguments[4] == (spec.name in self.served[node])  # otherwise a daemon refuses
             digest = digest_with(registration_digest(spec, arguments[1]), arguments[6])
             assert digest == arguments[5]
             self.served[node][spec.name] = digest, arguments[2]
@@ -127,7 +127,7 @@ class FakeCluster:
         return dict.fromkeys(models, answers)
 
     def serve(self, requests: int, failing: str = "") -> None:
-        """Have each node count so many requests; those with the version of this digest fail."""
+        """Let each node count this many requests; those of the version with this digest fail."""
         for node, served in self.served.items():
             failed = requests if served.get("m", ("",))[0] == failing else 0
             was = self.counted[node]
@@ -190,7 +190,7 @@ class FakeCluster:
 
 
 class Fleet:
-    """A controller on a fake cluster, and a clock."""
+    """A controller on a fake cluster and a clock."""
 
     def __init__(self, *nodes: str) -> None:
         self.now = 1000.0
@@ -203,7 +203,7 @@ class Fleet:
         return Controller("f", ControllerStore("f", self.keys), cluster, lambda: self.now)
 
     def stored_state(self) -> ControllerState:
-        """Return what is kept; whoever reads it from the keys themselves is the controller from then on."""
+        """Return the stored state; reading it from the keys makes the reader the current controller."""
         keys = FakeKeys()
         keys.kept = dict(self.keys.kept)
         state = ControllerStore("f", keys).read()

@@ -1,1 +1,1 @@
-"""Stand-ins for tritonserver: its HTTP side, its process, its API for the proxies."""
+"""Fakes of tritonserver: its HTTP side, its process, and its API for the proxies."""

@@ -1,4 +1,4 @@
-"""A place for a frontend to start in, for tests that look at what the frontend is told and start nothing."""
+"""A place for a frontend to start in, for tests that check its configuration and start nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fake_place(
     frontend: NativeProgram | None = None,
     options: Iterable[str] = (),
 ) -> ServerPlace:
-    """Return a place in `folder`, whose backends have these names."""
+    """Return a place in `folder` with backends of these names."""
     for name in backends:
         (folder / "backends" / name).mkdir(parents=True)
     tree = ServerTree(Path("tritonserver"), folder, caches, (), (), "2.51.0")

@@ -1,7 +1,7 @@
-"""A tritonserver without a process: it loads models, refuses, hangs and ends when a test says so.
+"""A tritonserver without a process: it loads models, refuses, hangs and exits when the test says so.
 
-What it does with proxies is what tritonserver does with those of the compiled backend: they attach while the model
-is being loaded, and the former ones detach once the new ones are there.
+Its proxies behave as those of the compiled backend: they attach while the model is
+loaded, and the replaced ones detach once the new ones have attached.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pytriton.dispatcher.runtime.states import ServerState
 from pytriton.dispatcher.runtime.tasks import ChangeSignal, uninterrupted
 from pytriton.dispatcher.server.server_process import ServerCrashed, ServerLost, ServerStartError
 
-#: The pid of every one.
+#: The pid of every fake server.
 SERVER_PID = 4000
 
 
 @dataclass
 class LoadedModel:
-    """A model that it serves; `registration` is "" of one that has no proxies."""
+    """A loaded model; `registration` is "" if it has no proxies."""
 
     config: Mapping[str, Any]
     registration: str
@@ -47,20 +47,20 @@ class FakeServer:
 
     Args:
         models: its model repository
-        attach: has a proxy ask for a worker: registration, proxy
-        detach: has a proxy say that it ends: registration, proxy
+        attach: asks for a worker on behalf of a proxy: registration, proxy
+        detach: reports the end of a proxy: registration, proxy
 
     Attributes:
         models: what it serves, by name.
-        failures: models whose last load failed, with none to serve on: they keep it from being ready.
-        history: what it was told, in order: "load m", "unload m".
+        failures: models whose last load failed without a previous version: they prevent readiness.
+        history: its requests in order: "load m", "unload m".
         obstacles: what happens to the next loads of a model.
-        starts_fail: so many of its next starts.
-        unseen_s: for how long it has its models at a start before it is known to be up.
-        gate_open: whether it says that it is ready.
-        answers_for_s: for how long it answers requests of a model that it has been told to unload.
-        placed: as TritonServer's.
-        hold_proxies: whether former proxies stay, as those do whose batches take long.
+        starts_fail: how many of its next starts fail.
+        unseen_s: seconds between loading its models at a start and being known to be up.
+        gate_open: whether it reports that it is ready.
+        answers_for_s: seconds for which it answers requests for a model after the request to unload it.
+        placed: see TritonServer.
+        hold_proxies: whether replaced proxies stay, as those with long batches do.
     """
 
     proxy_is_native = True
@@ -105,7 +105,7 @@ class FakeServer:
         self._leaving: list[tuple[str, str]] = []
         self._unloaded_at: dict[str, float] = {}
 
-    # ── its life ─────────────────────────────────────────────────────────────────────────────────
+    # ── start and exit ─────────────────────────────────────────────────────────────────────────────────
 
     @property
     def ready(self) -> bool:
@@ -124,7 +124,7 @@ class FakeServer:
         self.changes.notify()
 
     def choose_ports(self) -> None:
-        """Its ports are chosen."""
+        """Do nothing: the ports are already chosen."""
 
     async def start(self, preload: Mapping[str, Mapping[str, Any]] | None = None) -> set[str]:
         self._change(ServerState.STARTING)
@@ -152,7 +152,7 @@ class FakeServer:
         return loaded
 
     def end(self) -> None:
-        """End by itself, as in a crash."""
+        """Exit by itself, as in a crash."""
         assert self._end is not None
         self._state = ServerState.STARTING
         self.models.clear()
@@ -195,7 +195,7 @@ class FakeServer:
     # ── its models ───────────────────────────────────────────────────────────────────────────────
 
     async def load(self, name: str, config: dict[str, Any] | None) -> None:
-        """As TritonServer.load: it cannot be stopped in the middle, and goes on when nobody waits any more."""
+        """As TritonServer.load: it cannot be interrupted, and continues when nobody waits any more."""
         self.history.append(f"load {name}")
         loading = self._load(name, config)
         await uninterrupted(self._reported("load", name, loading, self._loading), self._grace_s)
@@ -206,7 +206,7 @@ class FakeServer:
         return None if task is None or task.done() else task
 
     def abandon_loads(self) -> None:
-        """Have those who wait for a load hear that the daemon stops."""
+        """Notify those waiting for a load that the daemon is stopping."""
         self._abandoned.set()
         self._abandoned = asyncio.Event()
 
@@ -237,7 +237,7 @@ class FakeServer:
         self.gate_open = False
 
     def let_go(self) -> None:
-        """The batches of former proxies are answered."""
+        """Answer the batches of replaced proxies."""
         self.hold_proxies = False
         leaving, self._leaving = self._leaving, []
         for registration, proxy in leaving:
@@ -280,7 +280,7 @@ class FakeServer:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # who waits for it is told
+            task.exception()  # mark as retrieved: the waiting task raises it
 
     async def _load(self, name: str, config: dict[str, Any] | None) -> None:
         async with self._alone.setdefault(name, asyncio.Lock()):
@@ -293,7 +293,7 @@ class FakeServer:
             except ServerCrashed:
                 raise
             except RemoteFailure:
-                if name not in self.models:  # else that one serves on, and it is ready
+                if name not in self.models:  # otherwise the previous version keeps serving
                     self.failures.add(name)
                 raise
             self.failures.discard(name)
@@ -319,7 +319,7 @@ class FakeServer:
     async def _bring_up(self, name: str, config: dict[str, Any]) -> None:
         parameters = config.get("parameters", {})
         former = self.models.get(name)
-        if former is not None and former.config == config:  # it takes the model for unchanged
+        if former is not None and former.config == config:  # tritonserver considers the model unchanged
             return
         ours = REGISTRATION_PARAMETER in parameters and STAND_IN_PARAMETER not in parameters
         registration = parameters[REGISTRATION_PARAMETER]["string_value"] if ours else ""

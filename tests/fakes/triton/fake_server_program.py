@@ -1,20 +1,21 @@
-"""A program in the place of NVIDIA's executable: takes its arguments, answers over HTTP, and misbehaves as told.
+"""A program in place of NVIDIA's executable: takes its arguments, answers over HTTP, and misbehaves on command.
 
     python fake_server_program.py BEHAVIOUR --http-port=N --metrics-port=N --model-repository=FOLDER ...
 
-BEHAVIOUR is a file, read at each start, with a word in it:
+BEHAVIOUR is a file, read at each start, that contains a word:
 
-    ends          says why and ends at once
+    ends          prints why and exits at once
     dies          is killed by a signal at once
-    silent        neither says anything nor listens
-    broken        listens, and cannot tell its models
-    late          opens the port of its metrics only after three questions whether it lives
-    taken         ends because a port is in use
-    deaf          takes no notice of SIGTERM
+    silent        neither prints anything nor listens
+    broken        listens, but cannot list its models
+    late          opens the metrics port only after three liveness probes
+    taken         exits because a port is in use
+    deaf          ignores SIGTERM
 
-Models of these names behave when they are loaded: bad (refused), unpolled (its configuration is refused), fatal (ends
-the server), faulty (has it abort), frozen (stops it, SIGSTOP), slow (says so, and waits until the file "go" lies in the
-repository), stub (starts a process). Without a behaviour, it does what tritonserver does as far as the daemon sees it.
+Models of these names misbehave when they are loaded: bad (refused), unpolled (its configuration is refused), fatal
+(the server exits), faulty (the server aborts), frozen (the server is stopped by SIGSTOP), slow (prints a line and waits
+for the file "go" in the repository), stub (starts a process). Without a behaviour, it acts like tritonserver as far as
+the daemon can see.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import Any
 
 
 def install(folder: Path, behaviour: str = "") -> Path:
-    """Write the program into a folder and return its path; `behave` changes what it does at its next start."""
+    """Write the program into a folder and return its path; `behave` changes its behavior at the next start."""
     program = folder / "tritonserver"
     program.write_text(
         f'#!/bin/sh\nexec "{sys.executable}" -I "{__file__}" "{folder}/behaviour" "$@"\n'
@@ -45,12 +46,12 @@ def install(folder: Path, behaviour: str = "") -> Path:
 
 
 def behave(folder: Path, behaviour: str) -> None:
-    """Say what the program in a folder does from its next start on."""
+    """Set the behavior of the program in a folder from its next start on."""
     (folder / "behaviour").write_text(behaviour)
 
 
 class _Models:
-    """The models of the one server in this process, with their states."""
+    """The models of this process's server, with their states."""
 
     def __init__(self, repository: Path, preload: list[str]) -> None:
         self.repository = repository
@@ -63,14 +64,14 @@ class _Models:
             self.states[name] = "READY" if loads else "UNAVAILABLE"
 
     def load(self, name: str, config: dict[str, Any]) -> str:
-        """Return why it cannot be loaded, or nothing."""
+        """Return why the model cannot be loaded, or None."""
         if name == "fatal":
             os._exit(9)
         if name == "faulty":
             os.abort()
         if name == "frozen":
             os.kill(os.getpid(), signal.SIGSTOP)
-            threading.Event().wait()  # this thread may go on for a moment
+            threading.Event().wait()  # this thread may run for another moment
         if name == "stub":
             subprocess.Popen(["sleep", "1000"])
         if name == "slow":
@@ -89,7 +90,7 @@ class _Models:
         return ""
 
     def index(self) -> list[dict[str, str]]:
-        """Return all models; one that was unloaded is there for the last time."""
+        """Return all models; an unloaded model is listed one last time."""
         found = [
             {"name": name, "version": "1", "state": state, "reason": ""}
             for name, state in self.states.items()

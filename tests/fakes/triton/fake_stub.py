@@ -1,4 +1,4 @@
-"""Triton's side of the Python proxy without Triton: `triton_python_backend_utils` as far as the proxy uses it.
+"""Triton's side of the Python proxy without Triton: the part of `triton_python_backend_utils` that the proxy uses.
 
 Importing this makes the proxy's modules importable in this process; they are bound to this stub.
 """
@@ -18,7 +18,7 @@ _NAME = "triton_python_backend_utils"
 
 
 class TritonError:
-    """An error with its code."""
+    """An error with a code."""
 
     (
         UNKNOWN,
@@ -46,7 +46,7 @@ class TritonModelException(Exception):
 
 
 class Tensor:
-    """A tensor; one of strings is serialized and read by the functions of the module, which the proxy replaces."""
+    """A tensor; strings are serialized and read by the module's functions, which the proxy replaces."""
 
     def __init__(self, name: str, array: Any) -> None:
         self._name, self._shape = name, list(array.shape)
@@ -72,13 +72,13 @@ class Tensor:
         return self.held
 
     def decoded(self) -> Any:
-        """Return it as a client gets it."""
+        """Return the value as a client receives it."""
         return _deserialize(self.held).reshape(self._shape) if self._is_text else self.held
 
     def __dlpack__(self, **options: Any) -> Any:
         if self._is_text:
             raise RuntimeError("DLPack does not support String tensors")
-        if self.held.dtype == np.bool_:  # numpy gives bools from 1.25 on
+        if self.held.dtype == np.bool_:  # numpy exports bools since 1.25
             return tensor.export_dlpack(self.held, bfloat=False)
         return self.held.__dlpack__()
 
@@ -111,7 +111,7 @@ class InferenceResponse:
 
 
 class InferenceRequest:
-    """A call of another model: `answer` makes what it gets of the arguments."""
+    """A call of another model; `answer` computes its result from the arguments."""
 
     answer: Callable[[dict[str, Any]], Any] = staticmethod(lambda asked: InferenceResponse())
 
@@ -123,7 +123,7 @@ class InferenceRequest:
 
 
 class MetricFamily:
-    """A family of metrics; all that were made are in `made`."""
+    """A family of metrics; `made` lists all that were created."""
 
     COUNTER, GAUGE, HISTOGRAM = range(3)
     made: ClassVar[list[MetricFamily]] = []
@@ -155,7 +155,7 @@ class _Metric:
 
 
 class Logger:
-    """Keeps what was logged."""
+    """Records log messages."""
 
     errors: ClassVar[list[str]] = []
 
@@ -165,7 +165,7 @@ class Logger:
 
 
 class Sender:
-    """The receiver of the answers to one request."""
+    """Records the responses to one request."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, int]] = []
@@ -187,7 +187,7 @@ class _Trace:
 
 
 class Request:
-    """A request as the stub gives it to `execute`. A `bytes` value stands for a text that is no UTF-8."""
+    """A request as the stub passes it to `execute`. A `bytes` value stands for text that is not valid UTF-8."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ FINAL = 1
 
 
 def restore() -> None:
-    """Undo what the proxy changes in the module, and forget what was kept."""
+    """Undo the proxy's changes to the module, and clear what was recorded."""
     pb_utils.serialize_byte_tensor = _serialize  # type: ignore[attr-defined]
     pb_utils.deserialize_bytes_tensor = _deserialize  # type: ignore[attr-defined]
     MetricFamily.made.clear()

@@ -1,7 +1,7 @@
-"""Two small servers of Triton's protocol, over HTTP and gRPC, for what the real one cannot be made to do at will.
+"""Two small servers of Triton's protocol, over HTTP and gRPC, for behavior that the real one cannot be made to show.
 
-They serve one model "fake" (input x, output y, FP32), keep every request, and can be told to wait, to
-refuse, and to not have the model. The answer is the server's own number, so that a test sees who answered.
+They serve one model "fake" (input x, output y, FP32), record every request, and can be made to wait, to refuse, or to
+lack the model. The answer is the server's own number, so that a test sees which one answered.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PATHS = {
 
 @dataclass
 class Received:
-    """One request: what it asked for, its parameters and headers."""
+    """One request: its operation, parameters and headers."""
 
     method: str
     headers: dict[str, str]
@@ -51,7 +51,7 @@ class Received:
 
 @dataclass
 class FakeTriton:
-    """The common part of both servers, with the requests that they got."""
+    """What both servers share, with the requests that they received."""
 
     number: int = 1
     url: str = ""
@@ -68,11 +68,11 @@ class FakeTriton:
         return sum(one.method == method for one in list(self.received))
 
     def inferences(self) -> list[Received]:
-        """Return all requests for inference so far."""
+        """Return all inference requests so far."""
         return [one for one in self.received if one.method == "infer"]
 
     def take(self, received: Received) -> tuple[int, grpc.StatusCode, str] | None:
-        """Keep a request; return the error to answer with, if there is one."""
+        """Record a request; return the error to answer with, if any."""
         self.received.append(received)
         if received.method == "infer":
             self.entered.release()
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle(self) -> None:
         self.fake.connections.append(self.connection)
-        with suppress(ConnectionError):  # clients that give up, as some tests want them to
+        with suppress(ConnectionError):  # a client gave up, as some tests require
             super().handle()
 
     def do_GET(self) -> None:
@@ -172,7 +172,7 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
 
 @contextmanager
 def fake_triton(protocol: str, number: int = 1, port: int = 0) -> Iterator[FakeTriton]:
-    """Run a server; its gate is open."""
+    """Run a server that answers until told otherwise."""
     fake = FakeTriton(number)
     fake.gate.set()
     running = _serve_http if protocol == "http" else _serve_grpc

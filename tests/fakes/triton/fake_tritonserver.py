@@ -1,4 +1,4 @@
-"""Around the fake tritonserver of tests/native/backend: a dispatcher with a real ROUTER, and workers with real lanes."""
+"""A harness for the fake tritonserver of tests/native/backend: a dispatcher with a real ROUTER, and workers with real lanes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
 from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, ResponseRef, TensorRef
 
-#: What the dispatcher says of a batch whose worker was lost.
+#: The dispatcher's answer about a batch whose worker was lost.
 LOST = messages.Verdict("fail", "the worker was lost: é")
 
 #: What a test's worker does with a lane.
 Work = Callable[[Lane], None]
-#: What the dispatcher says of a batch that was lost, or is overdue.
+#: Decides the dispatcher's answer about a lost or overdue batch.
 Judge = Callable[[Any], messages.Verdict]
 
 
 class Dispatcher:
-    """Answers a proxy's questions: there is a worker, once for each of `paths`; a lost batch fails.
+    """Answers a proxy's requests: offers one worker for each of `paths`, and lets a lost batch fail.
 
-    Unless `judge` says something else. With `patience_s`, it is asked about batches that take longer, too.
+    `judge` overrides that answer. With `patience_s`, the proxy also asks about batches that take longer.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Dispatcher:
         return None
 
     def is_left(self) -> bool:
-        """Return whether the proxy has said that it ends."""
+        """Return whether the proxy has announced its end."""
         return any(isinstance(message, messages.Detach) for message in list(self.heard))
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class Dispatcher:
 
 
 class Workers:
-    """Listens for lanes, one after the other, and has each piece of work done with one of them."""
+    """Accepts lanes, and runs each piece of work with the next one."""
 
     def __init__(self, folder: Path, works: list[Work]) -> None:
         self.paths = []
@@ -114,12 +114,12 @@ class Workers:
     def _run(self, listener: socket.socket, work: Work) -> None:
         try:
             connection, _ = listener.accept()
-        except OSError:  # nobody needed this one
+        except OSError:  # this listener was not used
             return
         lane = Lane(connection, peer_trusted=True)
         try:
             work(lane)
-        except BaseException as error:  # raised where the test sees it
+        except BaseException as error:  # raised in the test by join()
             self.errors.append(error)
         finally:
             lane.close()
@@ -149,14 +149,14 @@ def run(
     named: bool = False,
     **parameters: str,
 ) -> tuple[list[str], list[Any]]:
-    """Serve batches; return the lines that the program printed, and what the dispatcher was asked.
+    """Serve batches; return the lines printed by the program, and the requests to the dispatcher.
 
     Args:
         environment: variables for the program
-        ends: the exit code that it is to have
-        judge, patience_s: of the dispatcher
+        ends: the expected exit code
+        judge, patience_s: see Dispatcher
         attaches: whether the proxy asks for a worker at all
-        named: whether errors are returned with the id of their request, which is "i" unless FAKE_ID says otherwise
+        named: whether errors contain the id of their request, which is "i" unless FAKE_ID is set
     """
     workers = Workers(folder, works)
     with closing(Dispatcher(folder, list(workers.paths), judge, patience_s)) as dispatcher:
@@ -174,7 +174,7 @@ def run(
         }
         (folder / "config.json").write_text(json.dumps(config, indent=1))
         limited = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh"] if descriptors else []
-        leaks = 0 if descriptors else 1  # they are searched by means of descriptors
+        leaks = 0 if descriptors else 1  # the leak search itself needs descriptors
         done = subprocess.run(
             [*limited, program, folder / "config.json", str(batches), str(requests)],
             capture_output=True,
@@ -189,7 +189,7 @@ def run(
         )
         workers.join()
         if done.returncode == 0 and descriptors is None and attaches:
-            # What it said last may still be on its way.
+            # Its last message may still be in transit.
             eventually(dispatcher.is_left, lambda: f"the proxy detaches; heard: {dispatcher.heard}")
     assert done.returncode == ends or "refused: " in done.stdout, f"{done.stdout}\n{done.stderr}"
     said = done.stdout if named else done.stdout.replace(" [request id: i]", "")
@@ -197,7 +197,7 @@ def run(
 
 
 def serving(answer: Callable[[Lane, Batch], Any]) -> Work:
-    """Return work that answers every batch until the proxy goes."""
+    """Return work that answers every batch until the proxy disconnects."""
 
     def work(lane: Lane) -> None:
         while True:
@@ -212,7 +212,7 @@ def serving(answer: Callable[[Lane, Batch], Any]) -> Work:
                 return
             try:
                 lane.send(reply)
-            except LaneClosed:  # what it was sent before was not to its liking
+            except LaneClosed:  # it closed the lane after an invalid message
                 return
 
     return work
@@ -223,7 +223,7 @@ def output(lane: Lane, name: str, array: Any, datatype: str = "FP32") -> TensorR
 
 
 def echo(lane: Lane, batch: Batch) -> BatchDone:
-    """Answer each request with its x doubled as y, its string as z, and something that nobody asked for."""
+    """Answer each request with `y` = 2 * `x`, its string as `z`, and an output that nobody requested."""
     responses = []
     for request in batch.requests:
         x, s, nothing = request.inputs

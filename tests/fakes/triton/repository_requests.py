@@ -1,11 +1,11 @@
-"""Requests about model repositories, as a client makes them of a daemon without processes."""
+"""Requests about model repositories, as a client sends them to a simulated daemon."""
 
 from __future__ import annotations
 
 from fakes.simulated_daemon import SimulatedDaemon
 from pytriton._protocol import messages
 
-#: What `states` says of the repository in tests/unit/dispatcher/repository/conftest.py, when all is loaded.
+#: The result of `states` for the repository in tests/unit/dispatcher/repository/conftest.py, once all is loaded.
 ALL = {
     "own": "ready tritonserver",
     "odd": "failed",
@@ -15,7 +15,7 @@ ALL = {
 
 
 def states(sim: SimulatedDaemon) -> dict[str, str]:
-    """Return what the index says of each model: its state, and who serves it."""
+    """Return each model's state in the index, and who serves it."""
     answer = sim.answered(sim.client.ask(messages.GetRepository()))
     assert isinstance(answer, messages.Repository)
     return {one.name: f"{one.state} {one.served_by}".strip() for one in answer.models}
@@ -28,7 +28,7 @@ def reason(sim: SimulatedDaemon, name: str) -> str:
 
 
 def load(sim: SimulatedDaemon, name: str) -> str:
-    """Load a model; return the failure, "" if it is served."""
+    """Load a model; return the failure, or "" if it is served."""
     answer = sim.answered(sim.client.ask(messages.LoadFromRepository(name)))
     return answer.text if isinstance(answer, messages.Failure) else ""
 

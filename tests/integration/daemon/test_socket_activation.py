@@ -163,7 +163,7 @@ def test_restarts_under_load_fail_no_request(manager: ServiceManager) -> None:
             assert daemon.wait(60) == 0
             daemon = manager.start()
             manager.client()
-            load.until_all_go_on()
+            load.wait_for_progress()
     assert load.wrong == []
 
 

@@ -247,7 +247,7 @@ def test_the_server_is_replaced_under_load_and_nothing_is_lost(daemon: RunningDa
         for _ in range(3):
             pids.add(daemon.client.status().server.pid)
             daemon_connection.replace_server(daemon.config.rundir)
-            load.until_all_go_on()
+            load.wait_for_progress()
     after = daemon.client.status()
     assert load.wrong == []
     assert len(pids | {after.server.pid}) == 4

@@ -1,1 +1,1 @@
-"""The Helm chart as it is rendered, and a pod of it on this machine."""
+"""The rendered Helm chart, and a pod of it run on this machine."""

@@ -1,4 +1,4 @@
-"""The Helm chart, rendered by Helm's own library, where it is installed (the extra `charts`)."""
+"""The Helm chart, rendered by Helm's own library if that is installed (the extra `charts`)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Object = dict[str, Any]
 
 
 def require_helm() -> Any:
-    """Return the module of Helm's library; skip where it is not installed."""
+    """Return the module of Helm's library; skip the test if it is not installed."""
     return pytest.importorskip("helm_python", reason=HOW)
 
 
 @functools.cache
 def load_chart() -> Any:
-    """Return the chart as Helm reads it; it cannot be changed."""
+    """Return the chart as loaded by Helm; it cannot be changed."""
     return require_helm().Chart.load(CHART)
 
 
 def render(values: Object, name: str = "models", namespace: str = "serving") -> list[Object]:
-    """Return the objects that an installation with these values would make.
+    """Return the objects that an installation with these values would create.
 
     Raises:
         helm_python.HelmError: the schema, or a check of the chart, refuses the values.
@@ -37,7 +37,7 @@ def render(values: Object, name: str = "models", namespace: str = "serving") -> 
 
 
 def only(objects: list[Object], kind: str, name: str = "") -> Object:
-    """Return the one object of a kind, or that of a name."""
+    """Return the only object of a kind, or the one with this name."""
     found = [one for one in objects if one["kind"] == kind]
     found = [one for one in found if not name or one["metadata"]["name"] == name]
     assert len(found) == 1, [(one["kind"], one["metadata"]["name"]) for one in objects]

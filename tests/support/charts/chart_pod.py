@@ -1,4 +1,4 @@
-"""A pod of the chart, run by hand: its volumes are folders, its containers are processes, in the kubelet's order."""
+"""Run a pod of the chart by hand: volumes are folders, containers are processes, in the kubelet's order."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LONG_S = 120.0
 
 
 class Pod:
-    """The pod of rendered objects; its daemon listens where the chart was told to."""
+    """The pod in the rendered objects; its daemon listens at the addresses given to the chart."""
 
     def __init__(self, objects: list[Object], secrets: Mapping[str, Path]) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="ptd-"))  # short: sockets lie in it
+        self._folder = Path(tempfile.mkdtemp(prefix="ptd-"))  # short, because it contains sockets
         self.spec = pod_of(objects)
         (self.container,) = self.spec["containers"]
         for volume in self.spec["volumes"]:
@@ -47,10 +47,10 @@ class Pod:
             _project(place, {one.name: one.read_text() for one in files})
 
     def run_init_containers(self) -> None:
-        """Run each to its end.
+        """Run each init container to completion.
 
         Raises:
-            AssertionError: one failed; with what it said.
+            AssertionError: a container failed; has its output.
         """
         for container in self.spec["initContainers"]:
             done = self.run(container["command"], container)
@@ -70,7 +70,7 @@ class Pod:
     def run(
         self, command: list[str], container: Object | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in a container, as `kubectl exec`, a probe or a hook does."""
+        """Run a command in a container, as `kubectl exec`, a probe or a hook would."""
         container = container or self.container
         return subprocess.run(
             self._placed(command, container),
@@ -84,7 +84,7 @@ class Pod:
         )
 
     def probe(self, kind: str) -> bool:
-        """Return whether a probe ("startup", "readiness", "liveness") succeeds now, as the kubelet counts it."""
+        """Return whether a probe ("startup", "readiness", "liveness") succeeds now, by the kubelet's rules."""
         probe = self.container[f"{kind}Probe"]
         if "exec" in probe:
             return self.run(probe["exec"]["command"]).returncode == 0
@@ -112,7 +112,7 @@ class Pod:
         eventually(succeeds, lambda: f"{kind}: {self.said.read_text()[-5000:]}", _LONG_S)
 
     def port(self, name: str) -> int:
-        """The number of a port of the container."""
+        """Return the number of a named port of the container."""
         (port,) = [one["containerPort"] for one in self.container["ports"] if one["name"] == name]
         return int(port)
 
@@ -146,7 +146,7 @@ class Pod:
         return [self._place(word, container) for word in command]
 
     def _place(self, text: str, container: Object) -> str:
-        """Put the volume's folder in place of where the container mounts it."""
+        """Replace the container's mount point with the volume's folder."""
         for mount in container["volumeMounts"]:
             if mount["name"] not in ("tmp", "shm"):
                 folder = str(self._folder / mount["name"])
@@ -155,7 +155,7 @@ class Pod:
 
 
 def _project(place: Path, files: Mapping[str, str]) -> None:
-    """Write files as the kubelet does: below a hidden folder, behind links, so that all change at once."""
+    """Write files as the kubelet does: in a hidden folder behind links, so that all change atomically."""
     hidden = place / "..2026_01_01"
     for path, text in files.items():
         file = hidden / path

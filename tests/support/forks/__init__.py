@@ -1,1 +1,1 @@
-"""Processes that fork: the fork server with its workers, and the stage that it plays on."""
+"""Forking processes: the fork server with its workers, and the harness around it."""

@@ -1,6 +1,6 @@
-"""Fork servers for tests: the dispatcher's side and their own are real, a worker's work is a probe's.
+"""Fork servers for tests: both ends are real, and a probe replaces the worker's work.
 
-The probe says what kind of process it is.
+The probe reports what kind of process it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.workers.fork_servers import ForkServer, ForkServers, InterpreterSetup
 
-#: Stands in the place of worker/boot.py, from where it imports as that does.
+#: Replaces worker/boot.py, and imports as it does.
 _BOOT = """
 import json, multiprocessing.process, os, resource, signal, sys, threading
 sys.path.insert(0, {source!r})
@@ -59,7 +59,7 @@ Scene = Callable[["Stage"], Awaitable[None]]
 
 
 class Stage:
-    """Fork servers, and what workers are given."""
+    """Fork servers, and the environment of their workers."""
 
     def __init__(self, folder: Path, kill_on_death: KillOnDeath, most: int, waits: str) -> None:
         boot = folder / "boot.py"
@@ -81,7 +81,7 @@ class Stage:
         )
 
     async def fork(self, name: str = "w1", **variables: str) -> Child | None:
-        """Return a worker; `variables` are the environment's, and those of its own are the same for all."""
+        """Start a worker by a fork; `variables` go to the environment, and its own variables are always the same."""
         return await self.forks.start(
             self.around(**variables),
             name,
@@ -97,7 +97,7 @@ class Stage:
         return child
 
     async def start(self, name: str = "w1") -> Child:
-        """Return a worker that is no fork."""
+        """Start a worker as a new process."""
         return await Child.start(
             [sys.executable, *self.command, name, str(os.getpid()), str(self.stats)],
             env={**self.env, "OF_ONE": name},
@@ -111,14 +111,14 @@ class Stage:
         self.lines.append(line)
 
     def server(self, **variables: str) -> ForkServer:
-        """The fork server for these variables, which has started."""
+        """Return the started fork server for these variables."""
         server = self.forks._servers[self.around(**variables)].server
         assert server is not None
         return server
 
     @property
     def servers(self) -> list[int]:
-        """The pids of those that have started."""
+        """Return the pids of all started fork servers."""
         return [
             one.server.child.pid
             for one in self.forks._servers.values()
@@ -127,7 +127,7 @@ class Stage:
 
 
 async def said(child: Child) -> dict[str, Any]:
-    """Return what a worker said, once it has ended."""
+    """Return a worker's output once it has exited."""
     code = await child.exited
     await child.stop(0)
     assert code == 0, child.last_lines()
@@ -136,7 +136,7 @@ async def said(child: Child) -> dict[str, Any]:
 
 
 def play(folder: Path, scene: Scene, most: int = 4, waits: str = "") -> None:
-    """Play a scene; nothing may be left of it."""
+    """Run a scene, and check that it leaves nothing behind."""
 
     async def played() -> None:
         kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
@@ -148,7 +148,7 @@ def play(folder: Path, scene: Scene, most: int = 4, waits: str = "") -> None:
             os.close(stage.stats)
             kill_on_death.close()
 
-    # What tests before have left here may end meanwhile.
+    # Leftovers of earlier tests may end in between.
     descriptors, children = len(os.listdir("/proc/self/fd")), {*psutil.Process().children()}
     asyncio.run(asyncio.wait_for(played(), 200))
     assert len(os.listdir("/proc/self/fd")) <= descriptors

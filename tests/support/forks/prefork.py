@@ -1,8 +1,8 @@
-"""Programs of Python that start at once: a process that has imported what they import runs each in a fork of itself.
+"""Start Python programs fast: run each in a fork of a process that has already imported its modules.
 
-A command's start takes a quarter of a second of CPU time, nearly all of it for imports. A fork has the state of a new
-process in all that the command itself does: arguments, variables, folder, descriptors, exit code. What belongs to the
-interpreter's start (PYTHON* variables, flags, which modules are imported when) is tested with real starts.
+Starting a command takes a quarter of a second of CPU time, nearly all of it for imports. A fork looks like a new
+process in everything that matters to the command: arguments, variables, working directory, descriptors, exit code.
+What belongs to the interpreter's start (PYTHON* variables, flags, when modules are imported) is tested with real starts.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import IO
 from support.variables import USUAL, of_starts
 
 _TEMPLATE = str(Path(__file__).with_name("template.py"))
-#: Among the arguments of a process that forks; a module's name takes its place.
+#: An argument that is replaced by a module's name.
 _NAME = "(forks for the tests, see prefork.py)"
 
 
 class Forking:
     """A process that has imported modules, and runs programs in forks.
 
-    It starts when it is needed, and ends with the process of the tests.
+    It starts on first use, and ends with the test process.
 
     Args:
-        modules: what is imported; those that are not installed are left out
+        modules: what to import, as far as it is installed
     """
 
     def __init__(self, *modules: str) -> None:
@@ -44,13 +44,13 @@ class Forking:
     def run_module(
         self, module: str, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        """Run `python -m module` with arguments; return how it ended and what it printed."""
+        """Run `python -m module` with arguments; return its exit code and output."""
         return self._run({"module": module}, arguments, cwd, env)
 
     def run_script(
         self, script: Path, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        """Run `python script` with arguments; return how it ended and what it printed."""
+        """Run `python script` with arguments; return its exit code and output."""
         return self._run({"script": str(script)}, arguments, cwd, env)
 
     def start_module(
@@ -62,7 +62,7 @@ class Forking:
         stdin: bytes,
         output: IO[bytes],
     ) -> StartedProcess | None:
-        """Start `python -m module` in this folder, as a child of this process; None where that takes a real start."""
+        """Start `python -m module` in this folder as a child of this process; None if only a real start works."""
         with tempfile.TemporaryFile() as given:
             given.write(stdin)
             given.seek(0)
@@ -78,7 +78,7 @@ class Forking:
         *,
         output: IO[bytes],
     ) -> StartedProcess | None:
-        """Start `python script`, as a child of this process with no input; None where that takes a real start."""
+        """Start `python script` without input as a child of this process; None if only a real start works."""
         with open(os.devnull, "rb") as nothing:
             return self._start({"script": str(script)}, arguments, cwd, env, nothing, output)
 
@@ -131,7 +131,7 @@ class Forking:
         return subprocess.CompletedProcess([*program.values(), *arguments], int(code), *texts)
 
     def close(self) -> None:
-        """End the process, if it has been started."""
+        """Stop the process if it was started."""
         if self._connection is not None and self._process is not None:
             self._connection.close()
             self._process.wait()
@@ -142,7 +142,7 @@ class Forking:
             self._connection, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with other:
                 command = [sys.executable, _TEMPLATE, str(other.fileno()), _NAME, *self._modules]
-                # It serves the tests that follow, too: what the first one has set is not for them.
+                # It also serves later tests, so it must not keep the first one's variables.
                 others = {
                     name: os.environ[name] for name in os.environ.keys() - of_starts(os.environ)
                 }
@@ -154,10 +154,10 @@ class Forking:
 
 
 class StartedProcess(subprocess.Popen[bytes]):
-    """A child of this process that another one has forked."""
+    """A child of this process that another process has forked."""
 
     def __init__(self, pid: int, args: Sequence[str]) -> None:
-        """Be what the constructor of `Popen` leaves, without a start."""
+        """Set what the constructor of `Popen` sets, without starting a program."""
         self._waitpid_lock = threading.Lock()
         self._sigint_wait_secs = 0.0
         self._child_created = True
@@ -165,13 +165,13 @@ class StartedProcess(subprocess.Popen[bytes]):
         self.stdin = self.stdout = self.stderr = None
 
 
-#: The commands of pytriton-daemon; the last module lies beside this one.
+#: The commands of pytriton-daemon; the last module is beside this one.
 _COMMANDS = Forking("pytriton._cli.app", "pytriton._cli.daemon_connection", "warm_commands")
 
 
 def command(
     *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `pytriton-daemon` with arguments, as `subprocess.run` does, without the time that it takes to start."""
+    """Run `pytriton-daemon` with arguments like `subprocess.run`, without the start-up time."""
     variables = os.environ if env is None else env
     return _COMMANDS.run_module("pytriton._cli", arguments, cwd or Path.cwd(), variables)

@@ -1,4 +1,4 @@
-"""The process that has imported modules, and forks: python template.py DESCRIPTOR NAME MODULE... (see prefork.py)."""
+"""The process that preloads modules and forks: python template.py DESCRIPTOR NAME MODULE... (see prefork.py)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LARGEST = 1 << 17  #: bytes of a wish: arguments and variables
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork for each wish, and tell the exit code; return the wish in the fork, None at the end.
+    """Fork for each request and report the exit code; return the request in the fork, and None at the end.
 
-    One that is left to the process of the tests is its child; its pid is told.
+    A fork started for the test process becomes its child, and its pid is reported.
     """
     while True:
         data, descriptors, _, _ = socket.recv_fds(connection, _LARGEST, 3)
@@ -45,7 +45,7 @@ def _serve(connection: socket.socket) -> dict[str, Any] | None:
 
 
 def _fork_for_parent() -> int:
-    """Fork a child of the process of the tests; -1 where that cannot be."""
+    """Fork a child of the test process; return -1 where that is impossible."""
     try:
         join_helpers()
         return Forker().fork()

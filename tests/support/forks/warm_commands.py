@@ -1,6 +1,6 @@
-"""Imported by the process that forks commands of pytriton-daemon: has done once what typer does for each of them.
+"""Imported by the process that forks commands of pytriton-daemon, to do typer's work for each command in advance.
 
-It makes the parsers of all commands, for which pydantic looks for plugins in all packages that are installed.
+It builds the parsers of all commands, for which pydantic searches all installed packages for plugins.
 """
 
 from __future__ import annotations

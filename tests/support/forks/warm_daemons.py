@@ -1,7 +1,6 @@
-"""Imported by the process that forks daemons: has done once what a daemon does when it is first needed.
+"""Imported by the process that forks daemons, to do in advance what a daemon does on first use.
 
-A daemon imports late what takes long and what not every one needs, or not at its start. What is imported when is
-tested with real starts.
+A daemon defers imports that are slow or rarely needed. When it imports what is tested with real starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests of the corpus that ask for something else than an inference: repository, traces, log, shared memory."""
+"""Requests of the corpus other than inference: repository, traces, log, shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of tests that are built from rooms of the frontend."""
+"""Test programs built from directories of the frontend's sources."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from support.compile_cache import compile_program
 PROXY_BACKEND = Path(__file__).parents[3] / "proxy_backend"
 FRONT = PROXY_BACKEND / "frontend"
 _SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-#: Of the product's flags: half the time of -O2, with the warnings that follow values.
+#: Instead of -O2: takes half the time, and keeps the warnings that need data flow.
 _OPTIMISED = {"-O2": "-O1"}
-#: Lines for what sanitizers say are enough, and cost less than what a debugger would need.
+#: Line numbers for sanitizer reports; full debug information would be slower.
 _WARNED = ("-g1", "-Wall", "-Wextra", "-Wshadow", "-Werror")
 
 
 def sanitized_flags(sanitizers: Sequence[str] = _SANITIZED) -> list[str]:
-    """Return the flags for all C of tests. Sources with the same ones are compiled once, whatever they are linked to.
+    """Return the compiler flags of all C tests. Sources with the same flags are compiled once.
 
-    Without FORTIFY, whose functions a sanitizer does not see.
+    FORTIFY is off, because sanitizers do not see its functions.
     """
     left_out = ("-shared", "-fvisibility=hidden", "-Wl,-z,nodelete")
     flags = [
@@ -32,7 +32,7 @@ def sanitized_flags(sanitizers: Sequence[str] = _SANITIZED) -> list[str]:
 
 
 def include_flags(program: str) -> list[str]:
-    """Return the flags for the includes of "frontend" or "backend"."""
+    """Return the include flags of "frontend" or "backend"."""
     return [f"-I{PROXY_BACKEND / program}", f"-I{PROXY_BACKEND}"]
 
 
@@ -44,13 +44,13 @@ def common_sources() -> list[Path]:
 def built(
     main: Path, sources: Sequence[str], folder: Path, *, sanitizers: Sequence[str] = _SANITIZED
 ) -> Path:
-    """Compile a program of a test with files of the frontend.
+    """Compile a test program with sources of the frontend.
 
     Args:
         main: its C source
         sources: patterns below the frontend's folder, such as "base/*.c"
         folder: where the program goes
-        sanitizers: the flags that it is checked by
+        sanitizers: the flags of the sanitizers
     """
     files = [path for pattern in sources for path in sorted(FRONT.glob(pattern))]
     return built_of([main, *files], folder / main.stem, sanitizers=sanitizers)
@@ -62,7 +62,7 @@ def built_of(
     *more: str,
     sanitizers: Sequence[str] = _SANITIZED,
 ) -> Path:
-    """Compile a program of C sources and proxy_backend/common. Programs with the same flags share objects."""
+    """Compile a program from C sources and proxy_backend/common. Programs with the same flags share objects."""
     flags = [*sanitized_flags(sanitizers), *include_flags("frontend"), *more]
     return compile_program(
         target, flags, [*sources, *common_sources()], ["-ldl", "-lpthread", "-lm"]

@@ -1,4 +1,4 @@
-"""Programs that make calls, and a core for them, each with the sanitizer that is asked for."""
+"""Programs that call a fake core, each built with the requested sanitizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROOMS = (
 ADDRESSES = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 THREADS = ("-fsanitize=thread", "-fno-sanitize-recover=all")
 
-#: Runs a program with a core, and returns what it says.
+#: Runs a program with a core, and returns its output.
 Run = Callable[..., str]
 
 

@@ -1,4 +1,4 @@
-"""Requests that are asked of NVIDIA's HTTP frontend and of the native one, in this order: right ones and wrong ones."""
+"""Requests sent to both NVIDIA's HTTP frontend and the native one, in this order: valid and invalid ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The answers of the native frontend that differ from NVIDIA's HTTP frontend's on purpose: a table of decisions.
+"""Intended differences between the native frontend's answers and NVIDIA's HTTP frontend's: a table of decisions.
 
-What is not in it has to be the same: the status, the headers that say what a body is, a body of tensors byte for byte, one of JSON
-by value, an error's text.
+Everything else must be equal: the status, the headers that describe the body, tensors byte for byte, JSON by value, and
+an error's text.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Headers that say what a body is.
+#: Headers that describe the body.
 HEADERS = ("inference-header-content-length", "content-encoding", "content-type")
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer of one of the two."""
+    """An answer of one of the two frontends."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Reply:
 
     @property
     def content(self) -> Any:
-        """The body: what JSON says, with the tensors behind it; events as a list; bytes, where it is neither."""
+        """The body: the JSON value followed by its tensors, a list for events, or bytes otherwise."""
         size = int(self.headers.get("inference-header-content-length", len(self.body)))
         try:
             if self.body.startswith(b"data: "):
@@ -39,7 +39,7 @@ class Reply:
 
     @property
     def error(self) -> str | None:
-        """The text of an error."""
+        """The error's text."""
         content = self.content
         return (
             content.get("error")
@@ -50,7 +50,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Decision:
-    """A difference that is wanted."""
+    """An intended difference."""
 
     names: str  #: a pattern for names of requests
     why: str
@@ -59,11 +59,11 @@ class Decision:
     says: str = ""  #: a pattern for what the native frontend's body has
 
     def applies(self, name: str) -> bool:
-        """Return whether a request of that name is answered otherwise."""
+        """Return whether the decision covers a request of that name."""
         return re.fullmatch(self.names, name, re.DOTALL) is not None
 
     def holds(self, nvidia: Reply | None, native: Reply) -> bool:
-        """Return whether it is answered so."""
+        """Return whether the two answers differ as decided."""
         theirs = nvidia.status if nvidia else None
         said = native.body.decode(errors="replace")
         return (theirs, native.status) == (self.nvidia, self.native) and re.search(
@@ -176,7 +176,7 @@ DECISIONS = (
     Decision("register cuda .*AAAA.*", "there is no CUDA here", 400, 501, "needs CUDA's runtime"),
 )
 
-#: What NVIDIA's frontend says, with 500, of requests that make no sense.
+#: Texts of NVIDIA's frontend about malformed requests, with status 500.
 _MALFORMED = re.compile(
     "failed to parse the request|Unable to|attempt to|unexpected error on creating|failed to load|failed to get request params"
     "|output tensor shape does not match"
@@ -184,7 +184,7 @@ _MALFORMED = re.compile(
 
 
 def is_the_clients_fault(nvidia: Reply, native: Reply) -> bool:
-    """Return whether it is malformed: 400, where NVIDIA's frontend says 500. The texts may be better ones."""
+    """Return whether the answer to a malformed request is 400 instead of NVIDIA's 500. The text may be better, too."""
     return (
         (nvidia.status, native.status) == (500, 400)
         and bool(native.error)
@@ -193,7 +193,7 @@ def is_the_clients_fault(nvidia: Reply, native: Reply) -> bool:
 
 
 def is_same(nvidia: Reply, native: Reply) -> bool:
-    """Return whether two answers say the same. An error is JSON and says so, which NVIDIA's do not always."""
+    """Return whether two answers are equivalent. Errors are JSON with its content type, unlike some of NVIDIA's."""
     is_error = nvidia.status >= 400 and native.headers.get("content-type") == "application/json"
     headers = HEADERS[: -1 if is_error else None]
     return (
@@ -204,9 +204,9 @@ def is_same(nvidia: Reply, native: Reply) -> bool:
 
 
 def is_equal(one: Any, other: Any) -> bool:
-    """Return whether two values of JSON are the same.
+    """Return whether two JSON values are equal.
 
-    Members have no order. FP32 values are written as the shortest number that is read as the same one; NVIDIA's are those of doubles.
+    Members have no order. We write FP32 values as the shortest number that reads back the same; NVIDIA writes doubles.
     """
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(is_equal(one[name], other[name]) for name in one)

@@ -1,4 +1,4 @@
-"""Asks the program of tests/native/frontend/driver.c: the frontend's pure libraries."""
+"""Calls the frontend's pure functions through the program of tests/native/frontend/driver.c."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 class Refused(Exception):
-    """The function said what is wrong."""
+    """Raised with the error that the function returned."""
 
 
 class Driver:
-    """The program, running."""
+    """The running program."""
 
     def __init__(self, program: Path) -> None:
         """Start it."""
@@ -22,7 +22,7 @@ class Driver:
         """Run a function of driver.c.
 
         Raises:
-            Refused: what it was asked is wrong.
+            Refused: the function returned an error.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -36,6 +36,6 @@ class Driver:
         return answer[1:]
 
     def end(self) -> None:
-        """Let it end; it says so if it has lost memory."""
+        """Stop the program; it reports leaked memory."""
         self._process.communicate()
         assert self._process.returncode == 0

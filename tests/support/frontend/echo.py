@@ -1,4 +1,4 @@
-"""The echo server of tests/native/frontend/net_echo.c: built under a sanitizer, started on the test's socket, drained."""
+"""The echo server of tests/native/frontend/net_echo.c: built with a sanitizer, started on the test's socket, drained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROGRAMS = ROOT / "tests" / "native" / "frontend"
 
 
 def build(target: Path, sanitizer: str) -> Path:
-    """Compile the echo server with the rooms that connections need."""
+    """Compile the echo server with the sources that connections need."""
     sources = [
         str(path.relative_to(FRONT))
         for room in ("memory", "base", "thread_pool", "net")
@@ -29,14 +29,14 @@ def build(target: Path, sanitizer: str) -> Path:
 
 
 def build_with(names: Sequence[str], sources: Sequence[str], target: Path, sanitizer: str) -> Path:
-    """Compile a program of tests/native/frontend with files of the frontend, under a sanitizer."""
+    """Compile a program of tests/native/frontend with sources of the frontend, under a sanitizer."""
     files = [*(_PROGRAMS / name for name in names), *(FRONT / source for source in sources)]
     checks = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
     return built_of(files, target, sanitizers=checks)
 
 
 class EchoServer:
-    """A running one. Used as a context, it is drained at the end, and what it has counted is looked at."""
+    """A running echo server. As a context manager, it drains at the end and checks the server's counters."""
 
     def __init__(
         self,
@@ -66,18 +66,18 @@ class EchoServer:
         self.refused: dict[str, int] = {}
 
     def connect(self, timeout_s: float = 60.0) -> socket.socket:
-        """Return a connection, which the server closes with itself."""
+        """Return a connection that is closed together with the server."""
         connection = socket.socket(self.listener.family, socket.SOCK_STREAM)
         connection.settimeout(timeout_s)
         connection.connect(self.port)
         return connection
 
     def terminate(self) -> None:
-        """Have it drain."""
+        """Start draining."""
         self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """Drain it, wait, and read what it has counted: every connection has been closed and freed, once."""
+        """Drain, wait for the exit, and check the counters: every connection was closed and freed once."""
         self.terminate()
         said, _ = self._process.communicate()
         self._stack.close()
@@ -92,7 +92,7 @@ class EchoServer:
         assert self.counts["left"] == 0
 
     def kill(self) -> None:
-        """End it at once, if it has not ended."""
+        """Kill the server if it is still running."""
         if self._process.poll() is not None:
             self._stack.close()
             return
@@ -122,7 +122,7 @@ def ask(connection: socket.socket, line: str) -> None:
 
 
 def take(connection: socket.socket, count: int) -> bytes:
-    """Receive so many bytes, or fewer if the connection ends before."""
+    """Receive this many bytes, or fewer if the connection ends first."""
     data = bytearray()
     while len(data) < count:
         piece = connection.recv(min(count - len(data), 1 << 20))
@@ -133,7 +133,7 @@ def take(connection: socket.socket, count: int) -> bytes:
 
 
 def ends(connection: socket.socket) -> bool:
-    """Return whether the other side ends the connection: without a word, or by a reset."""
+    """Return whether the other side closes the connection, cleanly or by a reset."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:
@@ -147,7 +147,7 @@ def echoes(connection: socket.socket, text: str = "hello") -> bool:
 
 
 def all_echo(connections: Sequence[socket.socket]) -> bool:
-    """Return whether it answers on all of them, when all have asked."""
+    """Send on all connections, then return whether all get their answers."""
     for number, connection in enumerate(connections):
         ask(connection, f"echo {number}")
     return all(
@@ -157,6 +157,6 @@ def all_echo(connections: Sequence[socket.socket]) -> bool:
 
 
 def reset(connection: socket.socket) -> None:
-    """Close a connection so that its peer sees a reset."""
+    """Close a connection with a reset."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()

@@ -1,10 +1,10 @@
-"""A program in the native frontend's place: it reads its settings, listens where they say, and answers what a daemon asks.
+"""A program in place of the native frontend: it reads its settings, listens where they say, and answers the daemon.
 
     python fake_program.py --settings=FD
 
-What it does wrong stands in the file "behaviour" beside it: `ends`, `slow` (until a file "go" is there), `deaf` (it
-never answers a load), `mute` (it accepts connections of clients, and ends at the first of their requests), `sequence`
-(one is in progress), `begins` (one begins when it is to retire), `lingers` (a request keeps it when it retires).
+The file "behaviour" beside it names its misbehavior: `ends`, `slow` (until a file "go" exists), `deaf` (never answers a
+load), `mute` (accepts clients' connections, and exits at their first request), `sequence` (a sequence is in progress),
+`begins` (one starts when it should retire), `lingers` (a request keeps it alive when it retires).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HERE = Path(sys.argv[0]).parent
 
 
 def install(folder: Path, behaviour: str = "") -> Path:
-    """Put it into a folder as a program that behaves so; return the program."""
+    """Write the program with this behavior into a folder; return its path."""
     program = folder / "frontend"
     program.write_text(f"#!{sys.executable}\n{Path(__file__).read_text()}")
     program.chmod(0o755)
@@ -49,12 +49,12 @@ class _Server(ThreadingHTTPServer):
         self._clients = clients
 
     def note(self, what: str) -> None:
-        """Write down what it was told."""
+        """Record a request."""
         with open(_HERE / "told", "a", encoding="ascii") as file:
             file.write(f"{os.getpid()} {what}\n")
 
     def serve_clients(self) -> None:
-        """Answer on the private socket of clients."""
+        """Answer on the clients' private socket."""
         if self._clients is not None:
             listener = socket.socket(fileno=os.dup(self._clients))
             other = _Server(listener, self.held, self.behaviour)
@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(409, {"error": "1 sequences are in progress"})
                 return
             if self.server.behaviour != "lingers":
-                try:  # who asks may be gone when it has the answer
+                try:  # the client may be gone by then
                     self._answer(200, None)
                 finally:
                     os._exit(0)

@@ -1,7 +1,7 @@
-"""NVIDIA's executable and the native frontend, each with a core of its own, over the same models.
+"""NVIDIA's executable and the native frontend, each with its own core, serving the same models.
 
-The models are those of backend.c: they answer what they are asked. `one` batches and has labels, `many` is
-decoupled, `types` has an input of each data type, `sequence` wants sequences, `gone` cannot be loaded.
+The models are those of backend.c, which return their inputs. `one` batches and has labels, `many` is decoupled, `types`
+has an input of each data type, `sequence` requires sequences, `gone` cannot be loaded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TENSOR = '{{ name: "{name}" data_type: TYPE_{type} dims: [ -1 ] {more} }}'
 
 @dataclass(frozen=True)
 class Frontend:
-    """The addresses of one of the two."""
+    """The addresses of one of the two frontends."""
 
     name: str
     http: str
@@ -99,9 +99,9 @@ def build_backend(folder: Path) -> None:
 
 @contextmanager
 def both_frontends(folder: Path, *options: tuple[str, str]) -> Iterator[tuple[Frontend, Frontend]]:
-    """NVIDIA's, then the native one, with these options of tritonserver beside the usual ones.
+    """Yield NVIDIA's frontend, then the native one, both with these options of tritonserver added.
 
-    "{folder}" in a value is the folder of that one's models.
+    "{folder}" in a value stands for the folder of that frontend's models.
     """
     runtime = find_or_install_server(ServerChoice(python_backend=False), print)
     build_backend(folder / "backends")

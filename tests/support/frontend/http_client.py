@@ -1,4 +1,4 @@
-"""Asks one of two frontends over HTTP."""
+"""An HTTP client for one of the two frontends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.frontend.requests import Ask
 
 
 def answer(frontend: Frontend, ask: Ask) -> Reply:
-    """Ask one of the two."""
+    """Send a request to one of the two frontends."""
     connection = http.client.HTTPConnection(frontend.http, timeout=60)
     try:
         connection.request(ask.verb, ask.path, ask.body, dict(ask.headers))

@@ -1,4 +1,4 @@
-"""The OpenAI frontend's process, before a native frontend whose model "talking" answers as tests say."""
+"""The OpenAI frontend's process behind a native frontend; the test scripts the answers of the model "talking"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytriton.dispatcher.openai.state import READY, ApiModel, ApiSettings, ApiSt
 
 MODEL = "talking"
 USAGE = '{"prompt_tokens":1,"completion_tokens":2}'
-#: The model's last text, and what becomes of it.
+#: The model's last text, and the event that it becomes.
 END = f"u{USAGE}\ndata: end\n\n"
 ENDED = b"data: end\n\ndata: [DONE]\n\n"
 
@@ -56,7 +56,7 @@ def openai_frontend(private: Path, **answering: Any) -> Iterator[tuple[subproces
 
 
 class Talk:
-    """One request, with the model's side of it. `client` is a connection that others have used, if it is given."""
+    """One request, and the model's side of it. `client` may be an already used connection."""
 
     def __init__(
         self,
@@ -80,12 +80,12 @@ class Talk:
         path.unlink()
 
     def say(self, text: str) -> None:
-        """Have the model answer a text; "" is an error."""
+        """Have the model send a text; "" is an error."""
         data = text.encode()
         self.model.sendall(struct.pack("=I", len(data)) + data)
 
     def end(self) -> None:
-        """The model has nothing more to say."""
+        """End the model's answer."""
         self.model.shutdown(socket.SHUT_WR)
 
     def head(self) -> bytes:
@@ -98,7 +98,7 @@ class Talk:
         return got
 
     def read(self, expected: bytes) -> None:
-        """Read exactly these bytes. Skip a keep-alive comment before them, which a busy machine has time to send."""
+        """Read exactly these bytes, skipping a preceding keep-alive comment, which a slow machine may cause."""
         pulse = chunk(b": still there?\n\n")
         got = b""
         while len(got) < len(expected):
@@ -123,12 +123,12 @@ class Talk:
         return got
 
     def close(self) -> None:
-        """End all that is open."""
+        """Close everything that is open."""
         self._stack.close()
 
 
 def connected(port: int, room: int | None = None) -> socket.socket:
-    """Return a connection; `room`: what it takes unread."""
+    """Return a connection; `room` is the size of its receive buffer."""
     client = socket.socket()
     client.settimeout(60)
     if room is not None:
@@ -138,7 +138,7 @@ def connected(port: int, room: int | None = None) -> socket.socket:
 
 
 def request_of(text: str, *headers: str, version: str = "1.1", stream: bool = True) -> bytes:
-    """Return a chat's request."""
+    """Return a chat request."""
     messages = [{"role": "user", "content": text}]
     body = json.dumps({"model": MODEL, "messages": messages, "stream": stream})
     lines = [f"POST /v1/chat/completions HTTP/{version}", "Host: h", f"Content-Length: {len(body)}"]

@@ -1,4 +1,4 @@
-"""The frontend's whole program, sanitized, over the core of tests/native/frontend/calls/fake_core."""
+"""The frontend's whole program with sanitizers, using the core of tests/native/frontend/calls/fake_core."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class OpenAIProcess:
     private: Path | None = None  #: the unix socket of its HTTP for the daemon's own processes
 
     def connect(self) -> socket.socket:
-        """Connect to its port of HTTP."""
+        """Connect to its HTTP port."""
         client = socket.create_connection(self.http, timeout=60)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return client
 
 
 def build(folder: Path) -> Built:
-    """Compile both with the sanitizers of addresses and undefined behaviour."""
+    """Compile both with the address and undefined-behavior sanitizers."""
     core = build_core(folder, ADDRESSES)
     program = built(FRONT / "main.c", [f"{room}/*.c" for room in _ROOMS], folder)
     return Built(program, core)
@@ -63,10 +63,10 @@ def running(
     descriptors: Sequence[int] = (),
     **more: object,
 ) -> Iterator[OpenAIProcess]:
-    """Start it with such limits, for that protocol, with descriptors, and `more` of its settings.
+    """Run the program with these limits, protocol, descriptors and `more` settings.
 
-    At `private` it listens for the daemon's own processes, at `handover` for connections that it is to take over.
-    It has to end in order, and without a word of the sanitizers.
+    `private` is its socket for the daemon's own processes, `handover` the one for connections to take over. It must exit
+    cleanly, without a report of a sanitizer.
     """
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,

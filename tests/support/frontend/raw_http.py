@@ -1,4 +1,4 @@
-"""Requests to the frontend byte by byte, and the answers that come back on the connection."""
+"""Send the frontend requests byte by byte, and read the raw answers from the connection."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def post(model: str, body: bytes, *headers: str) -> bytes:
 
 
 class RawClient:
-    """A connection, on which requests go out in any pieces; reads answers."""
+    """A connection that sends requests in arbitrary pieces and reads answers."""
 
     def __init__(self, frontend: OpenAIProcess) -> None:
         self.socket = frontend.connect()
@@ -63,7 +63,7 @@ class RawClient:
 
 
 def ask(frontend: OpenAIProcess, request: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Return the answer to one request, on a connection of its own."""
+    """Send one request on a new connection and return the answer."""
     client = RawClient(frontend)
     client.send(request)
     answer = client.answer()
@@ -72,6 +72,6 @@ def ask(frontend: OpenAIProcess, request: bytes) -> tuple[int, dict[str, str], b
 
 
 def data_of(answer: tuple[int, dict[str, str], bytes]) -> Any:
-    """Return the first output's data of an answer, which has to be right."""
+    """Return the first output's data of a successful answer."""
     assert answer[0] == 200, answer
     return json.loads(answer[2])["outputs"][0]["data"]

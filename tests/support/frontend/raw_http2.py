@@ -1,4 +1,4 @@
-"""Frames of HTTP/2, well-formed and not, for a server of gRPC that listens on 127.0.0.1."""
+"""Frames of HTTP/2, well-formed and malformed, for a gRPC server on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def hello(port: int, settings: bytes = b"") -> socket.socket:
 
 
 def frames(connection: socket.socket) -> Iterator[tuple[int, int]]:
-    """Read what the server says: each frame's kind and stream."""
+    """Read the server's frames: each one's kind and stream."""
     return ((kind, stream) for kind, _, stream, _ in whole_frames(connection))
 
 
 def read_frames(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """Read what the server says: each frame's kind and payload."""
+    """Read the server's frames: each one's kind and payload."""
     return ((kind, payload) for kind, _, _, payload in whole_frames(connection))
 
 
 def whole_frames(connection: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
-    """Read what the server says: each frame's kind, flags, stream and payload.
+    """Read the server's frames: each one's kind, flags, stream and payload.
 
-    Without a file of the connection: that would keep it open when the test has closed it, and a server that is told to
-    end waits for its clients.
+    It reads the socket directly: a file object would keep the connection open after the test closes it, and a draining
+    server waits for its clients.
     """
     came = bytearray()
 
@@ -83,7 +83,7 @@ def whole_frames(connection: socket.socket) -> Iterator[tuple[int, int, int, byt
 
 
 def messages(data: bytes) -> Iterator[bytes]:
-    """Take apart what came as data of a stream: the messages of gRPC."""
+    """Split a stream's data into gRPC messages."""
     while data:
         size = int.from_bytes(data[1:5], "big")
         yield data[5 : 5 + size]

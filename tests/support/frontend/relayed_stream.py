@@ -1,4 +1,4 @@
-"""A stream that the frontend writes to a client whose connection another process hands over: all three ends of it."""
+"""A stream that the frontend writes to a client connection handed over by another process: all three ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Way = Callable[[OpenAIProcess], socket.socket]
 
 
 def private(frontend: OpenAIProcess) -> socket.socket:
-    """Return a connection with the socket of the server that takes descriptors."""
+    """Return a connection to the server's socket that accepts descriptors."""
     asker = socket.socket(socket.AF_UNIX)
     asker.settimeout(60)
     asker.connect(str(frontend.private))
@@ -25,7 +25,7 @@ def private(frontend: OpenAIProcess) -> socket.socket:
 
 
 def event(text: str) -> bytes:
-    """Return an event."""
+    """Return an event of an event stream."""
     return f"data: {text}\n\n".encode()
 
 
@@ -35,7 +35,7 @@ def chunk(data: bytes) -> bytes:
 
 
 class Stream:
-    """A stream of the model "talking": the model's side, the asker's, and a client of the asker's."""
+    """A stream of the model "talking": the ends of the model, of the requesting process, and of its client."""
 
     def __init__(
         self,
@@ -79,18 +79,18 @@ class Stream:
         self._heard = b""
 
     def say(self, text: str) -> None:
-        """Have the model answer a text; "" is an error."""
+        """Have the model send a text; "" is an error."""
         data = text.encode()
         self.model.sendall(struct.pack("=I", len(data)) + data)
 
     def word(self, word: bytes, *descriptors: int) -> None:
-        """Say something as the asker."""
+        """Send a command as the requesting process."""
         rights = array.array("i", descriptors)
         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
         self.asker.sendmsg([word], control)
 
     def hear(self, end: bytes) -> bytes:
-        """Return what the asker gets up to there."""
+        """Return what the requesting process receives up to this text."""
         while end not in self._heard:
             data = self.asker.recv(1 << 16)
             assert data, f"the answer ended: {self._heard!r}"
@@ -100,14 +100,14 @@ class Stream:
         return heard
 
     def hear_end(self) -> bytes:
-        """Return what the asker gets up to the end."""
+        """Return what the requesting process receives up to the end."""
         with suppress(ConnectionResetError):
             while data := self.asker.recv(1 << 16):
                 self._heard += data
         return self._heard
 
     def read(self, expected: bytes) -> None:
-        """Read exactly that as the client."""
+        """Read exactly these bytes as the client."""
         got = b""
         while len(got) < len(expected):
             data = self.client.recv(min(1 << 16, len(expected) - len(got)))
@@ -116,7 +116,7 @@ class Stream:
         assert got == expected
 
     def hand_over(self) -> None:
-        """Begin, and hand the client's connection over; it has got an event then."""
+        """Start the stream, and hand the client's connection over after its first event."""
         self.say("sfirst\n\n")
         head = self.hear(b"\r\n\r\n")
         assert b"Pytriton-Relay: yes\r\n" in head
@@ -126,11 +126,11 @@ class Stream:
         self.read(chunk(b"begun\n\n"))
 
     def end(self) -> None:
-        """The model has nothing more to say."""
+        """End the model's answer."""
         self.model.shutdown(socket.SHUT_WR)
 
     def is_cancelled(self) -> bool:
-        """Wait for the end of the model's connection."""
+        """Wait until the model's connection ends."""
         with suppress(ConnectionResetError):
             return self.model.recv(1) == b""
         return True
@@ -140,11 +140,11 @@ class Stream:
 
 
 def descriptors(frontend: OpenAIProcess) -> int:
-    """Return how many are open in the frontend's process."""
+    """Return the number of open descriptors of the frontend's process."""
     return len(os.listdir(f"/proc/{frontend.process.pid}/fd"))
 
 
-#: Makes a stream (conftest.py); see `Stream`.
+#: Creates a stream (conftest.py); see `Stream`.
 Begin = Callable[..., Stream]
 #: The last text of a model.
 END = 'u{"completion_tokens":3}\ndata: end\n\n'

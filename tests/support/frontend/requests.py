@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: JSON values of each type, that can be told from each other.
+#: Distinguishable JSON values of each type.
 VALUES: dict[str, list[Any]] = {
     "BOOL": [True, False], "UINT8": [0, 255], "UINT16": [0, 65535], "UINT32": [0, 2**32 - 1],
     "UINT64": [0, 2**64 - 1], "INT8": [-128, 127], "INT16": [-(2**15), 2**15 - 1], "INT32": [-(2**31), 2**31 - 1],
@@ -33,13 +33,13 @@ class Ask:
 
 
 def tensor(values: Any = (1.0, 2.0), **other: Any) -> dict[str, Any]:
-    """INPUT0 of model one, changed; None takes a member away."""
+    """INPUT0 of model one, with changes; None removes a member."""
     given = {"name": "INPUT0", "shape": [1, 2], "datatype": "FP32", "data": values, **other}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def asked(name: str, document: Any, path: str = "one/infer", **headers: str) -> Ask:
-    """A request with JSON."""
+    """A request with a JSON body."""
     body = document if isinstance(document, (bytes, str)) else json.dumps(document)
     body = body.encode() if isinstance(body, str) else body
     return Ask(
@@ -48,14 +48,14 @@ def asked(name: str, document: Any, path: str = "one/infer", **headers: str) -> 
 
 
 def inputs(*tensors: Any, **other: Any) -> dict[str, Any]:
-    """The document of a request."""
+    """The JSON document of a request."""
     return {"inputs": [tensor() if one is None else one for one in tensors], **other}
 
 
 def binary(
     name: str, document: Any, raw: bytes, length: str | None = None, path: str = "one/infer"
 ) -> Ask:
-    """A request with JSON, and tensors behind it."""
+    """A request with JSON followed by tensors."""
     text = json.dumps(document).encode()
     said = str(len(text)) if length is None else length
     return Ask(name, f"/v2/models/{path}", text + raw, {"Inference-Header-Content-Length": said})

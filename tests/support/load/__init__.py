@@ -1,1 +1,1 @@
-"""Clients that ask without a pause while a test does something to the daemon."""
+"""Clients that send requests continuously while a test does something to the daemon."""

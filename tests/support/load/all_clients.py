@@ -1,4 +1,4 @@
-"""Load on a daemon from clients of all kinds, for tests of what a replacement of its frontend costs them: nothing."""
+"""Load from clients of all kinds, for tests that replacing the frontend loses no request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.real_daemon import eventually
 
 
 class Running(Protocol):
-    """What clients need to know of a daemon: its addresses."""
+    """The addresses of a daemon."""
 
     @property
     def http(self) -> str: ...
@@ -25,11 +25,11 @@ class Running(Protocol):
 
 
 class AllClients:
-    """Clients of all kinds, each in a thread, until it is told to stop; counts what went well, keeps what did not.
+    """Clients of all kinds, each in a thread, until stopped; counts successes and records failures.
 
     Args:
         running: a daemon with the model "double", which takes x
-        doubles: asks it over HTTP, and says whether its answer was right
+        doubles: sends it a request over HTTP, and returns whether the answer was right
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class AllClients:
         for thread in self._threads:
             thread.join()
 
-    def until_all_go_on(self) -> None:
-        """Return when each kind of client has had some answers more, or one has met with something wrong."""
+    def wait_for_progress(self) -> None:
+        """Return once each kind of client has had some more answers, or one has failed."""
         before = dict(self.well)
         kinds = {thread.name for thread in self._threads}
 
@@ -86,7 +86,7 @@ class AllClients:
                 yield self._doubles(client)
 
     def _kept_connection(self) -> Iterator[bool]:
-        """A client connects anew when the server has said, with an answer, that it closes the connection."""
+        """Reuse a connection; reconnect only if the server's answer announced that it closes it."""
         client = http.client.HTTPConnection(self._http, timeout=60)
         with closing(client):
             while True:

@@ -1,4 +1,4 @@
-"""Clients that ask a model again and again while a test does something to it."""
+"""Clients that send requests to a model continuously while a test does something to it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from support.models.inference import Inference
 from support.real_daemon import RunningDaemon, eventually
 
 _ONES = np.ones((1, 2), np.float32)
-#: Between a client's requests. Without, they have all CPU time, and what the test does takes several times as long.
+#: Pause between a client's requests, which would otherwise starve the test of CPU time.
 _PAUSE_S = 0.01
 
 
 class Load:
-    """The answers to the clients.
+    """The clients' answers.
 
     Attributes:
-        answers: first element of each answer's `y`, in the order of their arrival
-        errors: texts of what Triton answered instead, if that is tolerated
+        answers: first element of each answer's `y`, in the order of arrival
+        errors: texts of Triton's errors, if they are tolerated
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Load:
         self._asking: list[Future[None]] = []
 
     def wait(self, more: int) -> None:
-        """Wait until so many more requests have been answered, or a client has given up."""
+        """Wait until this many more requests have been answered, or a client has failed."""
         wanted = len(self.answers) + more
         eventually(
             lambda: len(self.answers) > wanted or any(one.done() for one in self._asking),
@@ -54,10 +54,10 @@ class Load:
 def under_load(
     daemon: RunningDaemon, model: str = "model", clients: int = 3, *, tolerant: bool = False
 ) -> Iterator[Load]:
-    """Ask `model` with x = [[1, 1]] over gRPC until the block ends.
+    """Send requests with x = [[1, 1]] to `model` over gRPC until the block ends.
 
     Raises:
-        InferenceServerException: a request failed; `tolerant` clients note that, and go on.
+        InferenceServerException: a request failed; `tolerant` clients record the error and continue.
     """
     load = Load()
     stop = threading.Event()

@@ -1,6 +1,6 @@
 """Models that call other models.
 
-Their workers import this module: what costs time to import is imported for types alone.
+Their workers import this module, so slow imports are for type checking only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FLOATS_X, FLOATS_Y = tensors(np.float32, "x"), tensors(np.float32, "y")
 
 
 def serving(daemon: RunningDaemon) -> Serve:
-    """Return what registers a model, which is served until the daemon ends."""
+    """Yield a function that registers a model, which is served until the daemon ends."""
 
     def register(infer: Any, name: str, **options: Any) -> Model:
         options = {"inputs": FLOATS_X, "outputs": FLOATS_Y, "max_inflight_batches": 1, **options}
@@ -42,7 +42,7 @@ def serving(daemon: RunningDaemon) -> Serve:
 
 
 class Fails:
-    """Fails as its input says; else doubles it."""
+    """Fails as its input says; otherwise doubles it."""
 
     def __call__(self, requests: Any) -> Any:
         if requests[0]["x"][0] < 0:

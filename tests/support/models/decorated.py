@@ -1,4 +1,4 @@
-"""Decorated callables of the tests of decorators, their configurations and requests."""
+"""Decorated callables for tests of decorators, with their configurations and requests."""
 
 from __future__ import annotations
 

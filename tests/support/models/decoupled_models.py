@@ -1,4 +1,4 @@
-"""Models that tritonserver's own Python backend runs: one that answers many times, one that answers once."""
+"""Models for tritonserver's own Python backend: one that answers many times, and one that answers once."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TritonPythonModel:
 
 @contextmanager
 def counting_triton(folder: Path, files: Path) -> Iterator[PlainTriton]:
-    """Serve "count", the same without batching as "plain", and "coupled"; `files` is the folder of CODE.
+    """Serve "count", the same without batching as "plain", and "coupled"; `files` contains the modules of CODE.
 
     Clients may load and unload models, with an access token.
     """

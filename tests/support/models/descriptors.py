@@ -1,4 +1,4 @@
-"""The open files of this process: a test has to close what it opens."""
+"""Check which files this process leaves open."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 
 from support.real_daemon import eventually
 
-#: How long the threads of earlier tests may have what they open and close themselves, in seconds.
+#: How long threads of earlier tests may keep files open, in seconds.
 _OF_OTHERS_S = 10.0
 
 
 @contextmanager
 def leaves_open(count: int = 0) -> Iterator[None]:
-    """Fail unless exactly `count` files that were opened meanwhile are open at the end.
+    """Fail unless exactly `count` files that were opened in the block are still open at its end.
 
-    Files are told apart, not counted: this process runs other tests too, and what an earlier one has left to the
-    garbage collection or to a thread may be closed at any time.
+    Files are compared, not counted: this process runs other tests, too, whose leftovers the garbage collector or a thread
+    may close at any time.
     """
     before = _open_files()
     yield
@@ -29,9 +29,9 @@ def leaves_open(count: int = 0) -> Iterator[None]:
 
 
 def _open_files() -> set[tuple[str, str, int]]:
-    """Each open file: its descriptor, what it leads to, and the number of that."""
+    """Return each open file: its descriptor, target and inode."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # closed meanwhile, as that with which the folder was read
+        with suppress(OSError):  # already closed, like the one used to read the folder
             found.add((fd, os.readlink(f"/proc/self/fd/{fd}"), os.fstat(int(fd)).st_ino))
     return found

@@ -1,6 +1,6 @@
-"""A small classifier of handwritten digits: trained once, and kept for all processes and later runs of the tests.
+"""A small classifier of handwritten digits, trained once and cached for all processes and later runs.
 
-scikit-learn takes two seconds of CPU time to import: the tests' own processes do without.
+Importing scikit-learn takes two seconds of CPU time, so the test processes do not.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from support.models import onnx_files
 
 
 class Digits(NamedTuple):
-    """The classifier in two forms, and digits that it has not seen.
+    """The classifier in two formats, and digits that it was not trained on.
 
     Attributes:
-        pickled: scikit-learn's MLPClassifier as joblib writes it
+        pickled: scikit-learn's MLPClassifier as written by joblib
         onnx: the same, from images (n, 1, 8, 8) to probabilities (n, 10)
-        images: (n, 64), of 0 to 1
-        labels: what they show
+        images: (n, 64), from 0 to 1
+        labels: the digits on the images
     """
 
     pickled: bytes
@@ -38,7 +38,7 @@ class Digits(NamedTuple):
 
 @functools.lru_cache(maxsize=1)
 def digits() -> Digits:
-    """Return what is kept, or make it: anew when something has changed of what it was made from."""
+    """Return the cached classifier, or train it if something that it depends on has changed."""
     packages = ("joblib", "numpy", "scikit-learn")
     versions = [sys.version_info[:3], *map(importlib.metadata.version, packages)]
     sources = [Path(file).read_bytes() for file in (__file__, onnx_files.__file__)]
@@ -75,7 +75,7 @@ def _train() -> Digits:
 
 
 def _write(made: Digits, path: Path) -> None:
-    """Write it from one moment to the other: another process may look for it."""
+    """Write the file atomically: another process may look for it."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     arrays: dict[str, Any] = {
         name: np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""Snapshots of figures, as a daemon would give them."""
+"""Metrics snapshots, as a daemon would report them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytriton._protocol.messages.metrics import (
 
 
 def histogram(**counts: int) -> Histogram:
-    """Return one with so many observations around a time: `ms5=3` is three that took 5 ms."""
+    """Return a histogram with this many observations around each time: `ms5=3` is three that took 5 ms."""
     buckets = [0] * (len(BOUNDS_S) + 1)
     total = 0.0
     for name, count in counts.items():
@@ -28,7 +28,7 @@ def histogram(**counts: int) -> Histogram:
 
 
 def work(calls: int, ms: int = 5, *, rows: int = 1, failed: int = 0) -> Work:
-    """Return what so many calls of one duration leave."""
+    """Return the counters that this many calls of one duration leave."""
     return Work(
         calls=calls,
         requests=calls,
@@ -41,7 +41,7 @@ def work(calls: int, ms: int = 5, *, rows: int = 1, failed: int = 0) -> Work:
 
 
 def model(name: str, done: Work, *, state: str = "ready", **more: Any) -> ModelMetrics:
-    """Return a model with one instance, which has done all of it."""
+    """Return a model whose only instance has done all the work."""
     instance = InstanceMetrics(
         1, 0, state=state, worker=f"{name}-0", pid=4711, resident=412_000_000, work=done,
         exits=more.pop("exits", {}), last_exit=more.pop("last_exit", None),
@@ -53,6 +53,6 @@ def model(name: str, done: Work, *, state: str = "ready", **more: Any) -> ModelM
 
 
 def snapshot(at: float, *models: ModelMetrics, started_at: float = 1000.0) -> MetricsSnapshot:
-    """Return one of a daemon that is ready."""
+    """Return the snapshot of a ready daemon."""
     daemon = DaemonMetrics("1.0", "ready", 1, started_at, "ready", 2)
     return MetricsSnapshot(at, daemon, list(models))

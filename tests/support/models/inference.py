@@ -1,4 +1,4 @@
-"""Send requests as any user of Triton would: with tritonclient, over HTTP and over gRPC."""
+"""Send requests as any user of Triton would: with tritonclient over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROTOCOLS = ("http", "grpc")
 
 
 def triton_datatype(array: Array) -> str:
-    """Return Triton's name of an array's type; tritonclient knows no bfloat16 of ml_dtypes."""
+    """Return Triton's name for an array's type, including ml_dtypes' bfloat16, which tritonclient does not know."""
     if array.dtype.name == "bfloat16":
         return "BF16"
     datatype: str = np_to_triton_dtype(array.dtype)
@@ -37,7 +37,7 @@ class Inference:
         outputs: Sequence[str] = (),
         **options: Any,
     ) -> dict[str, Array]:
-        """Send one request; return its outputs by name (all of them when none are named)."""
+        """Send one request; return the outputs by name (all of them if none are named)."""
         sent = []
         for name, array in inputs.items():
             tensor = self._module.InferInput(name, list(array.shape), triton_datatype(array))
@@ -53,7 +53,7 @@ class Inference:
         return {name: np.asarray(result.as_numpy(name)) for name in names}
 
     def is_ready(self, model: str) -> bool:
-        """Return whether the server says that a model is ready."""
+        """Return whether the server reports a model as ready."""
         return bool(self._client.is_model_ready(model))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Folders of Triton Python models, made for one test."""
+"""Folders of Triton Python models, created for one test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ backend: "python"
 input [ { name: "what", data_type: TYPE_STRING, dims: [ 1 ] } ]
 output [ { name: "told", data_type: TYPE_STRING, dims: [ 1 ] } ]
 """
-#: A model that evaluates what it is asked, as an expression, with `self` and `args`.
+#: A model that evaluates its input as an expression, with `self` and `args`.
 CODE = """
 import os, sys
 import numpy as np
@@ -39,8 +39,8 @@ def make_model(
     """Write a model's folder and return it.
 
     Args:
-        folder: is made
-        initialize: statements, each in a line of its own
+        folder: the folder to create
+        initialize: statements, one per line
         more: members of the class, indented
         config: config.pbtxt
     """

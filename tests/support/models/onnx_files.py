@@ -1,6 +1,6 @@
-"""ONNX files without the package that makes them: protobuf's bytes, written by hand (onnx.proto, onnx.ai).
+"""ONNX files without the onnx package: protobuf bytes written by hand (onnx.proto, onnx.ai).
 
-Only what small models of the tests need: a graph of nodes, with float weights.
+It supports only what the tests' small models need: a graph of nodes with float weights.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _field(number: int, value: int | str | bytes) -> bytes:
 
 
 def node(operator: str, inputs: Sequence[str], outputs: Sequence[str], **axes: int) -> bytes:
-    """Return a NodeProto; `axes` are its attributes that are whole numbers."""
+    """Return a NodeProto; `axes` are its integer attributes."""
     attributes = [
         _field(5, _field(1, name) + _field(3, value & (1 << 64) - 1) + _field(20, 2))
         for name, value in axes.items()
@@ -62,8 +62,8 @@ def model(
     """Return a ModelProto (opset 13).
 
     Args:
-        nodes: of the graph, in the order of their execution
-        inputs: name -> data type and shape, in which text is a variable size
+        nodes: of the graph, in execution order
+        inputs: name -> data type and shape, where text names a variable size
         outputs: the same
         weights: constants by name
     """
@@ -76,7 +76,7 @@ def model(
 
 
 def affine(factor: float, shape: Shape = ("n", 4), offset: float = 0.0) -> bytes:
-    """Return a model that makes y = x * factor + offset."""
+    """Return a model that computes y = x * factor + offset."""
     return model(
         [node("Mul", ["x", "factor"], ["scaled"]), node("Add", ["scaled", "offset"], ["y"])],
         {"x": (FLOAT, shape)},
@@ -86,7 +86,7 @@ def affine(factor: float, shape: Shape = ("n", 4), offset: float = 0.0) -> bytes
 
 
 def perceptron(weights: Sequence[Any], biases: Sequence[Any], features: int) -> bytes:
-    """Return scikit-learn's MLPClassifier (relu) as a model: INPUT__0 [n, 1, h, w] to probabilities OUTPUT__0."""
+    """Return scikit-learn's MLPClassifier (relu) as a model from INPUT__0 [n, 1, h, w] to probabilities OUTPUT__0."""
     side = round(features**0.5)
     nodes = [node("Flatten", ["INPUT__0"], ["a0"], axis=1)]
     constants: dict[str, Any] = {}

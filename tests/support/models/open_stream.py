@@ -1,4 +1,4 @@
-"""A stream over gRPC that is under way for as long as a test wants."""
+"""A gRPC stream that stays open as long as a test wants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONES = np.ones((1, 2), np.float32)
 
 
 class OpenStream:
-    """A stream whose first response, its request's x, has come, and whose second waits for `finish`."""
+    """A stream whose first response, the request's x, has arrived, and whose second waits for `finish`."""
 
     def __init__(
         self, client: tritonclient.grpc.InferenceServerClient, answers: queue.Queue[Any], gate: Path
@@ -30,18 +30,18 @@ class OpenStream:
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing has come after the first response."""
+        """Whether nothing has arrived after the first response."""
         return self._answers.empty()
 
     def finish(self) -> None:
-        """Let the second response go: twice the request's x."""
+        """Release the second response: twice the request's x."""
         self._gate.touch()
         assert self._answers.get(timeout=60).tolist() == (ONES * 2).tolist()
 
 
 @contextlib.contextmanager
 def open_stream(daemon: RunningDaemon, folder: Path) -> Iterator[OpenStream]:
-    """Register the model "stream" with the daemon, begin a stream, and wait for its first response."""
+    """Register the model "stream", start a stream, and wait for its first response."""
     gate = folder / "gate"
 
     def count(requests: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Model repositories for tests: small models in real formats, in Triton's layout."""
+"""Model repositories for tests: small models in real formats and Triton's layout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from support.models import onnx_files
 from support.models.digits import Digits
 
-#: Multiplies by 5; takes its time for a request with -1, and says so with a file "slow" in its version's folder.
+#: Multiplies by 5; is slow for a request with -1, and creates a file "slow" in its version's folder then.
 PYTHON_MODEL = """
 import pathlib
 import time
@@ -42,7 +42,7 @@ version_policy { specific { versions: [ 1, 3 ] } }
 
 
 def add(repository: Path, name: str, files: dict[str, bytes], config: str | None = None) -> Path:
-    """Write a model: paths below its folder, such as "1/model.onnx", to their contents."""
+    """Write a model from a mapping of paths in its folder, such as "1/model.onnx", to contents."""
     folder = repository / name
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def add_affine(
 def add_multiplier(
     repository: Path, name: str, factors: dict[int, float], config: str = ""
 ) -> Path:
-    """Write a Python model that multiplies by what a module of its own says: version -> factor."""
+    """Write a Python model that multiplies by a factor from its own module: version -> factor."""
     code = PYTHON_MODEL.replace("import pathlib", "import pathlib, factor").replace(
         "5 * x", "factor.FACTOR * x"
     )
@@ -76,7 +76,7 @@ def add_multiplier(
 
 
 def add_ensemble(repository: Path, name: str, steps: list[str]) -> Path:
-    """Write an ensemble of models with x and y, one after the other, which has x and y itself."""
+    """Write an ensemble that chains models with x and y, and has x and y itself."""
     tensors = ["x", *(f"t{number}" for number in range(1, len(steps))), "y"]
     lines = [
         f'{{ model_name: "{step}" model_version: -1 input_map {{ key: "x" value: "{tensors[i]}" }} '
@@ -89,7 +89,7 @@ def add_ensemble(repository: Path, name: str, steps: list[str]) -> Path:
 
 
 def add_five(folder: Path, digits: Digits) -> Path:
-    """Write a classifier in two formats, several versions of one model, one that cannot be served, a Python model."""
+    """Write a classifier in two formats, a model with several versions, an unservable model, and a Python model."""
     add(folder, "onnx_mnist", {"1/model.onnx": digits.onnx}, ONNX_CONFIG)
     add(folder, "sklearn-digits", {"1/model.joblib": digits.pickled})
     add_affine(folder, "scaled", {1: 2.0, 2: 3.0, 3: 4.0}, PAIR_CONFIG)

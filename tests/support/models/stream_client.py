@@ -1,4 +1,4 @@
-"""Send requests to decoupled models over gRPC, and take their answers as they come."""
+"""Send requests to decoupled models over gRPC, and receive their responses as they arrive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.models.inference import Array, triton_datatype
 
 
 class Streaming:
-    """One stream to one server: a request, then its answers. A context manager."""
+    """One stream to one server: a request, then its responses. A context manager."""
 
     def __init__(
         self, address: str, model: str, inputs: Mapping[str, Array], **options: Any
@@ -30,7 +30,7 @@ class Streaming:
         self._client.async_stream_infer(model, sent, enable_empty_final_response=True, **options)
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
-        """Yield answers until the last one; an error is raised."""
+        """Yield responses until the last one; raise errors."""
         while True:
             answer = self._answers.get(timeout=60)
             if isinstance(answer, Exception):
@@ -45,13 +45,13 @@ class Streaming:
                 return
 
     def cancel(self) -> None:
-        """Give the request up."""
+        """Cancel the request."""
         self._client.stop_stream(cancel_requests=True)
 
     def __enter__(self) -> Streaming:
         return self
 
     def __exit__(self, *error: object) -> None:
-        # tritonserver 2.51 may lose track of a stream that is cancelled while it ends: see the decoupled client.
+        # tritonserver 2.51 may forget a stream that is cancelled while it ends: see the decoupled client.
         self._client.stop_stream(cancel_requests=not self._over)
         self._client.close()

@@ -1,4 +1,4 @@
-"""The questions that a test writes where a document's example goes on (`...`); it prints the answers."""
+"""The requests that tests insert where a document's example has `...`; they print the answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def say(*what: object) -> None:
-    """Print a line in one piece: unbuffered, `print` writes its parts one by one, and the log's may come between."""
+    """Print a line with a single write: unbuffered, `print` writes in parts, and log lines may come between."""
     sys.stdout.write(" ".join(map(str, what)) + "\n")
     sys.stdout.flush()
 
@@ -30,7 +30,7 @@ def ask(triton: Triton, name: str, *batches: Any) -> None:
 
 
 def answer(url: str, name: str, *batches: Any) -> dict[str, Any]:
-    """Return a model's outputs for one batch per input, by HTTP: names and types are as the server tells them."""
+    """Return a model's outputs for one batch per input over HTTP, with the server's names and types."""
     model = f"{url}/v2/models/{name}"
     inputs = [
         {
@@ -52,7 +52,7 @@ def _json(url: str, body: Any = None) -> Any:
 
 
 def call(infer_fn: Any) -> None:
-    """Call a decorated callable without a server, well and badly."""
+    """Call a decorated callable without a server, with valid and invalid inputs."""
     good = infer_fn([Request({"x": np.ones((2, 1), np.float32)})])
     say("called", [result["x"].tolist() for result in good])
     try:
@@ -64,12 +64,12 @@ def call(infer_fn: Any) -> None:
 def show_specs(*tensors: Any) -> None:
     """Print tensors: name, type, shape."""
     for tensor in tensors:
-        one = tensor[0] if isinstance(tensor, tuple) else tensor  # the text has `Tensor(...),`
+        one = tensor[0] if isinstance(tensor, tuple) else tensor  # the document has `Tensor(...),`
         say("tensor", one.name, np.dtype(one.dtype).name, one.shape)
 
 
 def compare(documented: type) -> None:
-    """Print the fields of a documented class, with their defaults, that the real one has otherwise."""
+    """Print the fields of a documented class whose defaults differ from those of the real one."""
     real = {
         field.name: field.default
         if field.default_factory is dataclasses.MISSING

@@ -11,7 +11,7 @@ Array = npt.NDArray[Any]
 
 
 class Tensor:
-    """An array on a device, which only the CPU may give back."""
+    """An array on a device; only the CPU returns it as numpy."""
 
     def __init__(self, array: Array, device: str) -> None:
         self._array = array
@@ -37,7 +37,7 @@ def from_numpy(array: Array) -> Tensor:
 
 
 class Linear:
-    """Adds all that it is given, for each of its outputs."""
+    """Returns the sum of its inputs as each of its outputs."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         self._weights = np.ones((inputs, outputs), np.float32)

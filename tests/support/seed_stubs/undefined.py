@@ -1,4 +1,4 @@
-"""The `model` that PyTriton's documents call and do not define; a test may have it fail."""
+"""The `model` that PyTriton's documents call but do not define; a test can make it fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def model(*arrays: Array, **named: Array) -> Any:
     """Return the lengths of texts row by row, or, for named arrays, a dict of their doubles.
 
     Raises:
-        OverflowError: a named array has a negative number in it
+        OverflowError: a named array contains a negative number
     """
     if named:
         if any((array < 0).any() for array in named.values()):

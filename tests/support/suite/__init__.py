@@ -1,1 +1,1 @@
-"""How the whole suite runs: what its files cost, what it outlives, what runs a second time."""
+"""The test suite's own machinery: costs of files, recovery from crashes, reruns."""

@@ -1,4 +1,4 @@
-"""The cost of test files: `--times=30` prints the dearest ones, by CPU time of their process and its children."""
+"""Print the costliest test files (`--times=30`) by CPU time of their process and its children."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-#: Seconds: of a clock, of CPU time of the tests' own process, and of the processes below it that have ended.
+#: Seconds: wall-clock time, CPU time of the test process, and CPU time of its ended descendants.
 _Times = tuple[float, float, float]
 _READING = "(reading the tests)"
 
@@ -21,13 +21,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin to count."""
+    """Start counting."""
     if config.getoption("--times"):
         config.pluginmanager.register(_Counter(config.getoption("--times")))
 
 
 class _Counter:
-    """Adds up what the tests of a file took: its first one has the start of what they share, its last one the end."""
+    """Adds up the time of each file's tests; the first test includes shared set-up, the last one the tear-down."""
 
     def __init__(self, shown: int) -> None:
         self._shown = shown
@@ -53,16 +53,16 @@ class _Counter:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what a process of pytest-xdist counted."""
+        """Add what a process of pytest-xdist counted."""
         for path, times in getattr(node, "workeroutput", {}).get("times", {}).items():
             self._sum(path, times)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell the process that started this one, where there is one."""
+        """Send the counts to the parent process, if there is one."""
         config = session.config
         if hasattr(config, "workeroutput") and hasattr(config, "workerinput"):
             if self._read_by != os.getpid() and config.workerinput["workerid"] != "gw0":
-                del self._spent[_READING]  # one of the forks tells it
+                del self._spent[_READING]  # one of the forks reports it
             config.workeroutput["times"] = self._spent
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

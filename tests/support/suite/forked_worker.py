@@ -1,4 +1,4 @@
-"""The side of pytest-xdist in a process that runs tests: a fork of the reader (preload.py says for what)."""
+"""The pytest-xdist side of a process that runs tests: a fork of the reader (see preload.py)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from xdist.remote import WorkerInteractor
 
 
 class Interactor(WorkerInteractor):
-    """Tells how tests end, and takes what to run next.
+    """Reports results, and receives the next tests to run.
 
-    pytest-xdist sends six messages for each test, which take the distributing process three milliseconds. Here there
-    is one for a test that passes, when it is over: a list of what pytest-xdist sends. What fails is told at once. It is
-    packed by `marshal`: execnet has a quarter of a millisecond of work with it, in Python.
+    pytest-xdist sends six messages for each test, which cost the controller three milliseconds. For a passing test, this
+    sends one message at its end: the list of what pytest-xdist would send. Failures are reported immediately. `marshal`
+    packs the message, because execnet's pure Python serialization takes a quarter of a millisecond.
     """
 
     def __init__(self, config: pytest.Config, channel: Any) -> None:
@@ -23,19 +23,19 @@ class Interactor(WorkerInteractor):
         options = config.option
         self._held: list[tuple[str, dict[str, Any]]] = []
         self._reports_begins = options.verbose > 0
-        #: What passes is looked at when all durations or outputs are shown.
+        #: Passing phases matter if all durations or outputs are shown.
         self._reports_all = bool(options.durations is not None or options.xmlpath) or not {
             *"pPA"
         }.isdisjoint(options.reportchars)
-        #: True when something of this test has not passed.
+        #: Whether a phase of this test has not passed.
         self._is_reported = False
 
     def pytest_internalerror(self, excrepr: object) -> None:
-        """Tell of a fault of pytest's or a plugin's; the original one expects to be a program of its own."""
+        """Report an internal error of pytest or a plugin; the original hook expects a program of its own."""
         self.sendevent("internal_error", formatted_error=str(excrepr))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Tell of a part of a test; what comes before and after one that passes is of no use."""
+        """Report a phase of a test; the set-up and tear-down of a passing test are skipped."""
         if report.when == "setup":
             self._is_reported = self._reports_all
         self._is_reported |= not report.passed
@@ -43,9 +43,9 @@ class Interactor(WorkerInteractor):
             super().pytest_runtest_logreport(report)
 
     def sendevent(self, name: str, **kwargs: Any) -> None:
-        """Send what is told, or hold it until the test is over."""
+        """Send an event, or hold it until the test is over."""
         if name == "logstart" and not self._reports_begins:
-            return  # nobody shows it
+            return  # it is not shown
         passed = name == "testreport" and kwargs["data"]["outcome"] == "passed"
         self._held.append((name, kwargs))
         if not passed and name != "logfinish":
@@ -53,5 +53,5 @@ class Interactor(WorkerInteractor):
             self.channel.send(marshal.dumps(reported))
 
 
-if __name__ == "__channelexec__":  # this source is what pytest-xdist has its processes run
+if __name__ == "__channelexec__":  # pytest-xdist runs this source in its processes
     importlib.import_module("support.suite.preload_server").run(channel)  # type: ignore[name-defined] # noqa: F821

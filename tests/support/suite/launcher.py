@@ -1,7 +1,7 @@
-"""A program that pytest-xdist starts in the place of a process that runs tests: the reader forks one (preload.py).
+"""The program that pytest-xdist starts in place of a test process: it asks the reader for a fork (preload.py).
 
-Its arguments name the reader's socket. It hands over its own standard streams, and ends with the fork's exit code.
-It imports next to nothing, since it runs once for each process.
+Its argument is the reader's socket. It passes its standard streams on, and exits with the fork's exit code. It imports
+next to nothing, since it runs once for each process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 import sys
 
 if __name__ == "__main__":
-    # Ctrl-C is for those who run tests; this process ends when its fork has ended.
+    # Ctrl-C is handled by the fork; this process ends after it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as reader:
         reader.connect(f"\0{sys.argv[1]}")
@@ -21,6 +21,6 @@ if __name__ == "__main__":
         os.close(1)
         try:
             code = reader.recv(16)
-        except ConnectionResetError:  # it has ended by a fault, which it has shown
+        except ConnectionResetError:  # it crashed, and has reported the error
             code = b""
     os._exit(int(code) & 255 if code else 1)

@@ -1,9 +1,9 @@
-"""The suite against another version of Triton's core.
+"""Run the suite against another version of Triton's core.
 
-$PYTRITON_DAEMON_TRITONSERVER names a tritonserver, or a folder with its lib/. Tests that hold for the pinned version
-alone are expected to fail then (`-rxX` lists them, and those that pass after all).
-Those that compare with NVIDIA's executable, or need Triton's python backend, are left out where the folder has none. A
-failure of any other test is a difference that nobody has decided on: mend it, or add it here with its reason.
+$PYTRITON_DAEMON_TRITONSERVER names a tritonserver, or a folder with its lib/. Tests that hold only for the pinned
+version are then expected to fail (`-rxX` lists them, and those that pass nevertheless). Tests that compare with NVIDIA's
+executable, or need Triton's python backend, are skipped if the folder has none. Any other failing test shows a
+difference that nobody has decided on: fix it, or add it here with a reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytriton._host.install.wheel import PINNED
 
 
 class Expected(NamedTuple):
-    """Tests, and why they hold for the pinned core alone, or what of a tritonserver they need."""
+    """Tests that hold only for the pinned core, or that need some part of a tritonserver, with the reason."""
 
     tests: str  #: a pattern of node ids
     why: str
@@ -66,7 +66,7 @@ _EXECUTABLE = (
 
 
 def other_tree() -> ServerTree | None:
-    """Return the tritonserver that the environment names, if it is not of the pinned version."""
+    """Return the tritonserver named by the environment if it is not of the pinned version."""
     named = os.environ.get(SERVER_VARIABLE)
     tree = read_tree(Path(named)) if named else None
     if not isinstance(tree, ServerTree) or tree.version == PINNED.triton_version:
@@ -75,7 +75,7 @@ def other_tree() -> ServerTree | None:
 
 
 def pytest_report_header() -> str | None:
-    """Name the tritonserver that is not the pinned one."""
+    """Name a tritonserver that is not the pinned one."""
     tree = other_tree()
     if tree is None:
         return None
@@ -83,14 +83,14 @@ def pytest_report_header() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what differs."""
+    """Mark tests whose outcome differs."""
     tree = other_tree()
     if tree is not None:
         mark(items, tree)
 
 
 def mark(items: list[pytest.Item], tree: ServerTree) -> None:
-    """Mark the tests that another tritonserver cannot run, or that are expected to fail with it."""
+    """Mark tests that this tritonserver cannot run, or that are expected to fail with it."""
     for item in items:
         if tree.binary is None:
             for why in _reasons(item, _EXECUTABLE):
@@ -101,7 +101,7 @@ def mark(items: list[pytest.Item], tree: ServerTree) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Leave out what has failed because there is no Python backend."""
+    """Skip tests that failed for lack of the Python backend."""
     report = yield
     tree = other_tree() if report.failed else None
     if tree is not None and tree.lacks_python and NEEDS_PYTHON_BACKEND in report.longreprtext:

@@ -1,12 +1,12 @@
-"""The tests are read once: one process imports them all, and those that run them are its forks.
+"""Import the tests once: one process imports them all, and its forks run them.
 
-pytest-xdist has each of its processes read all tests, ten seconds of CPU time and more, before the first one runs.
-Here it starts launchers in their place (launcher.py), and for each of them the reader (preload_server.py) forks a process that
-has read the tests. All else is pytest-xdist's own: what its processes tell, and which tests they are given.
-Meanwhile the folders of former runs are removed, for which pytest takes seconds at the end, when nothing else is done.
+Each process of pytest-xdist would import all tests, more than ten seconds of CPU time, before the first one runs. Here
+it starts launchers instead (launcher.py), and for each of them the reader (preload_server.py) forks a process that has
+imported the tests. Everything else is pytest-xdist's own: how processes report, and which tests they get. While the
+tests are imported, folders of earlier runs are removed, which pytest would do at the end.
 
-    pytest ─┬─▶ reader: reads the tests, forks ─┬─▶ gw0     its forks end with their launchers,
-            └─▶ launchers of gw0, gw1 …         └─▶ gw1 …   and speak with pytest over their streams
+    pytest ─┬─▶ reader: imports the tests, forks ─┬─▶ gw0     its forks end with their launchers,
+            └─▶ launchers of gw0, gw1 …           └─▶ gw1 …   and talk to pytest over their streams
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from xdist import workermanage
 from xdist.plugin import _sys_path
 
 _TESTS = Path(__file__).parents[2]
-#: The major versions with which this was tried. It uses parts of pytest and pytest-xdist that these may change: with
-#: others, each process reads the tests for itself.
+#: The tested major versions. This uses internals of pytest and pytest-xdist: with other versions,
+#: each process imports the tests itself.
 _TRIED = {"pytest": {9}, "pytest-xdist": {3}}
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from support.suite import preload_server; preload_server.read()"
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None:
-    """Start the reader, unless processes are asked for that have something of their own.
+    """Start the reader, unless processes with individual settings are requested.
 
     Raises:
-        pytest.UsageError: a file or folder is not there, which pytest-xdist does not say
+        pytest.UsageError: a file or folder does not exist, which pytest-xdist does not report
     """
     for argument in config.args:
         if not (config.invocation_params.dir / argument.partition("::")[0]).exists():
@@ -54,16 +54,16 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[Any]) -> None
 
 
 class _Controller(workermanage.WorkerController):
-    """The side of pytest-xdist that hears a process, which tells several things in one message."""
+    """The controlling side of pytest-xdist, for processes that send several events in one message."""
 
     def process_from_remote(self, eventcall: Any) -> None:
-        """Hear what a process tells."""
+        """Handle a message of a process."""
         for one in marshal.loads(eventcall) if isinstance(eventcall, bytes) else [eventcall]:
             super().process_from_remote(one)
 
 
 class _Reading:
-    """Starts the reader, and has pytest-xdist start launchers; ends the reader."""
+    """Starts and stops the reader, and makes pytest-xdist start launchers."""
 
     def __init__(self, config: pytest.Config, specs: Sequence[Any]) -> None:
         name = f"pytriton-tests-{uuid.uuid4().hex}"
@@ -88,20 +88,20 @@ class _Reading:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_getremotemodule(self) -> ModuleType:
-        """Name the module that forks run."""
+        """Return the module that forks run."""
         from support.suite import forked_worker
 
         return forked_worker
 
     def pytest_unconfigure(self) -> None:
-        """End the reader."""
+        """Stop the reader."""
         self._stdin.close()
         self._process.wait()
         self._cleaning.join()
 
 
 def _folders(config: Any) -> tuple[Path, int]:
-    """Return the folder of this run, and of how many runs pytest keeps theirs; 0 where the folder's name was given."""
+    """Return this run's folder and how many runs' folders pytest keeps; 0 if the folder was named explicitly."""
     factory = config._tmp_path_factory
     given = factory._given_basetemp is not None
     return factory.getbasetemp(), 0 if given else factory._retention_count

@@ -1,4 +1,4 @@
-"""Reads the tests, and forks processes that run them (preload.py says for what)."""
+"""Import the tests, and fork processes that run them (see preload.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from _pytest import tmpdir
 from _pytest.config import _prepareconfig
 
-#: The one of this process.
+#: The reader of this process.
 _reader: _Reader | None = None
 
 
@@ -32,24 +32,24 @@ def read() -> None:
     _reader = _Reader(wish["arguments"], wish["mainargv"])
     _reader.read()
     if not _Forks(listener).serve():
-        os._exit(0)  # nothing is left to do, and the end of so many modules takes a second
-    # What execnet starts Python with, in each of its processes.
+        os._exit(0)  # unloading so many modules would take a second
+    # The bootstrap code that execnet runs in each of its processes.
     exec(eval(sys.stdin.readline()), {"__name__": "__main__"})
-    # Here, too, but first what was registered for the end. So it takes 0.2 s less of a core, when all wait for it.
+    # As above, but run exit handlers first. Saves 0.2 s at the end of a run.
     atexit._run_exitfuncs()
     sys.stderr.flush()
     os._exit(0)
 
 
 class _Reader:
-    """A session of pytest: the reader begins it, and its forks go on with it."""
+    """A session of pytest that the reader starts and its forks continue."""
 
     def __init__(self, arguments: Sequence[str], mainargv: Sequence[str]) -> None:
-        #: What each fork has to tell: hooks of `WorkerInteractor`, and their arguments.
+        #: What each fork reports: hooks of `WorkerInteractor`, and their arguments.
         self._said: list[tuple[str, dict[str, Any]]] = []
         self._error: Exception | None = None
         self._config = cast(Any, _prepareconfig([*arguments], [self]))
-        # Plugins are to be imported by pytest, which looks at their assertions then.
+        # pytest must import plugins to rewrite their assertions.
         from xdist.remote import setup_config
 
         setup_config(self._config, None)
@@ -57,21 +57,21 @@ class _Reader:
         self._session = pytest.Session.from_config(self._config)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note what could not be read."""
+        """Record a file that cannot be imported."""
         if not report.passed:
             self._said.append(("pytest_collectreport", {"report": report}))
 
     def pytest_warning_recorded(
         self, warning_message: Any, when: str, nodeid: str, location: Any
     ) -> None:
-        """Note a warning."""
+        """Record a warning."""
         said = {
             "warning_message": warning_message, "when": when, "nodeid": nodeid, "location": location,
         }  # fmt: skip
         self._said.append(("pytest_warning_recorded", said))
 
     def read(self) -> None:
-        """Read the tests."""
+        """Import the tests."""
         self._config._do_configure()
         self._config.hook.pytest_sessionstart(session=self._session)
         try:
@@ -79,7 +79,7 @@ class _Reader:
         except Exception as error:
             self._error = error
         self._capturing().stop_global_capturing()
-        # Only the process that distributes the tests has something to show.
+        # Only the controller has a terminal report.
         plugins = self._config.pluginmanager
         terminal = plugins.unregister(name="terminalreporter")
         plugins.register(SimpleNamespace(_tw=terminal._tw), "terminalreporter")
@@ -108,7 +108,7 @@ class _Reader:
             interactor.pytest_collection_finish(session)
             config.hook.pytest_runtestloop(session=session)
             session.exitstatus = pytest.ExitCode(1 if session.testsfailed else 0)
-        except pytest.UsageError as error:  # as pytest says it; once, not by each fork
+        except pytest.UsageError as error:  # reported once, not by each fork
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
             if workerinput["workerid"] == "gw0":
                 print(*(f"ERROR: {line}" for line in error.args), sep="\n", file=sys.stderr)
@@ -127,7 +127,7 @@ class _Reader:
 
 
 class _Forks:
-    """Forks for each launcher that asks; a fork and its launcher end with each other."""
+    """Forks for each launcher that asks; a fork and its launcher end together."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -138,7 +138,7 @@ class _Forks:
     def serve(self) -> bool:
         """Return in forks (true), and when pytest has ended (false)."""
         others = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
-        if others:  # no fork would have them, and they may hold locks
+        if others:  # forks would lack these threads, which may hold locks
             raise RuntimeError(f"tests must not start threads when they are imported: {others}")
         self._selector.register(0, selectors.EVENT_READ)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -156,7 +156,7 @@ class _Forks:
                     signal.pidfd_send_signal(key.data, signal.SIGKILL)
 
     def _fork(self) -> bool:
-        """Fork for a launcher; return whether this is the fork."""
+        """Fork for a launcher; return True in the fork."""
         launcher, _ = self._listener.accept()
         _, streams, _, _ = socket.recv_fds(launcher, 16, 3)
         if not streams:  # it was ended

@@ -1,7 +1,7 @@
-"""pytest's own work around each of thousands of tests, done once or only where it is of use.
+"""Do pytest's own work around each of thousands of tests only once, or only where it is needed.
 
-- What standard loggers are told is caught for tests that ask for `caplog`. Others write it to stderr, which is caught.
-- Which conftest.py files a test's hooks are in is found out once for each file of tests.
+- Log records are captured only for tests that use `caplog`. Other tests' records go to stderr, which is captured.
+- The conftest.py files that apply to a test are looked up once for each test file.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Any
 
 import pytest
 
-#: Options and settings with which somebody wants to see all that is logged.
+#: Options and settings that show all logs.
 _ALL_LOGS = ("log_level", "log_cli_level", "log_file", "log_file_level", "log_cli")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Begin to spare; from now on no conftest.py is added."""
+    """Start skipping work; no conftest.py is added from here on."""
     hooks_at = lru_cache(maxsize=None)(session.gethookproxy)
     session.gethookproxy = hooks_at  # type: ignore[method-assign,assignment]
     plugins = session.config.pluginmanager
     logs = plugins.get_plugin("logging-plugin")
     if logs is not None and not any(_wish(session.config, name) for name in _ALL_LOGS):
         plugins.unregister(logs)
-        plugins.register(_LogsWhereAsked(logs))
+        plugins.register(_CaptureLogsOnDemand(logs))
 
 
 def _wish(config: pytest.Config, name: str) -> object:
     return config.getoption(name, None) or config.getini(name)
 
 
-class _LogsWhereAsked:
-    """Has pytest's plugin catch what is logged in tests that ask for it."""
+class _CaptureLogsOnDemand:
+    """Runs pytest's log capture only for tests that use `caplog`."""
 
     def __init__(self, plugin: Any) -> None:
         self._plugin = plugin

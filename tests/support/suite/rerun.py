@@ -1,8 +1,8 @@
-"""Runs the tests, and those that failed once more, each alone.
+"""Run the tests, then rerun those that failed, each in its own process.
 
-A machine that was lent may stop for seconds. What fails by itself, too, is a fault; what passes then is named as
-unreliable. The second run begins when nothing of the first one is left, and each test gets a process of its own. The
-exit code is 0 when all tests have run and none failed twice.
+A virtual machine may stall for seconds. A test that also fails alone is a failure; one that passes then is reported as
+unreliable. The rerun starts when nothing of the first run is left, and each test gets its own process. The exit code is
+0 if all tests ran and none failed twice.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import psutil
 import pytest
 
 _PR_SET_CHILD_SUBREAPER = 36
-#: Names the file in which a run writes the tests that failed, one a line, and in the end that all have run.
+#: Names the file to which a run writes failed tests, one per line, and finally that all tests ran.
 _ENV_FAILED = "PYTRITON_TESTS_FAILED"
 _ALL_HAVE_RUN = "(all have run)"
-#: More of them are no matter of a busy machine.
+#: More failures than this are not caused by a busy machine.
 _MAX_RERUNS = 40
-#: After so many that failed twice, the others need not be tried.
+#: After this many failed twice, the others are not rerun.
 _ENOUGH = 5
-#: What is left behind by a run ends by itself within this time, or is ended.
+#: Leftover processes of a run are killed after this time.
 _LEFT_S = 20.0
 
 
@@ -36,14 +36,14 @@ _LEFT_S = 20.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin to write down what fails."""
-    path = os.environ.pop(_ENV_FAILED, None)  # not for runs that tests start
+    """Start recording failures."""
+    path = os.environ.pop(_ENV_FAILED, None)  # not for pytest runs that tests start
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Failed(Path(path)))
 
 
 class _Failed:
-    """Writes down each test that fails, at once: the run may not come to its end."""
+    """Records each failed test immediately: the run may be killed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,24 +51,24 @@ class _Failed:
         self._unread = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a test: it has failed itself, or its fixtures before or after it, or its process has ended."""
+        """Record a test whose body, fixtures or process failed."""
         if report.failed:
             self._write(report.nodeid)
-        if report.when not in ("setup", "call", "teardown"):  # but the end of its process
+        if report.when not in ("setup", "call", "teardown"):  # the process died
             self._over.add(report.nodeid)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """Note that a test is over."""
+        """Record that a test is over."""
         self._over.add(nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note a file that cannot be read, whose tests cannot run."""
+        """Record a file that cannot be imported, whose tests cannot run."""
         if report.failed:
             self._unread = True
             self._write(report.nodeid)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Note whether any test was left out."""
+        """Record whether any test was left out."""
         if len(self._over) == session.testscollected and not self._unread:
             self._write(_ALL_HAVE_RUN)
 
@@ -81,8 +81,8 @@ class _Failed:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run pytest with arguments, and then what failed, again."""
-    # What tests leave behind becomes a child of this process, and can be found.
+    """Run pytest with arguments, and rerun what failed."""
+    # Orphans of the tests become children of this process, and can be found.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.NamedTemporaryFile("r") as failed:
         code = _run(arguments, {**os.environ, _ENV_FAILED: failed.name})
@@ -123,22 +123,22 @@ def _run_again(tests: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run pytest, until nothing is left of it; return the exit code."""
+    """Run pytest until nothing is left of it; return the exit code."""
     command = [sys.executable, "-m", "pytest", *arguments]
     pid = os.posix_spawn(sys.executable, command, env)
-    with _passing_on(pid):
+    with _forward_signals(pid):
         code = None
         while code is None:
-            ended, status = os.wait()  # or somebody whose parent has ended
+            ended, status = os.wait()  # or an orphan
             if ended == pid:
                 code = os.waitstatus_to_exitcode(status)
-    _end_what_is_left()
+    _kill_leftovers()
     return code if code >= 0 else 128 - code
 
 
 @contextlib.contextmanager
-def _passing_on(pid: int) -> Iterator[None]:
-    """Have a process hear what this one is told; a terminal tells both of Ctrl-C."""
+def _forward_signals(pid: int) -> Iterator[None]:
+    """Forward signals to a process; a terminal sends Ctrl-C to both."""
     former = {
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, _: os.kill(pid, number)),
         signal.SIGINT: signal.signal(signal.SIGINT, lambda number, _: None),
@@ -150,8 +150,8 @@ def _passing_on(pid: int) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _end_what_is_left() -> None:
-    """Wait for processes that the tests have left behind, and end those that stay."""
+def _kill_leftovers() -> None:
+    """Wait for processes that the tests left behind, and kill those that stay."""
     deadline = time.monotonic() + _LEFT_S
     while left := psutil.Process().children(recursive=True):
         if time.monotonic() > deadline:

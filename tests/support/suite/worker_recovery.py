@@ -1,7 +1,7 @@
-"""A run of the tests outlives a test that hangs for good, and one that ends its process.
+"""Let a run survive tests that hang for good or kill their process.
 
-pytest-timeout ends a test that waits in Python. One that waits in C, or whose fixtures hang when it is over, takes its
-process along (`_Watchdog`). pytest-xdist starts another process in the place of one that has ended (`_Files`).
+pytest-timeout ends a test that waits in Python. For a test that hangs in C, or in a fixture's tear-down, the whole
+process must be killed (`_Watchdog`). pytest-xdist then starts another process (`_Files`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-#: Beyond the timeout of a test, what fixtures may take after it.
+#: Extra time for fixtures after a test's timeout.
 _MORE_S = 60.0
-#: Tests that begin within this time are watched together.
+#: Tests that start within this time share a watching thread.
 _TOGETHER_S = 1.0
 
 
@@ -32,21 +32,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin to watch."""
+    """Start watching."""
     config.pluginmanager.register(_Watchdog(config))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Files | None:
-    """Give files to processes in a way of our own."""
+    """Distribute files to processes with our own scheduler."""
     return _Files(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 class _Watchdog:
-    """Ends the process, and shows where its threads are, when a test and its fixtures take too long.
+    """Kills the process, and shows its threads' stacks, when a test with its fixtures takes too long.
 
-    A thread watches. It is started for each test that has a timeout of its own. One serves all others that begin
-    within a second: threads for eight thousand tests that take a millisecond each would be work for the machine.
+    A thread watches: one for each test with its own timeout, and one for all others that start within a second, because a
+    thread for each of eight thousand tests that take a millisecond would be expensive.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -54,7 +54,7 @@ class _Watchdog:
         self._more_s = float(config.getini("ends_after") or _MORE_S)
         with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
             self._output = os.dup(2)
-        #: Until when tests that begin are watched already (monotonic).
+        #: Tests that start before this time are already watched (monotonic).
         self._watched_until = -math.inf
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -74,7 +74,7 @@ class _Watchdog:
                 self._stop_watching()
 
     def pytest_enter_pdb(self) -> None:
-        """Leave somebody who looks at it all the time there is."""
+        """Stop the clock during a debugging session."""
         self._stop_watching()
 
     def pytest_unconfigure(self) -> None:
@@ -91,15 +91,15 @@ class _Watchdog:
 
 
 class _Files(LoadFileScheduling):
-    """pytest-xdist's own way, except for what becomes of the tests of a process that has ended.
+    """pytest-xdist's scheduler by file, except for the tests of a process that died.
 
-    That one runs the test again of which the process has died, which would end process after process. It gives out
-    files again that are done, for which no process ever reports. And the whole run ends when it gives tests to a
-    process that still reads them, or to one that has just died.
+    pytest-xdist's scheduler reruns the test that killed a process, which would kill one process after another. It assigns
+    finished files again, for which no process ever reports. And the whole run ends when it assigns tests to a process that
+    is still collecting, or has just died.
     """
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """Give back what a process leaves undone; return the test that it has died of."""
+        """Return the test that killed a process, and redistribute its other tests."""
         left: dict[str, dict[str, bool]] = self.assigned_work.pop(node)
         undone = [
             (file, test) for file, tests in left.items() for test, done in tests.items() if not done
@@ -117,7 +117,7 @@ class _Files(LoadFileScheduling):
         return died_of
 
     def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
-        """Take note of the tests that a process has read; one that takes another's place may have read them later."""
+        """Record the tests that a process collected; a replacement process may collect later."""
         super().add_node_collection(node, collection)
         if node not in self.registered_collections:
             lacking = {*(self.collection or ())} - {*collection}
@@ -131,7 +131,7 @@ class _Files(LoadFileScheduling):
     def mark_test_complete(
         self, node: WorkerController, item_index: int, duration: float = 0
     ) -> None:
-        """Take note; a file that is done is forgotten, or all of them would be looked at after each test."""
+        """Record a finished test, and forget a finished file so that it is not scanned after each test."""
         super().mark_test_complete(node, item_index, duration)
         file = self._split_scope(self.registered_collections[node][item_index])
         if all(self.assigned_work[node][file].values()):
@@ -142,13 +142,13 @@ class _Files(LoadFileScheduling):
             super()._reschedule(node)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        # It may have died, which is heard of soon: then its tests come back.
+        # It may have died, which will be reported soon; then its tests are redistributed.
         with contextlib.suppress(OSError):
             super()._assign_work_unit(node)
 
 
 class _Numbered(list[str]):
-    """The tests that a process has read; pytest-xdist asks the number of each, which would be a search of thousands."""
+    """The collected tests of a process, with fast lookup of each test's number."""
 
     def __init__(self, tests: Sequence[str]) -> None:
         super().__init__(tests)

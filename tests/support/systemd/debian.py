@@ -1,8 +1,8 @@
-"""Boots a Debian 12 with a real systemd 252 in namespaces of its own (systemd-nspawn), with this checkout in it.
+"""Boot a Debian 12 with a real systemd 252 and this checkout in its own namespaces (systemd-nspawn).
 
-The tree is made once by debootstrap and kept with the other files that tests keep. It is never written: what a machine
-writes goes to an overlay in memory, and is gone with it. Only `PYTRITON_SYSTEMD_TESTS=1` has the tests run, which take
-some minutes, need root, and fetch 60 MB from Debian the first time.
+debootstrap creates the tree once, and it is kept in the tests' cache. It is read-only: a machine writes to an overlay in
+memory, which disappears with it. These tests run only with `PYTRITON_SYSTEMD_TESTS=1`: they take some minutes, need
+root, and download 60 MB from Debian the first time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from support.real_daemon import eventually
 
 ASKED = "PYTRITON_SYSTEMD_TESTS"
 ROOT = Path(__file__).parents[3]
-#: The user in the machine that is not root.
+#: The unprivileged user in the machine.
 USER = "svc"
 #: The program of this checkout, under the same path in the machine.
 PROGRAM = Path(sys.executable).with_name("pytriton-daemon")
@@ -73,10 +73,10 @@ def _made_tree() -> Path:
 
 
 class Machine:
-    """A machine that has been booted.
+    """A booted machine.
 
     Args:
-        leader: the process that is its systemd
+        leader: the process of its systemd
     """
 
     def __init__(self, leader: int) -> None:
@@ -85,7 +85,7 @@ class Machine:
     def run(
         self, *command: str, check: bool = True, user: str = "", timeout_s: float = _COMMAND_S
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in it, as root or in a login shell of `user`."""
+        """Run a command in the machine, as root or in a login shell of `user`."""
         if user:
             command = ("su", "--login", user, "--command", " ".join(command))
         done = subprocess.run(
@@ -103,7 +103,7 @@ class Machine:
         return done
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        """Start a command in it, with pipes."""
+        """Start a command in the machine, with pipes."""
         return subprocess.Popen(
             [*self._enter(), *command],
             stdin=subprocess.PIPE,
@@ -131,7 +131,7 @@ class Machine:
         ).stdout
 
     def write(self, path: str, text: str) -> None:
-        """Write a file of the machine."""
+        """Write a file in the machine."""
         target = Path(f"/proc/{self.leader}/root{path}")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
@@ -139,9 +139,9 @@ class Machine:
 
 @contextlib.contextmanager
 def booted(binds: Mapping[Path, str] = {}) -> Iterator[Machine]:
-    """Boot a machine, with this checkout and its interpreter in it under the same paths, and folders under others.
+    """Boot a machine with this checkout and its interpreter at the same paths, and folders at others.
 
-    Its network is a loopback of its own, so ports are free.
+    It has its own loopback network, so ports are free.
     """
     name = f"ptd-{os.getpid()}-{next(_numbers)}"
     places = {ROOT, Path(sys.base_prefix)}
@@ -163,13 +163,13 @@ def booted(binds: Mapping[Path, str] = {}) -> Iterator[Machine]:
         )
         try:
             machine = Machine(_leader(nspawn))
-            _open_the_way(machine, places)
+            _open_home_to_users(machine, places)
             machine.run("useradd", "--create-home", "--shell=/bin/bash", USER)
             machine.run("systemctl", "is-system-running", "--wait", check=False, timeout_s=_BOOT_S)
             yield machine
         finally:
             for child in psutil.Process(nspawn.pid).children():
-                child.send_signal(signal.SIGKILL)  # the kernel ends all in its namespace with it
+                child.send_signal(signal.SIGKILL)  # the kernel then kills all processes in its namespace
             nspawn.communicate(timeout=_BOOT_S)
             for left in ("propagate", "unix-export"):
                 with contextlib.suppress(OSError):
@@ -196,8 +196,8 @@ def _leader(nspawn: subprocess.Popen[bytes]) -> int:
     return found
 
 
-def _open_the_way(machine: Machine, places: set[Path]) -> None:
-    """Have users reach what lies in root's home."""
+def _open_home_to_users(machine: Machine, places: set[Path]) -> None:
+    """Let users reach what lies in root's home."""
     parents = {str(parent) for place in places for parent in place.parents if parent != Path("/")}
     if parents:
         machine.run("chmod", "a+x", *sorted(parents))
@@ -205,7 +205,7 @@ def _open_the_way(machine: Machine, places: set[Path]) -> None:
 
 @contextlib.contextmanager
 def _cgroups(name: str) -> Iterator[Callable[[], None]]:
-    """Give what joins control groups of its own, in each hierarchy that systemd uses."""
+    """Yield a function that moves a process into new control groups, in each hierarchy that systemd uses."""
     hybrid = [_CGROUPS / "systemd", _CGROUPS / "unified"]
     roots = [root for root in hybrid if root.is_dir()] or [_CGROUPS]
     folders = [root / name for root in roots]

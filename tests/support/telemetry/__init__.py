@@ -1,1 +1,1 @@
-"""Receivers of what a daemon tells: OpenTelemetry's protocol."""
+"""Receivers of OpenTelemetry's protocol."""

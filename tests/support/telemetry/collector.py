@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry traces, as small as it can be: OTLP over HTTP on loopback, spans in a list.
+"""A minimal collector of OpenTelemetry traces: OTLP over HTTP on loopback, spans in a list.
 
 tritonserver sends JSON, OpenTelemetry's exporter for Python protobuf (OTLP specification, "OTLP/HTTP").
 """
@@ -21,7 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class Span:
-    """The part of a span that the tests look at."""
+    """The part of a span that tests check."""
 
     name: str
     trace: str

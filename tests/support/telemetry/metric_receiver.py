@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry metrics: OTLP over HTTP on loopback; it keeps the last value of each series."""
+"""A collector of OpenTelemetry metrics over OTLP/HTTP on loopback; it keeps the last value of each series."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 
 
 class MetricReceiver:
-    """The metrics that have arrived.
+    """The received metrics.
 
     Attributes:
         url: of the collector.
-        status: what it answers with.
-        may_answer: it answers nothing while this is not set.
-        received: requests that have arrived.
+        status: the status of its answers.
+        may_answer: it does not answer while this event is not set.
+        received: the number of requests received.
         points: the last point of each series, by name and labels.
         metrics: the last of each metric, by name.
-        resource: whose they are.
+        resource: the resource of the last request.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class MetricReceiver:
         self.resource: dict[str, str] = {}
 
     def take(self, body: bytes) -> None:
-        """Take what was sent."""
+        """Store a request's metrics."""
         for sent in ExportMetricsServiceRequest.FromString(body).resource_metrics:
             self.resource = {one.key: one.value.string_value for one in sent.resource.attributes}
             for scope in sent.scope_metrics:

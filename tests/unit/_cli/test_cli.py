@@ -1,6 +1,6 @@
 """The command line: what it prints where, and the exit codes that scripts and supervisors rely on.
 
-Daemons are started for real elsewhere; here is what happens before one runs, or when none does.
+Daemons are really started by the integration tests; these tests cover commands that run before or without one.
 """
 
 from __future__ import annotations

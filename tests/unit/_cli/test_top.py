@@ -79,7 +79,7 @@ def on_screen(
 ) -> None:
     """Play with the table; the figures are there when `play` begins.
 
-    Without the footer: it makes a widget for each key, again and again, which takes a third of the time of all.
+    The footer is left out: it creates a widget for each key again and again, which takes a third of the time.
     """
 
     async def run() -> None:

@@ -1,7 +1,7 @@
 """Whatever bytes and descriptors a peer sends: one kind of error, no crash, no descriptor left.
 
-By default 2,000 cases of a lane, and a quarter of that for each of the rest, made as those of scripts/tools/fuzz: hypothesis
-takes ten times as long to make one. A failure names its case. More, and others::
+By default, 2,000 cases of a lane and a quarter of that for each of the others, generated as in scripts/tools/fuzz,
+because hypothesis takes ten times as long. A failure names its case. To run more and other cases::
 
     PYTRITON_FUZZ_CASES=200000 PYTRITON_FUZZ_SEED=7 pytest tests/unit/_protocol/test_fuzz.py --timeout 0
 """

@@ -1,6 +1,6 @@
 """The Helm chart: Helm's linter, and what it renders, by Kubernetes' own schemas of every version that is supported.
 
-The schemas know nothing of other people's kinds (ServiceMonitor, ScaledObject ...): tests look at what we write.
+The schemas do not cover third-party kinds (ServiceMonitor, ScaledObject ...): tests check what the chart renders.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The runtime for KServe: its container is one that Kubernetes takes, and its command one that the daemon takes.
 
-KServe's own kinds have no schema here: their container is looked at as that of a pod, and their other fields are those
-of the models in KServe's Python package (kserve 0.21).
+KServe's own kinds have no schema here: their container is validated as a pod's, and their other fields by the models in
+KServe's Python package (kserve 0.21).
 """
 
 from __future__ import annotations

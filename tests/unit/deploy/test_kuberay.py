@@ -1,7 +1,7 @@
 """The fleet on KubeRay: pods that Kubernetes takes, commands that the program takes, names that lead to each other.
 
-No package has the schema of KubeRay's own kind: its pods are looked at as such, and its other fields are those that
-KubeRay 1.6 documents (docs.ray.io, "KubeRay CRD API reference").
+No package has the schema of KubeRay's own kind: its pods are validated as pods, and its other fields by those documented
+for KubeRay 1.6 (docs.ray.io, "KubeRay CRD API reference").
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What the client of OpenAI makes of answers.
 
-The first test that asks imports its types: they take a tenth of the time of reading all tests, and one process reads
-the tests while all others wait.
+The types are imported on first use: they would take a tenth of the time of collecting all tests.
 """
 
 from __future__ import annotations

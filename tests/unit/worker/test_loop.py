@@ -1,6 +1,6 @@
 """A worker's main loop: lanes come and go, batches are answered, whoever breaks the protocol loses only his lane.
 
-The loop runs in a thread; proxies and the dispatcher are played by the test, on real sockets.
+The loop runs in a thread; the test plays its proxies and dispatcher on real sockets.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Calls of gRPC to the frontend: what is asked, what NVIDIA's executable says otherwise, a program that echoes."""
+"""gRPC calls to the frontend: the corpus, intended differences from NVIDIA's executable, and an echo program."""

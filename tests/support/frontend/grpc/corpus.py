@@ -1,4 +1,4 @@
-"""Calls of gRPC that are made of NVIDIA's frontend and of the native one, in this order: right ones and wrong ones."""
+"""gRPC calls sent to both NVIDIA's frontend and the native one, in this order: valid and invalid ones."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The answers of the native frontend that differ from NVIDIA's gRPC frontend's on purpose: a table of decisions.
+"""Intended differences between the native frontend's answers and NVIDIA's gRPC frontend's: a table of decisions.
 
-What is not in it has to be the same: the code, the message, an error's text.
+Everything else must be equal: the code, the message, and an error's text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class GrpcReply:
 
 @dataclass(frozen=True)
 class GrpcDecision:
-    """A difference that is wanted."""
+    """An intended difference."""
 
     names: str  #: a pattern for names of calls
     why: str
@@ -31,11 +31,11 @@ class GrpcDecision:
     says: str = ""  #: a pattern for what the native frontend says
 
     def applies(self, name: str) -> bool:
-        """Return whether a call of that name is answered otherwise."""
+        """Return whether the decision covers a call of that name."""
         return re.fullmatch(self.names, name, re.DOTALL) is not None
 
     def holds(self, nvidia: GrpcReply, native: GrpcReply) -> bool:
-        """Return whether it is answered so."""
+        """Return whether the two outcomes differ as decided."""
         said = native.text or str(native.messages)
         return (nvidia.code, native.code) == (self.nvidia, self.native) and re.search(
             self.says, said

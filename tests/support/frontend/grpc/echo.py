@@ -1,4 +1,4 @@
-"""The program of tests/native/frontend/http2/grpc_echo.c, and its calls by grpcio."""
+"""The program of tests/native/frontend/http2/grpc_echo.c, called with grpcio."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import grpc
 
 
 class GrpcEcho:
-    """The server, running."""
+    """The running server."""
 
     def __init__(self, program: Path, *limits: str, kernel_keeps: int | None = None) -> None:
-        """Start it; each limit is "name=value".
+        """Start the server; each limit is "name=value".
 
-        The kernel keeps so many bytes of each connection's answers that its client does not read; usually megabytes.
+        `kernel_keeps` is the size of the kernel's send buffer for unread answers of a connection; usually it is megabytes.
         """
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
             if kernel_keeps is not None:
@@ -47,11 +47,11 @@ class GrpcEcho:
         )
 
     def terminate(self) -> None:
-        """Tell it to end."""
+        """Send SIGTERM."""
         self._process.send_signal(signal.SIGTERM)
 
     def end(self) -> dict[str, int]:
-        """End it; return what it has counted. It fails where a sanitizer has found something."""
+        """Stop the server and return its counters; fail if a sanitizer reported anything."""
         self.terminate()
         said, _ = self._process.communicate(timeout=60)
         assert self._process.returncode == 0, self._process.returncode
@@ -60,13 +60,13 @@ class GrpcEcho:
         return {**counts, **dict(zip(words[9::3], map(int, words[10::3])))}
 
     def kill(self) -> None:
-        """End it at once, if it still runs."""
+        """Kill the server if it is still running."""
         self._process.kill()
         self._process.communicate()
 
 
 def nghttp2() -> str:
-    """Return the library that tritonserver's wheel has, or the system's."""
+    """Return the library from tritonserver's wheel, or the system's."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
     found = sorted(cache.glob("pytriton-daemon/server/*/nvidia_pytriton.libs/libnghttp2-*.so*"))
     return str(found[0]) if found else "libnghttp2.so.14"

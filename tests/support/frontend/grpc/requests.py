@@ -15,7 +15,7 @@ STRINGS = b"\1\0\0\0a\2\0\0\0bc"
 
 @dataclass(frozen=True)
 class Call:
-    """One call, unary or, with several messages, ModelStreamInfer."""
+    """One call: unary, or ModelStreamInfer with several messages."""
 
     name: str
     method: str
@@ -51,7 +51,7 @@ def tensor(
 
 
 def output(name: str = "OUTPUT0", **parameters: Any) -> Any:
-    """An output that is asked for."""
+    """A requested output."""
     given = {key: parameter(value) for key, value in parameters.items()}
     return pb.ModelInferRequest.InferRequestedOutputTensor(name=name, parameters=given)
 
@@ -65,7 +65,7 @@ def request(
     outputs: Sequence[Any] = (),
     **parameters: Any,
 ) -> Any:
-    """A request for an inference."""
+    """An inference request."""
     given = {key: parameter(value) for key, value in parameters.items()}
     return pb.ModelInferRequest(
         model_name=model, model_version=version, id=id, inputs=inputs or [tensor()], outputs=outputs,

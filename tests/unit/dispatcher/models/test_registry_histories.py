@@ -1,7 +1,7 @@
 """Random histories of the registry: models come, are replaced, scaled and go; workers, tritonserver and clients end.
 
-The whole daemon on a virtual clock (fakes/simulated_daemon.py). After every step all is run until it waits, and what must
-always hold is looked at.
+The whole daemon runs on a virtual clock (fakes/simulated_daemon.py). After every step, everything runs until it waits,
+and the invariants are checked.
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ class Loads(list[Any]):
     """The models that are loaded, with the fate of their loads; it stands for the registry and for events, too.
 
     Attributes:
-        fates: of the next loads of each model: "serves", "is refused", "has a fault", "ends it"
+        fates: outcomes of the next loads of each model: "serves", "is refused", "has a fault", "ends it"
         tries: the models of all loads, in order
-        most: so many were under way at once
-        waits_for_memory: these wait for it, and nobody for them
-        hangs: these take very long
+        most: the highest number of concurrent loads
+        waits_for_memory: models that wait for memory
+        hangs: models whose load takes very long
     """
 
     def __init__(self, loop: VirtualLoop, fates: dict[str, list[str]]) -> None:

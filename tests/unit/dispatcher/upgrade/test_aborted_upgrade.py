@@ -30,9 +30,9 @@ class Scene:
     """A daemon that nothing keeps from becoming another one.
 
     Attributes:
-        done: what became of its control socket, and the reason of the event, in order
-        executed: whether the next version was
-        on_suspend: is called when the control socket has fallen silent
+        done: operations on its control socket, and the reason of the event, in order
+        executed: whether the next version was executed
+        on_suspend: called when the control socket is suspended
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

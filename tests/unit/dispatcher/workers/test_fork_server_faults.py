@@ -1,7 +1,7 @@
 """Fork servers that end, hang, change or start at the wrong moment: no worker is lost, none stays, nobody waits.
 
-What happens between a fork and the worker's beginning is brought about by hooks of the environment's own
-(os.register_at_fork), which run there in real environments, too.
+Hooks of the environment (os.register_at_fork) cause what happens between a fork and the worker's start; real
+environments have such hooks, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Workers as forks: like those that have started an interpreter, and none of it stays.
 
-The dispatcher's side and the fork server's own are real. In the place of a worker's own work is a probe, that says what
-kind of process it is.
+The dispatcher's side and the fork server are real. A probe, which reports what kind of process it is, replaces the
+worker's work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Random histories of a pool: workers load, fail, crash and are due while proxies come, go and are scaled.
 
-A fake clock and fake workers: no process, no waiting. After every step all is run until it waits, and what must
-always hold is looked at.
+A fake clock and fake workers: no process, no waiting. After every step, everything runs until it waits, and the
+invariants are checked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Histories of one instance: what happens to its workers, step by step, and the state after each step.
 
-A virtual clock and fake workers: a delay takes no time, and a worker does what the history says. `w0` is the first
-worker that was started, `w1` the second. After each step the history gives the instance's state, the worker that
-serves, the remaining delay, and whether it is crash-looping.
+A virtual clock and fake workers: a delay takes no time, and the history says what a worker does. `w0` is the worker
+started first, `w1` the second. After each step, the history gives the instance's state, the serving worker, the
+remaining delay, and whether it is crash-looping.
 """
 
 from __future__ import annotations

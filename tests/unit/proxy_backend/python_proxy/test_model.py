@@ -1,6 +1,6 @@
 """The Python proxy as tritonserver's stub calls it, with a dispatcher and workers that the test plays.
 
-Histories of a batch: answered, failed, lost before and after it was read, overdue, in a circle, unreadable.
+Histories of a batch: answered, failed, lost before and after it was read, overdue, circular, unreadable.
 """
 
 from __future__ import annotations
