@@ -1,4 +1,4 @@
-"""Two ends of a lane in one process; and what a worker's process has once, each of these tests must have anew."""
+"""Both ends of a lane in one process, and the state of a worker's process, reset for each test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytriton.decorators.context import TritonContext
 
 @pytest.fixture(autouse=True)
 def _as_in_a_new_process() -> Iterator[None]:
-    """A worker serves one model and ends; here models follow each other, and leave nothing behind.
+    """Undo what a worker sets for its whole process, since here models follow each other in one.
 
     It requests no fixture of pytest, because each costs time in every test.
     """
@@ -41,8 +41,8 @@ def _as_in_a_new_process() -> Iterator[None]:
         asyncio.set_event_loop(None)
 
 
-class _NothingMore:
-    """In the place of the interpreter that is asked for modules that are not on the search path, as those of tests."""
+class _EmptyProbe:
+    """Replaces the interpreter that looks up modules missing from the search path, such as those of tests."""
 
     def __init__(self, world: WorkerEnvironment) -> None:
         pass
@@ -56,13 +56,13 @@ class _NothingMore:
 
 @pytest.fixture
 def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registration starts no interpreter: what a worker would import is not the subject, and each takes 30 ms."""
-    monkeypatch.setattr("pytriton._register.environment.Probe", _NothingMore)
+    """Start no interpreter for a registration: each takes 30 ms, and a worker's imports are not under test."""
+    monkeypatch.setattr("pytriton._register.environment.Probe", _EmptyProbe)
 
 
 @pytest.fixture
 def lanes() -> Iterator[tuple[Lane, Lane]]:
-    """Both ends of a lane, the proxy's and the worker's."""
+    """Both ends of a lane: the proxy's and the worker's."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
     yield proxy, worker

@@ -1,4 +1,4 @@
-"""`call`: how words of the command line become arguments."""
+"""`call`: how command-line words become arguments."""
 
 from __future__ import annotations
 

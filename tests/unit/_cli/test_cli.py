@@ -1,4 +1,4 @@
-"""The command line: what it prints where, and the exit codes that scripts and supervisors rely on.
+"""The command line: its output and where it goes, and the exit codes that scripts and supervisors rely on.
 
 Daemons are really started by the integration tests; these tests cover commands that run before or without one.
 """
@@ -45,7 +45,7 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Cli:
-    """Run `pytriton-daemon` with arguments, in a folder and with a runtime directory of its own."""
+    """Run `pytriton-daemon` with arguments, in a separate folder and runtime directory."""
 
     def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         return command(*arguments, cwd=tmp_path, env=environment(tmp_path, **env))
@@ -62,8 +62,8 @@ def test_the_table_of_exit_codes_is_documented() -> None:
     assert rows == {str(int(code)): code.meaning for code in ExitCode}
 
 
-def test_the_numbers_never_change() -> None:
-    """Supervisors and scripts know them."""
+def test_exit_code_numbers_never_change() -> None:
+    """Supervisors and scripts rely on them."""
     assert [int(code) for code in ExitCode] == [0, 1, 2, 3, 4, 5, 6, 7, 70, 130]
     assert (ExitCode.NO_DAEMON, ExitCode.UNRECOVERABLE, ExitCode.INTERRUPTED) == (3, 70, 130)
 
@@ -85,7 +85,7 @@ def test_a_missing_daemon_names_its_directory_and_the_fix(
     assert "pytriton-daemon start --detach" in done.stderr
 
 
-def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path: Path) -> None:
+def test_the_runtime_directory_may_come_from_the_settings_file(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "pytriton-daemon.toml").write_text("runtime_dir = 'elsewhere'\n")
     done = cli("status", PYTRITON_DAEMON_RUNTIME_DIR="")
     assert f"{tmp_path}/elsewhere." in done.stderr
@@ -122,7 +122,7 @@ def test_the_runtime_directory_may_stand_in_the_settings_file(cli: Cli, tmp_path
         (("install-server", "--wheel", "gone.whl"), "--wheel: gone.whl does not exist"),
     ],
 )  # fmt: skip
-def test_a_wrong_command_line_ends_with_2_and_says_why(
+def test_an_invalid_command_line_exits_with_2_and_the_reason(
     arguments: tuple[str, ...], reported: str, cli: Cli
 ) -> None:
     done = cli(*arguments)
@@ -153,7 +153,7 @@ def test_a_second_daemon_in_a_directory_is_refused(
 
 
 @pytest.mark.parametrize("detach", [(), ("--detach",)])
-def test_a_tritonserver_that_is_not_there_ends_a_start_with_6(
+def test_a_missing_tritonserver_makes_start_exit_with_6(
     detach: tuple[str, ...], cli: Cli, tmp_path: Path
 ) -> None:
     done = cli("start", *detach, "--tritonserver", "gone")
@@ -169,7 +169,7 @@ def test_a_runtime_directory_that_is_too_long_is_refused(cli: Cli) -> None:
 
 
 @pytest.mark.programs
-def test_a_reader_that_leaves_is_no_fault(tmp_path: Path) -> None:
+def test_a_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
     rundir = RuntimeDir(tmp_path / "run")
     rundir.create()
     rundir.log_file().write_text("line\n" * 50_000)

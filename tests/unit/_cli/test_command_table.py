@@ -1,4 +1,4 @@
-"""The parser of one command is that command of the parser of all; and it takes plain values as typer does."""
+"""The parser of one command equals its part of the full parser, and converts plain values as typer does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL: Any = typer.main.get_command(app)
 
 
 def params_of(command: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a command, and of those of a group, by the names of both."""
+    """Yield the parameters of a command, and of a group's commands, by the names of both."""
     for param in command.get_params(typer.Context(command)):
         yield f"{before}{param.name}", param
     for name in getattr(command, "commands", ()):
@@ -24,7 +24,7 @@ def params_of(command: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def shown(command: Any) -> list[tuple[Any, ...]]:
-    """Return what there is to see of a command's parameters."""
+    """Return what is visible of a command's parameters."""
     fields = ("opts", "secondary_opts", "help", "metavar", "default", "required", "nargs", "hidden")
     return [
         (name, *(getattr(param, one, None) for one in fields)) for name, param in params_of(command)
@@ -40,13 +40,13 @@ def test_the_parser_of_one_command_is_that_command_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["statu"], ["--version", "status"]])
-def test_where_no_command_is_named_all_are_there(words: list[str]) -> None:
+def test_without_a_command_name_all_commands_are_listed(words: list[str]) -> None:
     one: Any = typer.main.get_command(parser(words))
     assert [*one.commands] == [*ALL.commands]
 
 
 def taken(by: Any, context: Any, value: Any) -> Any:
-    """Return what becomes of a value: its type, too, or what is said of it."""
+    """Return the converted value with its type, or the error."""
     try:
         value = by(context, value)
     except typer.BadParameter as error:
@@ -57,8 +57,8 @@ def taken(by: Any, context: Any, value: Any) -> Any:
 @pytest.mark.skipif(
     not hasattr(ALL.params[0], "type_descriptor"), reason="this typer has no use for pydantic"
 )
-def test_unconverted_values_equal_those_that_typer_converts(tmp_path: Path) -> None:
-    """Each parameter of each command, with what needs no conversion, what does, and what is wrong."""
+def test_plain_conversion_equals_typers(tmp_path: Path) -> None:
+    """Test each parameter of each command with values that need no conversion, that need one, and that are invalid."""
     file = tmp_path / "file"
     file.touch()
     texts = ["", "text", "7", "-1", "1e9", str(file), str(tmp_path), str(tmp_path / "none"), "-"]

@@ -1,4 +1,4 @@
-"""What the command line says on standard error: it quotes others, and nothing of that steers the terminal."""
+"""Errors on standard error: they quote other programs' texts, which must not control the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOSTILE = "\x1b[2J\x9b31m\r"
 VISIBLE = "\\x1b[2J\\x9b31m\\r"
 
 
-def test_an_error_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_sequences_in_an_error_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     @command
     def fails() -> None:
         raise CliError(ExitCode.REGISTRATION_FAILED, f"the callable said: {HOSTILE}é\nand more")
@@ -25,7 +25,7 @@ def test_an_error_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == said
 
 
-def test_a_fault_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_sequences_in_an_internal_error_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     @command
     def fails() -> None:
         raise KeyError(HOSTILE) from ValueError(HOSTILE)
@@ -38,7 +38,7 @@ def test_a_fault_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str])
     assert said.endswith("internal error; please report it\n")
 
 
-def test_progress_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_sequences_in_progress_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     with Spinner("loading") as spinner:
         spinner.say(HOSTILE)
     assert capsys.readouterr().err == f"loading\n  {VISIBLE}\n"

@@ -1,4 +1,4 @@
-"""`pytriton-daemon fleet`: whom each command asks, and for what."""
+"""`pytriton-daemon fleet`: which nodes each command contacts, and with which request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytriton.fleet.placement_status import FleetModel
 
 
 class Asked:
-    """The client that commands get, and what it was made with."""
+    """The client given to commands; records the nodes it was created with."""
 
     def __init__(self) -> None:
         self.client = Mock(
@@ -76,7 +76,7 @@ RAY = {"fleet": "f", "ray_address": "auto"}
         ),
     ],
 )
-def test_each_command_asks_the_right_nodes(
+def test_each_command_contacts_the_right_nodes(
     asked: Asked,
     command: tuple[str, ...],
     wanted: list[Any],
@@ -89,7 +89,7 @@ def test_each_command_asks_the_right_nodes(
     assert [without_progress(one) for one in asked.client.mock_calls] == wanted
 
 
-def test_the_asked_node_is_named_once(asked: Asked) -> None:
+def test_the_contacted_node_is_named_once(asked: Asked) -> None:
     assert run("unregister", "m", "--fleet", "f", "--nodes", "n") == (
         2,
         "pytriton-daemon: use either --fleet, or --nodes and --key-file\n",
@@ -99,7 +99,7 @@ def test_the_asked_node_is_named_once(asked: Asked) -> None:
     assert asked.connected == []
 
 
-def test_a_version_that_went_back_ends_the_command_with_its_reason(asked: Asked) -> None:
+def test_a_rolled_back_version_fails_the_command_with_the_reason(asked: Asked) -> None:
     asked.client.register.side_effect = CanaryError("3 of its 3 requests failed")
     code, output = run("register", "a:b", "--nodes", "n", "--replace", "--canary", "0.1")
     assert (code, "3 of its 3 requests failed" in output) == (7, True)
@@ -182,7 +182,7 @@ def test_invalid_ray_options_are_refused_before_any_request(
     assert asked.connected == []
 
 
-def test_without_ray_nobody_holds_resources(asked: Asked) -> None:
+def test_resource_options_require_ray(asked: Asked) -> None:
     code, output = run("register", "a:b", "--nodes", "n", "--num-gpus", "1")
     assert (code, "use --fleet NAME" in output) == (2, True)
     assert asked.connected == []
@@ -206,7 +206,7 @@ def test_nodes_that_are_too_many_are_reported(monkeypatch: pytest.MonkeyPatch) -
     assert start.mock_calls == [expected]
 
 
-def test_nodes_that_are_drained_are_shown_as_such(asked: Asked) -> None:
+def test_drained_nodes_are_shown_as_drained(asked: Asked) -> None:
     asked.client.nodes.return_value = [
         RayNode("n1", "h", True, status()),
         RayNode("n2", "h", True, None, "gone"),

@@ -1,4 +1,4 @@
-"""`--follow` goes on from what was shown; where nothing was, it does not begin with the past."""
+"""`--follow` continues after the events already shown; with none shown, it starts now rather than in the past."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytriton._protocol.messages.client import Event
 
 
 def _followed(patch: pytest.MonkeyPatch, shown: list[Event], **flags: Any) -> messages.GetEvents:
-    """Return what is asked for after the first answer."""
+    """Return the request that follows the first answer."""
     asked: list[messages.AnyMessage] = []
 
     def ask(rundir: object, message: messages.AnyMessage) -> messages.AnyMessage:
@@ -37,12 +37,12 @@ def _followed(patch: pytest.MonkeyPatch, shown: list[Event], **flags: Any) -> me
     return following
 
 
-def test_it_goes_on_behind_what_was_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_continues_after_the_last_shown_event(monkeypatch: pytest.MonkeyPatch) -> None:
     following = _followed(monkeypatch, [Event(7, 1.0, "ready"), Event(9, 2.0, "ready")])
     assert (following.after, following.since) == (9, 0.0)
 
 
-def test_where_nothing_was_shown_it_begins_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_nothing_shown_following_starts_now(monkeypatch: pytest.MonkeyPatch) -> None:
     before = time.time()
     following = _followed(monkeypatch, [], lines=0, kind=["hang"])
     assert following.after == 0

@@ -1,4 +1,4 @@
-"""`--help` on a terminal of 80 columns, and what a wrong command line is told."""
+"""`--help` on a terminal of 80 columns, and the errors of wrong command lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _said(*words: str) -> str:
     return done.output
 
 
-def test_commands_are_listed_by_use() -> None:
+def test_commands_are_listed_by_frequency_of_use() -> None:
     listed = re.findall(r"^  ([a-z-]+)  ", _said("--help").partition("Every day:")[2], re.MULTILINE)
     assert listed[:6] == ["serve", "call", "start", "register", "status", "logs"]
     assert sorted(listed) == sorted(ALL.commands)
@@ -39,7 +39,7 @@ def test_commands_are_listed_by_use() -> None:
     ("words", "command"),
     [pytest.param(words, command, id=" ".join(words)) for words, command in _commands(ALL)],
 )
-def test_help_fits_into_80_columns_and_cuts_nothing(words: list[str], command: Any) -> None:
+def test_help_fits_into_80_columns_without_truncation(words: list[str], command: Any) -> None:
     text = _said(*words, "--help")
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text

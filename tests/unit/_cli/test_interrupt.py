@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a command: a line and 130, never a traceback."""
+"""Ctrl-C at any point of a command prints one line and exits with 130, without a traceback."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _cli.main()
         "pytriton._cli.daemon_connection",  # the command itself runs
     ],
 )
-def test_an_interruption_ends_with_130(module: str, tmp_path: Path) -> None:
+def test_an_interrupted_command_exits_with_130(module: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "status", module],
         env={**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": str(tmp_path)},

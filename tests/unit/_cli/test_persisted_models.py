@@ -1,4 +1,4 @@
-"""Kept models after `start --detach`: how many are how far, and waiting for them."""
+"""Persisted models after `start --detach`: the progress of their restores, and waiting for them."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def said(*states: str) -> messages.Status:
         (("suspended",) * 1000, ["1,000 models are suspended"]),
     ],
 )
-def test_it_says_how_far_they_are(states: tuple[str, ...], texts: list[str]) -> None:
+def test_progress_of_restores_is_shown(states: tuple[str, ...], texts: list[str]) -> None:
     reported = list(remarks(said(*states)))
     assert len(reported) == len(texts)
     assert all(one.startswith(text) for one, text in zip(reported, texts))
 
 
-def test_it_waits_until_none_is_being_restored() -> None:
+def test_start_waits_until_no_model_is_being_restored() -> None:
     answers = [
         said("restoring", "restoring"),
         said("ready", "restoring"),
@@ -54,8 +54,8 @@ def test_it_waits_until_none_is_being_restored() -> None:
     assert len(pauses) == 2
 
 
-def test_it_reports_which_load_is_waited_for() -> None:
-    """When something has changed, and now and then while nothing does."""
+def test_the_awaited_load_is_reported() -> None:
+    """Report on every change, and occasionally while nothing changes."""
     loads = [said("ready", "restoring", "restoring", "failed") for _ in range(100)]
     done = said("ready", "ready", "restoring", "failed"), said("ready", "ready", "ready", "ready")
     answers = [*loads, *done]
@@ -76,7 +76,7 @@ def test_it_reports_which_load_is_waited_for() -> None:
         ),
     ],
 )
-def test_it_says_which_are_loading_and_for_how_long(since: dict[str, float], text: str) -> None:
+def test_loading_models_are_named_with_their_durations(since: dict[str, float], text: str) -> None:
     models = [
         msgspec.structs.replace(model, loading_since=since.get(model.name, 0.0))
         for model in said("ready", *["restoring"] * 5).models
@@ -85,7 +85,7 @@ def test_it_says_which_are_loading_and_for_how_long(since: dict[str, float], tex
     assert progress(said("ready", "failed").models, 100.0) == ""
 
 
-def test_it_names_those_that_could_not_be() -> None:
+def test_models_that_could_not_be_restored_are_named() -> None:
     with pytest.raises(CliError, match=r"m1: why") as failure:
         wait_until_restored(said("ready", "failed"), lambda: said(), lambda seconds: None)
     assert failure.value.code == ExitCode.REGISTRATION_FAILED

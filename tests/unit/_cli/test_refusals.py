@@ -1,4 +1,4 @@
-"""The exit codes of what a running daemon refuses."""
+"""The exit codes when a running daemon refuses a request."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pytriton._protocol.files.rundir import RuntimeDir
 
 
 @pytest.mark.parametrize("kind", ErrorKind)
-def test_a_daemon_that_refuses_is_there(
+def test_a_refusal_has_another_exit_code_than_a_missing_daemon(
     kind: ErrorKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who starts a daemon when there is none must not be told so by one that is draining, or has no room."""
+    """Scripts start a daemon if none runs; a draining or full daemon must not look like none."""
 
     def refuse(*what: object) -> messages.AnyMessage:
         raise RemoteFailure(kind, "model m was not scaled: the daemon drains")

@@ -1,4 +1,4 @@
-"""`restart --server`: what it says of a server that has ended again, and of the one that it took the place of."""
+"""`restart --server`: reports about the new server, and about the one that it replaced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _server(pid: int | None, *left: messages.RetiringServer) -> messages.ServerI
 def _replace(
     monkeypatch: pytest.MonkeyPatch, rundir: RuntimeDir, now: messages.ServerInfo
 ) -> list[bool]:
-    """Run the command: process 2 took the place of 1, and then it was like that."""
+    """Run the command: process 2 replaces process 1, with the given outcome."""
     asked = []
 
     def replace_server(_: RuntimeDir, *, force: bool) -> messages.ServerReplaced:
@@ -55,7 +55,7 @@ def test_the_new_server_and_leftovers_of_the_old_are_reported(
 
 
 @pytest.mark.parametrize("pid", [None, 3])
-def test_one_that_has_ended_already_is_no_success(
+def test_a_new_server_that_already_exited_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, pid: int | None
 ) -> None:
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""`serve`: which changes of files replace the model, and what is printed."""
+"""`serve`: which file changes replace the model, and what is printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytriton._cli.commands.serve import _Files
 from pytriton.foreground import error_line, output_of, request_line
 
 
-def test_changes_are_seen_once(tmp_path: Path) -> None:
+def test_each_change_is_reported_once(tmp_path: Path) -> None:
     app = tmp_path / "app.py"
     app.write_text("x = 1\n")
     files = _Files([str(tmp_path)])
@@ -27,7 +27,7 @@ def test_changes_are_seen_once(tmp_path: Path) -> None:
     assert files.changed() == ["added.py"]
 
 
-def test_other_files_do_not_count(tmp_path: Path) -> None:
+def test_unrelated_files_are_ignored(tmp_path: Path) -> None:
     files = _Files([str(tmp_path)])
     (tmp_path / "data.csv").touch()
     (tmp_path / ".hidden").mkdir()
@@ -42,7 +42,7 @@ def test_other_files_do_not_count(tmp_path: Path) -> None:
     assert files.changed() == ["outputs/"]
 
 
-def test_folders_come_and_go(tmp_path: Path) -> None:
+def test_folders_may_be_created_and_removed(tmp_path: Path) -> None:
     package = tmp_path / "package"
     files = _Files([str(tmp_path)])
     files.add([str(package)])
@@ -74,7 +74,7 @@ def entry(status: str, error: str = "") -> str:
     return json.dumps(about)
 
 
-def test_a_request_is_a_line() -> None:
+def test_each_request_is_printed_as_one_line() -> None:
     def words(status: str, error: str = "") -> list[str]:
         return (request_line(entry(status, error), "/predict") or "").split()[1:]
 
@@ -107,7 +107,7 @@ def test_an_error_response_is_a_line() -> None:
     assert error_line("error response: no record", None) is None
 
 
-def test_the_log_of_a_model_is_shown_as_its_author_wants_it() -> None:
+def test_a_models_log_lines_are_shown_unchanged() -> None:
     def shown(**record: object) -> str | None:
         return output_of(json.dumps({"level": "info", "event": "text", **record}))
 

@@ -1,4 +1,4 @@
-"""What `service install` writes: units and sections that their managers accept."""
+"""What `service install` writes: units and sections that systemd and supervisord accept."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_systemd_accepts_the_unit(flags: dict[str, object], tmp_path: Path) -> N
 
 
 @needs_systemd_analyze
-def test_the_unit_is_not_exposed_more_than_it_was(tmp_path: Path) -> None:
-    """4.2 of 10 for a user without rights, as systemd 252 counts."""
+def test_the_units_exposure_does_not_grow(tmp_path: Path) -> None:
+    """systemd 252 rates it 4.2 of 10 for an unprivileged user."""
     unit = tmp_path / "pytriton-daemon.service"
     unit.write_text(_text("system", account="someone"))
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=43", str(unit)]
@@ -67,7 +67,7 @@ def test_the_unit_is_not_exposed_more_than_it_was(tmp_path: Path) -> None:
 
 
 def _directives(unit: str) -> set[str]:
-    """Return the names of what hardens the service: all that comes after its UMask."""
+    """Return the names of the hardening directives: everything after UMask."""
     _, _, hardening = unit.partition("UMask=")
     return set(re.findall(r"^(\w+)=", hardening, re.MULTILINE)) - {"WantedBy"}
 
@@ -86,7 +86,7 @@ def test_the_document_describes_the_unit_that_is_installed() -> None:
         assert name not in in_order
 
 
-def test_time_outs_and_ends_come_from_the_daemons_own() -> None:
+def test_timeouts_and_exit_codes_match_the_daemons() -> None:
     unit = _text("system")
     (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert int(stop) > 100
@@ -99,8 +99,8 @@ def test_time_outs_and_ends_come_from_the_daemons_own() -> None:
     assert "User=" not in _text("user")
 
 
-def test_with_sockets_wrong_settings_are_tried_again() -> None:
-    """Where systemd does not start it again, the next connection does, and the one after it."""
+def test_with_socket_activation_invalid_settings_are_retried() -> None:
+    """systemd does not restart the service, but each further connection starts it."""
     reported = Service([str(PROGRAM)], StartFlags({}), DaemonConfig(), "root", sockets=True)
     unit = TEXTS["system"](reported)
     assert "RestartPreventExitStatus" not in unit
@@ -123,10 +123,10 @@ def test_with_sockets_wrong_settings_are_tried_again() -> None:
         ({"model_repository": ("/m", "s3://bucket/m")}, "model_repository is s3://bucket/m"),
     ],
 )
-def test_the_unit_waits_for_the_network_only_where_it_is_needed(
+def test_the_unit_waits_for_the_network_only_if_needed(
     settings: dict[str, Any], why: str
 ) -> None:
-    """A machine without a network may wait two minutes for it at boot."""
+    """Without a network, a machine may wait two minutes for it at boot."""
     unit = TEXTS["system"](
         Service([str(PROGRAM)], StartFlags({}), DaemonConfig(**settings), "root")
     )
@@ -137,7 +137,7 @@ def test_the_unit_waits_for_the_network_only_where_it_is_needed(
     assert "network" not in user  # the system's targets are not known there
 
 
-def test_a_section_is_what_supervisord_reads() -> None:
+def test_supervisord_accepts_the_section() -> None:
     parser = configparser.RawConfigParser(inline_comment_prefixes=(";", "#"))
     parser.read_string(_text("supervisord", cache_dir="/a b/100%"))
     section = parser["program:pytriton-daemon"]
@@ -232,7 +232,7 @@ def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> Non
         (("--systemd", "--sockets", "--http-address", "localhost"), "http_address is 'localhost'"),
     ],
 )
-def test_mistakes_end_with_2(arguments: tuple[str, ...], reported: str) -> None:
+def test_invalid_options_exit_with_2(arguments: tuple[str, ...], reported: str) -> None:
     done = command("service", "install", *arguments)
     assert done.returncode == ExitCode.USAGE
     assert reported in done.stderr

@@ -1,4 +1,4 @@
-"""What `pytriton-daemon status` says of tritonserver."""
+"""What `pytriton-daemon status` prints about tritonserver."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _degraded(name: str = "m", why: str = _LOOPS) -> messages.ModelInfo:
     return messages.ModelInfo(name, 1, "degraded", there, error=why)
 
 
-def test_a_degraded_model_says_so_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_degraded_model_is_shown_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     not_willing = _degraded("other", "instance 1: the model's own is_ready says no: no index")
     problem = f"model m: {_LOOPS}; see pytriton-daemon logs m"
     models = [_degraded(), not_willing]
@@ -64,7 +64,7 @@ def test_a_degraded_model_says_so_and_why(capsys: pytest.CaptureFixture[str]) ->
     assert f"\nm is degraded: {_LOOPS}\n" in capsys.readouterr().out
 
 
-def test_a_fleet_says_where_a_model_is_degraded_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fleet_shows_on_which_nodes_a_model_is_degraded_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     well = msgspec.structs.replace(_degraded(), state="ready", error=None)
     fleet = FleetModel(FleetClient(["n1", "n2"]), "m", {"n1": well, "n2": _degraded()}, [])
     assert fleet.state == "degraded on n2; ready on n1"

@@ -1,4 +1,4 @@
-"""What `register MODULE:NAME` imports: from the working directory, and with the traceback of an import that fails."""
+"""What `register MODULE:NAME` imports: from the working directory, with the traceback of a failing import."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ SHOWN = "[bold]<script>\\x1b[31m"
 
 
 class FakeFeed:
-    """MetricsSnapshot that the test chooses; notes what is asked of the daemon."""
+    """Metrics that the test chooses; records the requests to the daemon."""
 
     def __init__(self, *snapshots: messages.MetricsSnapshot) -> None:
         self.snapshots = list(snapshots)
@@ -77,7 +77,7 @@ def on_screen(
     width: int = 80,
     footer: bool = False,
 ) -> None:
-    """Play with the table; the figures are there when `play` begins.
+    """Run `play` against the table, starting with its first metrics.
 
     The footer is left out: it creates a widget for each key again and again, which takes a third of the time.
     """
@@ -95,7 +95,7 @@ def on_screen(
 
 
 async def settled(app: TopApp, pilot: Pilot[None]) -> None:
-    """Return when all that was asked in threads is shown."""
+    """Wait until the results of all background requests are shown."""
     await app.workers.wait_for_complete()
     await pilot.pause()
 
@@ -122,7 +122,7 @@ def test_models_and_instances_are_shown_within_80_columns() -> None:
     on_screen(FakeFeed(TWO), play)
 
 
-def test_a_small_screen_is_for_the_table_and_no_number_is_cut() -> None:
+def test_a_small_screen_shows_every_models_row_uncut() -> None:
     """Three warnings and twelve models with long names on 80x24: each model has its row, with its p99."""
     names = [f"recommendation-ranker-of-region-{number:02}" for number in range(12)]
     now = snapshot(1010, *(model(name, work(50_000, ms=250, failed=999)) for name in names))
@@ -147,7 +147,7 @@ def test_a_small_screen_is_for_the_table_and_no_number_is_cut() -> None:
     on_screen(FakeFeed(msgspec.structs.replace(now, daemon=daemon)), play)
 
 
-def test_why_the_chosen_model_is_as_it_is_is_shown_below() -> None:
+def test_the_diagnosis_of_the_selected_model_is_shown_below() -> None:
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("down", "down", "e")
         await settled(app, pilot)
@@ -158,8 +158,8 @@ def test_why_the_chosen_model_is_as_it_is_is_shown_below() -> None:
     on_screen(FakeFeed(TWO), play)
 
 
-def test_a_daemon_that_is_slow_is_asked_once_at_a_time() -> None:
-    """Two threads that take snapshots would take each other's for the one before."""
+def test_a_slow_daemon_gets_one_request_at_a_time() -> None:
+    """Two concurrent snapshots would each be taken for the other's predecessor."""
     feed, may_answer, asked = FakeFeed(TWO), threading.Event(), [0]
     quick = feed.take
 
@@ -182,7 +182,7 @@ def test_a_daemon_that_is_slow_is_asked_once_at_a_time() -> None:
     on_screen(feed, play)
 
 
-def test_a_wide_screen_has_all_columns() -> None:
+def test_a_wide_screen_shows_all_columns() -> None:
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
         assert len(table(app)[0]) == len(COLUMNS)
         assert table(app)[0][-1] == "signal 11"
@@ -203,7 +203,7 @@ def test_the_keys_are_shown_below() -> None:
     on_screen(FakeFeed(TWO), play, footer=True)
 
 
-def test_a_model_that_sleeps_has_no_instances() -> None:
+def test_a_suspended_model_has_no_instances() -> None:
     sleeper = msgspec.structs.replace(
         model("m", work(1)), state="suspended", desired=0, instances=[]
     )
@@ -235,7 +235,7 @@ def test_keys_quit(keys: list[str]) -> None:
     on_screen(FakeFeed(TWO), play)
 
 
-def test_a_log_is_shown_beside_it_as_text() -> None:
+def test_the_log_is_shown_beside_the_table_as_plain_text() -> None:
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("l")
         await settled(app, pilot)
@@ -251,7 +251,7 @@ def test_a_log_is_shown_beside_it_as_text() -> None:
     on_screen(FakeFeed(TWO), play)
 
 
-def test_the_slowest_requests_are_shown_and_the_log_in_their_place() -> None:
+def test_the_log_replaces_the_slowest_requests() -> None:
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
         await pilot.press("r")
         await settled(app, pilot)
@@ -306,7 +306,7 @@ def test_changes_ask_for_confirmation(key: str, message: messages.AnyMessage) ->
     on_screen(feed, play)
 
 
-def test_the_last_instance_stays() -> None:
+def test_the_last_instance_cannot_be_removed() -> None:
     feed = FakeFeed(snapshot(1010, model("digits", work(50))))
 
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
@@ -317,7 +317,7 @@ def test_the_last_instance_stays() -> None:
     on_screen(feed, play)
 
 
-def test_a_daemon_that_is_silent_is_said_to_be_until_it_answers(
+def test_a_silent_daemon_is_reported_until_it_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     feed = FakeFeed(TWO)
@@ -352,8 +352,8 @@ def test_a_daemon_that_is_silent_is_said_to_be_until_it_answers(
         ("suspended", "minus", ""),
     ],
 )
-def test_a_model_without_instances(state: str, key: str, asks: str) -> None:
-    """One that sleeps can be scaled; one that tritonserver runs itself has no workers."""
+def test_scaling_of_models_without_instances(state: str, key: str, asks: str) -> None:
+    """A suspended model can be scaled; a model that tritonserver runs itself has no workers."""
     bare = msgspec.structs.replace(model("m", work(1)), state=state, desired=0, instances=[])
 
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
@@ -370,7 +370,7 @@ def test_a_model_without_instances(state: str, key: str, asks: str) -> None:
     on_screen(FakeFeed(snapshot(1010, bare)), play)
 
 
-def test_two_hundred_models_are_shown_and_the_cursor_stays_on_its_own() -> None:
+def test_with_two_hundred_models_the_cursor_stays_on_its_model() -> None:
     many = snapshot(1010, *(model(f"m{number:03}", work(number + 1)) for number in range(200)))
 
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
@@ -384,7 +384,7 @@ def test_two_hundred_models_are_shown_and_the_cursor_stays_on_its_own() -> None:
     on_screen(FakeFeed(many), play)
 
 
-def test_columns_go_where_there_is_no_room() -> None:
+def test_columns_are_dropped_on_narrow_screens() -> None:
     found = rows(None, TWO)
     widths = [len(columns_for(found, width)) for width in (300, 120, 80, 10)]
     assert widths == sorted(widths, reverse=True)
@@ -392,7 +392,7 @@ def test_columns_go_where_there_is_no_room() -> None:
     assert titles == [one.title for one in COLUMNS if not one.leaves]
 
 
-def test_a_name_that_no_model_has_is_an_error(
+def test_an_unknown_model_name_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(command, "Feed", lambda rundir: FakeFeed(TWO))

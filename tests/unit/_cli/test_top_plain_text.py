@@ -1,4 +1,4 @@
-"""`pytriton-daemon top` where there is no screen: a table that is printed once, and JSON."""
+"""`pytriton-daemon top` without a screen: a table printed once, and JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytriton._protocol.rates import rows
 TWO = snapshot(1010, model("digits", work(50)), model("words", work(100), last_exit="signal 11"))
 
 
-def test_on_paper_there_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_table_matches_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(TWO, rows(None, TWO))
     text = capsys.readouterr().out
     assert "digits" in text
@@ -27,7 +27,7 @@ def test_on_paper_there_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_control_sequences_of_a_callable_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    """The last end has the text of an exception."""
+    """The last exit quotes the text of an exception."""
     end = "RuntimeError: \x1b[2J\x1b]0;title\x07\nmodels: none\r"
     now = snapshot(1010, model("m", work(1), last_exit=end))
     now.daemon.problems.append(end)
@@ -44,7 +44,7 @@ def _with_a_long_end() -> messages.MetricsSnapshot:
     return snapshot(1010, model("a-model-with-a-name", work(50), last_exit=_LONG))
 
 
-def test_over_a_pipe_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_truncated_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     now = _with_a_long_end()
     print_table(now, rows(None, now))
     _, head, line, _ = capsys.readouterr().out.splitlines()
@@ -54,7 +54,7 @@ def test_over_a_pipe_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     assert line.rstrip().endswith(_LONG)
 
 
-def test_on_a_terminal_the_last_exit_is_cut_and_nothing_else(
+def test_on_a_terminal_only_the_last_exit_is_truncated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rich.console.Console.is_terminal", True)
@@ -67,7 +67,7 @@ def test_on_a_terminal_the_last_exit_is_cut_and_nothing_else(
     assert all("the end" not in line for line in lines)
 
 
-def test_as_json_there_are_numbers() -> None:
+def test_json_contains_numbers() -> None:
     found: dict[str, Any] = json.loads(as_json_text(TWO, rows(None, TWO), 2.0))
     rows_: Sequence[dict[str, Any]] = found["rows"]
     assert found["interval_s"] == 2.0

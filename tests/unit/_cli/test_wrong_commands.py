@@ -1,4 +1,4 @@
-"""Wrong commands that are seen only while they run: they end with 2 and a sentence, not with a traceback."""
+"""Errors that are found while a command runs: it exits with 2 and a sentence, not a traceback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytriton._protocol.exit_codes import ExitCode
 
 
 def run(tmp_path: Path, *arguments: str) -> tuple[int, str]:
-    """Run `pytriton-daemon`; return its code and what it says, without the lines of a frame."""
+    """Run `pytriton-daemon`; return its exit code and output, without the lines of a frame."""
     env = {**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": str(tmp_path / "run"), "COLUMNS": "200"}
     done = command(*arguments, cwd=tmp_path, env=env)
     assert done.stdout == ""
@@ -43,7 +43,7 @@ def test_conflicting_flags_are_reported(
 @pytest.mark.parametrize(
     "arguments", [("status",), ("models",), ("stop",), ("events",), ("top", "--once")]
 )
-def test_a_file_is_no_runtime_directory(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_file_as_the_runtime_directory_is_reported(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, said = run(tmp_path, *arguments, "--runtime-dir", "file")
     assert f"runtime directory {tmp_path}/file: Not a directory." in said
@@ -59,10 +59,10 @@ def test_a_file_is_no_runtime_directory(arguments: tuple[str, ...], tmp_path: Pa
         (("doctor",), None),
     ],
 )
-def test_the_working_directory_may_be_gone(
+def test_a_deleted_working_directory_is_reported(
     command: tuple[str, ...], code: ExitCode | None, tmp_path: Path
 ) -> None:
-    """A checkout that was made anew, say, in a shell that is still there."""
+    """For example, an open shell in a checkout that was deleted and cloned again."""
     gone = tmp_path / "gone"
     gone.mkdir()
     env = {**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": str(tmp_path / "run")}

@@ -1,4 +1,4 @@
-"""To whom a registration reports how far it is."""
+"""Where a registration reports its progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_program_gets_the_events() -> None:
+def test_a_callback_gets_the_events() -> None:
     seen: list[messages.Progress] = []
     with reporter(seen.append, "m") as report:
         assert report is not None
@@ -32,7 +32,7 @@ def test_a_program_gets_the_events() -> None:
     ("progress", "terminal", "shown"),
     [(None, True, True), (None, False, False), (True, False, True), (False, True, False)],
 )
-def test_people_get_a_line_on_a_terminal(
+def test_a_terminal_shows_a_line(
     progress: bool | None, terminal: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
@@ -48,7 +48,7 @@ def test_no_progress_is_shown_without_standard_error(monkeypatch: pytest.MonkeyP
         assert report is None
 
 
-def test_anything_else_is_refused() -> None:
+def test_other_values_are_refused() -> None:
     wrong: Any = "yes"
     with pytest.raises(PyTritonBadParameterError, match="progress='yes'"), reporter(wrong, "m"):
         pass

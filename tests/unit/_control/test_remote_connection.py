@@ -1,4 +1,4 @@
-"""A daemon behind a TCP port: keys that cannot be used, and what a broken or refused connection is called."""
+"""A daemon behind a TCP port: unusable keys, and the state of a broken or refused connection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDPOINT = "tcp://h:1"
 
 
 class Channel:
-    """What stands for a connection: whether the two ends agreed, and what went wrong."""
+    """A fake channel: whether the handshake succeeded, and what went wrong."""
 
     agreed = True
     trouble: str | None = None
@@ -51,7 +51,7 @@ def test_tcp_requires_a_key(tmp_path: Path) -> None:
         RemoteConnection(ENDPOINT, tmp_path / "none", 1.0)
 
 
-def test_the_token_does_not_travel(connection: RemoteConnection) -> None:
+def test_the_token_is_not_sent(connection: RemoteConnection) -> None:
     with pytest.raises(
         PyTritonDaemonError, match=r"is in its runtime directory.*pytriton-daemon access-token"
     ):

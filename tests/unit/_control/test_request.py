@@ -1,4 +1,4 @@
-"""One request to the dispatcher: what is asked of the channel, and what a missing or odd answer means."""
+"""One request to the dispatcher: how the channel is used, and what missing or unexpected answers mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytriton.exceptions import (
 
 
 class Channel:
-    """A channel that answers as it is told to, and keeps how it was asked."""
+    """A channel with scripted answers that records how it was used."""
 
     def __init__(self, answer: Callable[[], messages.AnyMessage]) -> None:
         self._answer = answer
@@ -73,14 +73,14 @@ def test_a_timeout_raises_the_error_of_the_liveness_check() -> None:
         )
 
 
-def test_an_answer_that_nobody_understands_is_of_another_version() -> None:
+def test_an_unreadable_answer_means_another_version() -> None:
     channel = Channel(fail(messages.MalformedMessage("no tag")))
     words = r"The daemon at x sent an answer .*no tag.*Install the same version on both sides"
     with pytest.raises(PyTritonDaemonError, match=words):
         asked(channel, ControlRequest(messages.GetStatus()))
 
 
-def test_a_failure_of_the_dispatcher_is_the_callers_to_explain() -> None:
+def test_failures_of_the_dispatcher_reach_the_caller_unchanged() -> None:
     failure = RemoteFailure(ErrorKind.EXISTS, "the name is taken")
     with pytest.raises(RemoteFailure) as caught:
         asked(Channel(fail(failure)), ControlRequest(messages.GetStatus()))
@@ -95,10 +95,10 @@ def test_a_failure_of_the_dispatcher_is_the_callers_to_explain() -> None:
         (messages.GetLogs, ["linear", "9"], "lines: Expected int, got str"),
     ],
 )
-def test_a_value_of_a_wrong_type_is_reported_and_not_sent(
+def test_a_value_of_the_wrong_type_is_reported_and_not_sent(
     kind: Any, values: list[Any], text: str
 ) -> None:
-    """The dispatcher drops what it cannot read, so that nobody would answer."""
+    """The dispatcher drops unreadable messages, so there would be no answer."""
     channel = Channel(messages.Done)
     with pytest.raises(PyTritonValidationError, match=text):
         asked(channel, ControlRequest(kind(*values)))

@@ -1,4 +1,4 @@
-"""The processes that have started a process."""
+"""The ancestors of a process."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from pytriton._host.ancestors import ancestors
 
 
-def test_they_are_those_that_psutil_finds() -> None:
+def test_ancestors_match_psutils() -> None:
     expected = [parent.pid for parent in psutil.Process().parents()]
     assert expected[0] == os.getppid()
     assert ancestors(os.getpid()) == expected
 
 
 @pytest.mark.parametrize("pid", [-1, 0, 2**22 + 1, 2**70])
-def test_a_process_that_is_not_there_has_none(pid: int) -> None:
+def test_a_missing_process_has_no_ancestors(pid: int) -> None:
     assert ancestors(pid) == []

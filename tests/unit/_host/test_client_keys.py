@@ -1,4 +1,4 @@
-"""The folder of keys: whose key is in it may control the daemon."""
+"""The folder of client keys: the owner of a key in it may control the daemon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytriton._host.client_keys import KeyStore, KeyStoreError
 
 
 @pytest.mark.parametrize("name", [".", "clients"])
-def test_folder_that_others_may_write_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_folder_writable_by_others_is_refused(tmp_path: Path, name: str) -> None:
     store = KeyStore(tmp_path / "keys")
     store.make_server_key()
     assert len(store.server_keys()) == 2

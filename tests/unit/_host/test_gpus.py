@@ -1,4 +1,4 @@
-"""Which GPUs there are, as far as files tell, and which values of CUDA_VISIBLE_DEVICES name some that are not."""
+"""Which GPUs exist according to files, and which values of CUDA_VISIBLE_DEVICES name missing ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UUIDS = ("GPU-8f2a0000-1111-2222-3333-444455556666", "GPU-9b0c0000-1111-2222-333
 
 
 class Machine:
-    """The files of a machine, or of a container in it."""
+    """The files of a machine, or of a container on it."""
 
     def __init__(self, folder: Path) -> None:
         self.dev, self.driver, self.slices = (folder / one for one in ("dev", "gpus", "caps"))
@@ -43,7 +43,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize("device", ["0", "1,2", "GPU-8f2", "MIG-8f2"])
-def test_no_gpu_at_all(machine: Machine, device: str) -> None:
+def test_without_gpus(machine: Machine, device: str) -> None:
     why = gpus.missing(device)
     assert why is not None
     assert why.startswith(f"{device.partition(',')[0]}: this machine has no GPU for CUDA")
@@ -64,7 +64,7 @@ def test_numbers(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(said) < 150
 
 
-def test_a_container_with_the_last_gpu_of_its_machine(machine: Machine) -> None:
+def test_a_container_with_only_the_machines_last_gpu(machine: Machine) -> None:
     machine.files(1)
     machine.driver_shows(*UUIDS)
     assert gpus.visible() == ["0"]
@@ -87,7 +87,7 @@ def test_uuids(machine: Machine) -> None:
     assert gpus.missing(f"{UUIDS[0]},GPU-7") == f"GPU-7: this machine has {', '.join(UUIDS)}"
 
 
-def test_uuids_that_the_driver_does_not_know_yet(machine: Machine) -> None:
+def test_uuids_not_yet_known_to_the_driver(machine: Machine) -> None:
     machine.files(0)
     machine.driver_shows("GPU-????????-????-????-????-????????????")
     assert gpus.missing("GPU-7") is None
@@ -95,12 +95,12 @@ def test_uuids_that_the_driver_does_not_know_yet(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("name", ["dxg", "nvmap", "kfd"])
-def test_gpus_that_cannot_be_counted(machine: Machine, name: str) -> None:
+def test_uncountable_gpus(machine: Machine, name: str) -> None:
     machine.dev.joinpath(name).touch()
     assert gpus.missing("3") is None
 
 
-def test_a_gpu_in_slices(machine: Machine) -> None:
+def test_a_gpu_split_by_mig(machine: Machine) -> None:
     machine.files(0)
     machine.driver_shows(UUIDS[0])
     machine.slices.joinpath("mig").mkdir(parents=True)  # always there
@@ -109,6 +109,6 @@ def test_a_gpu_in_slices(machine: Machine) -> None:
     assert gpus.missing("1") is None
 
 
-def test_files_that_are_made_when_cuda_is_first_asked(machine: Machine) -> None:
+def test_device_files_created_by_the_first_use_of_cuda(machine: Machine) -> None:
     machine.driver_shows(*UUIDS)
     assert gpus.missing("3") is None

@@ -1,4 +1,4 @@
-"""Reading the files of a log: their end, across rotation, and what is still to come."""
+"""Reading log files: their end, across rotation, and new lines."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_follow_survives_rotation_and_waits_for_a_missing_log(tmp_path: Path) ->
     writer.join()
 
 
-def test_follow_begins_with_the_last_lines(tmp_path: Path) -> None:
+def test_follow_starts_with_the_last_lines(tmp_path: Path) -> None:
     path = tmp_path / "f.log"
     path.write_text("a\nb\nc\n")
     with closing(follow(path, 2)) as stream:

@@ -1,4 +1,4 @@
-"""Ports: free ones, taken ones, and who has them."""
+"""Ports: free ones, used ones, and who uses them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_a_taken_port_is_refused_and_its_holder_named(taken: int) -> None:
+def test_a_used_port_is_refused_and_its_user_named(taken: int) -> None:
     with pytest.raises(PortError) as error:
         check_port_free("127.0.0.1", taken, "http_port")
     assert f"port {taken} (http_port) on 127.0.0.1 is in use by pid {os.getpid()} (" in str(
@@ -39,7 +39,7 @@ def test_a_taken_port_is_refused_and_its_holder_named(taken: int) -> None:
     )
 
 
-def test_a_wildcard_address_meets_every_other(taken: int) -> None:
+def test_a_wildcard_address_conflicts_with_every_other(taken: int) -> None:
     with pytest.raises(PortError, match=f"pid {os.getpid()}"):
         check_port_free("0.0.0.0", taken)
     assert port_holder("localhost", taken) is not None
@@ -50,8 +50,8 @@ def test_the_same_port_of_another_address_is_free(taken: int) -> None:
     assert port_holder("127.0.0.2", taken) is None
 
 
-def test_a_port_shared_by_so_reuseport_counts_as_taken() -> None:
-    """tritonserver's gRPC port has that option: two servers would split the calls."""
+def test_a_port_shared_by_so_reuseport_counts_as_used() -> None:
+    """tritonserver's gRPC port has that option: two servers would share the connections."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(("127.0.0.1", 0))
@@ -68,7 +68,7 @@ def test_free_ports() -> None:
 
 @pytest.fixture
 def favourite(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The kernel gives out what it likes: here always the same port, as long as that is free."""
+    """Make the kernel always choose the same port, as long as it is free."""
     favourite = lasting_port()
     bind = socket.socket.bind
 
@@ -83,7 +83,7 @@ def favourite(monkeypatch: pytest.MonkeyPatch) -> int:
     return favourite
 
 
-def test_ports_that_are_chosen_together_differ(favourite: int) -> None:
+def test_ports_chosen_together_differ(favourite: int) -> None:
     assert len(set(free_ports("127.0.0.1", 5))) == 5
     free = assign_ports({name: ("127.0.0.1", 0) for name in "abc"})
     assert len(set(free.values())) == 3
@@ -91,7 +91,7 @@ def test_ports_that_are_chosen_together_differ(favourite: int) -> None:
     assert mixed["b"] == favourite != mixed["a"]
 
 
-def test_ports_are_settled_or_refused_with_their_setting(taken: int) -> None:
+def test_ports_are_chosen_or_refused_with_their_setting(taken: int) -> None:
     with pytest.raises(PortError, match=rf"port {taken} \(grpc_port\).* in use by pid"):
         assign_ports({"http_port": ("127.0.0.1", 0), "grpc_port": ("127.0.0.1", taken)})
     free = lasting_port()
@@ -115,7 +115,7 @@ def test_an_unusable_address_is_reported(host: str, port: int, text: str) -> Non
         check_port_free(host, port)
 
 
-def test_a_unix_socket_is_for_this_user_alone_however_long_its_path(tmp_path: Path) -> None:
+def test_a_unix_socket_is_private_however_long_its_path(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 40)
     folder.mkdir()
     path = folder / "http.sock"
@@ -124,7 +124,7 @@ def test_a_unix_socket_is_for_this_user_alone_however_long_its_path(tmp_path: Pa
             assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_unix_socket_that_somebody_listens_on_is_left_to_them(tmp_path: Path) -> None:
+def test_a_unix_socket_in_use_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
     with listening_at(path, "http_unix_socket", backlog=5) as listener:
         with pytest.raises(
@@ -146,7 +146,7 @@ def test_an_impossible_unix_socket_is_reported(tmp_path: Path, name: str) -> Non
 
 @contextlib.contextmanager
 def _daemons_lock(folder: Path) -> Iterator[None]:
-    """Hold a runtime directory as the daemon does that this process is."""
+    """Hold the lock of a runtime directory, as if this process were a daemon."""
     with open(folder / "daemon.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write(str(os.getpid()))

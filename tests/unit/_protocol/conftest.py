@@ -1,4 +1,4 @@
-"""Fixtures of the wire's tests: a lane's end and its bare peer, and a place for sockets."""
+"""Fixtures of the protocol's tests: a lane's end and its bare peer, and a folder for sockets."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pytriton._protocol.lanes.lane import Lane
 
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
-    """A folder for sockets: `tmp_path` may be too long for the 107 bytes of a unix socket's path."""
+    """A folder for sockets: `tmp_path` may exceed the 107 bytes of a unix socket's path."""
     with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as path:
         yield Path(path)
 
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """No descriptor that an earlier test has left in a cycle of objects goes while this one counts them."""
+    """Disable garbage collection, so that earlier tests' descriptors are not closed while this test counts."""
     gc.disable()
     yield
     gc.enable()
@@ -30,7 +30,7 @@ def no_collection() -> Iterator[None]:
 
 @pytest.fixture
 def end_and_socket() -> Iterator[tuple[Lane, socket.socket]]:
-    """One end of a lane that does not trust its peer, and the bare socket of that peer."""
+    """One end of a lane that does not trust its peer, and the peer's bare socket."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lane = Lane(ends[0], peer_trusted=False)
     yield lane, ends[1]

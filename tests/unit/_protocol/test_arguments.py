@@ -1,4 +1,4 @@
-"""Scalars of numpy are taken wherever a number, a truth value or a text is meant."""
+"""numpy scalars are accepted wherever a number, a bool or a text is expected."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sent(config: ModelConfig | None = None, **options: Any) -> messages.Register
         ((np.int64(1), [np.int8(2)]), (1, [2])),
     ],
 )
-def test_a_scalar_becomes_pythons_own(value: Any, expected: Any) -> None:
+def test_a_scalar_becomes_a_python_value(value: Any, expected: Any) -> None:
     found = plain(value)
     assert found == expected
     assert type(found) is type(expected)
@@ -80,7 +80,7 @@ def test_options_of_models(options: dict[str, Any], field: str, expected: Any) -
     assert getattr(sent(**options).spec, field) == expected
 
 
-def test_numbers_that_follow_the_load() -> None:
+def test_autoscaling_bounds() -> None:
     assert sent(instances=(ONE, THREE)).spec.autoscale == autoscale_of((1, 3))
     given = Autoscale(THREE, ONE, target=np.float32(0.5), up_after=THREE)
     assert given.to_message() == Autoscale(3, 1, target=0.5, up_after=3).to_message()
@@ -167,7 +167,7 @@ def test_article(right: str) -> None:
     assert with_article(right.partition(" ")[2]) == right
 
 
-def test_every_format_has_been_thought_of() -> None:
+def test_every_format_accepts_scalars() -> None:
     said = {with_article(one.title) for one in table.FORMATS}
     assert said == {
         "an ONNX", "a PyTorch", "a TensorFlow SavedModel", "a scikit-learn", "an XGBoost", "a LightGBM",
@@ -175,7 +175,7 @@ def test_every_format_has_been_thought_of() -> None:
 
 
 def test_no_message_has_an_article_before_a_types_name() -> None:
-    """The class of mistakes: "a {type(x).__name__}" is "a int" one day."""
+    """"a {type(x).__name__}" may become "a int"."""
     wrong = re.compile(r"\b[Aa]n? \{(type\(|\w+\.(__name__|__qualname__|title)\})")
     looked_at = set()
     for folder, _, files in os.walk(next(iter(pytriton.__path__)), followlinks=True):

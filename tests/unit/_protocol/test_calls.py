@@ -1,4 +1,4 @@
-"""The connection for calls: what one end sends, the other receives; what breaks the protocol is one kind of error."""
+"""The connection for calls: one end receives what the other sends; protocol violations raise one kind of error."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def ends() -> Iterator[tuple[CallConnection, CallConnection]]:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_arrives_as_it_was_sent(
+def test_a_message_arrives_as_sent(
     ends: tuple[CallConnection, CallConnection], message: CallMessage
 ) -> None:
     ends[0].send(message)
     assert ends[1].receive() == message
 
 
-def test_a_slot_holds_a_tensor_and_is_used_again(
+def test_a_slot_stores_a_tensor_and_is_reused(
     ends: tuple[CallConnection, CallConnection],
 ) -> None:
     worker, proxy = ends[1], ends[0]
@@ -83,7 +83,7 @@ def test_a_slot_holds_a_tensor_and_is_used_again(
     slots.close()
 
 
-def test_a_slot_that_has_grown_large_is_given_back(
+def test_a_slot_that_grew_large_is_freed(
     ends: tuple[CallConnection, CallConnection],
 ) -> None:
     with leaves_open():
@@ -124,10 +124,10 @@ def test_memory_of_many_calls_is_released_after_a_delay(
 
 
 @pytest.mark.parametrize("missing", ["memfd_create", "open"])
-def test_a_slot_that_cannot_be_made_is_not_counted(
+def test_a_slot_that_cannot_be_created_is_not_counted(
     ends: tuple[CallConnection, CallConnection], monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    """Else a worker that was out of descriptors for a while could make no calls any more."""
+    """Otherwise a worker that ran out of descriptors for a while could make no more calls."""
 
     def none_left(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -148,7 +148,7 @@ def test_a_slot_that_cannot_be_made_is_not_counted(
     slots.close()
 
 
-def test_the_end_of_the_peer_is_seen_by_all_that_use_it(
+def test_all_users_notice_the_peers_exit(
     ends: tuple[CallConnection, CallConnection],
 ) -> None:
     ends[1].hang_up()
@@ -174,7 +174,7 @@ def test_messages_sent_before_a_shutdown_are_received(
     assert ends[0].receive() == Retiring()
 
 
-def test_a_message_that_is_too_large_is_refused_where_it_is_made(
+def test_an_oversized_message_is_refused_by_the_sender(
     ends: tuple[CallConnection, CallConnection],
 ) -> None:
     call = Call(1, "m", -1, [], [], json.dumps({"a": "x" * 70000}), "", 0, 0, 0, False, [])
@@ -224,20 +224,20 @@ def test_a_chain_travels_in_a_request_parameter() -> None:
 
 
 @pytest.mark.parametrize("value", [1, "", "[", "[[1,2]]", '{"a":1}', None])
-def test_a_chain_that_a_client_made_up_is_none(value: object) -> None:
+def test_a_forged_chain_is_ignored(value: object) -> None:
     assert decode_chain(json.dumps({CHAIN_PARAMETER: value})) == []
     assert decode_chain("{}") == []
 
 
-def test_its_socket_has_no_longer_a_path_than_the_lanes() -> None:
+def test_its_socket_path_is_no_longer_than_a_lanes() -> None:
     assert len(socket_path("/run/x/w1.sock")) <= len("/run/x/w1.sock")
     assert socket_path("/run/x/w1.sock") != "/run/x/w1.sock"
 
 
-def test_neither_end_has_more_memories_than_there_may_be(
+def test_both_ends_limit_the_number_of_memories(
     ends: tuple[CallConnection, CallConnection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker makes no more, and what is given back makes room; a proxy takes no more."""
+    """A worker creates no more, and freed ones make room; a proxy accepts no more."""
     proxy, worker = ends
     for module in (call_connection, call_connection):
         monkeypatch.setattr(module, "MAX_MEMORIES", 2)

@@ -1,4 +1,4 @@
-"""The asking end of the control socket, against a real ROUTER."""
+"""The requesting end of the control socket, against a real ROUTER."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DONE = messages.encode(messages.Done())
 
 
 class Router:
-    """A dispatcher's socket in a thread, that answers by a script."""
+    """A dispatcher's socket in a thread, with scripted answers."""
 
     def __init__(self, folder: Path, script: Script) -> None:
         self.endpoint = f"ipc://{folder}/c.sock"
@@ -76,7 +76,7 @@ def silent(frames: list[bytes]) -> Iterator[Sequence[bytes]]:
     return iter(())
 
 
-def test_question_and_answer(short_dir: Path) -> None:
+def test_request_and_answer(short_dir: Path) -> None:
     answer = messages.LogLines(["a", "b"])
     with talking(short_dir, answering(answer)) as (client, router):
         asked = messages.GetLogs("m", 2)
@@ -99,7 +99,7 @@ def test_progress_comes_in_order_before_the_answer(short_dir: Path) -> None:
 
 
 class Clock:
-    """In the place of the module `time`."""
+    """Replaces the module `time`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -111,7 +111,7 @@ class Clock:
 def test_progress_resets_the_silence_timeout(
     short_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer comes after the first deadline, and within the one that counts from the progress."""
+    """The answer arrives after the first deadline, and before the one that starts with the progress."""
     clock = Clock()
     monkeypatch.setattr(control, "time", clock)
     late = threading.Event()
@@ -131,7 +131,7 @@ def test_progress_resets_the_silence_timeout(
         assert answer == messages.Done()
 
 
-def test_failure_is_raised_with_its_traceback(short_dir: Path) -> None:
+def test_a_failure_is_raised_with_its_traceback(short_dir: Path) -> None:
     kind = next(iter(ErrorKind))
     script = answering(messages.Failure(kind.value, "no", "Trace"))
     with talking(short_dir, script) as (client, _), pytest.raises(RemoteFailure) as caught:
@@ -140,14 +140,14 @@ def test_failure_is_raised_with_its_traceback(short_dir: Path) -> None:
     assert (failure.kind, failure.text, failure.traceback) == (kind, "no", "Trace")
 
 
-def test_failure_of_a_kind_that_is_not_known_here(short_dir: Path) -> None:
+def test_a_failure_of_an_unknown_kind(short_dir: Path) -> None:
     script = answering(messages.Failure("from the future", "no"))
     with talking(short_dir, script) as (client, _), pytest.raises(RemoteFailure) as caught:
         client.ask(messages.Shutdown(), timeout_s=LONG_S)
     assert caught.value.kind is ErrorKind.INTERNAL
 
 
-def test_answers_to_a_question_given_up_are_ignored(short_dir: Path) -> None:
+def test_answers_to_a_cancelled_request_are_ignored(short_dir: Path) -> None:
     kept: list[bytes] = []
 
     def script(frames: list[bytes]) -> Iterator[Sequence[bytes]]:
@@ -167,14 +167,14 @@ def test_answers_to_a_question_given_up_are_ignored(short_dir: Path) -> None:
     assert seen == []
 
 
-def test_silence_is_a_timeout_that_says_how_long(short_dir: Path) -> None:
+def test_silence_is_a_timeout_that_names_its_duration(short_dir: Path) -> None:
     with talking(short_dir, silent) as (client, _):
         with pytest.raises(ControlTimeout, match=r"within 0\.05 s"):
             client.ask(messages.Shutdown(), timeout_s=0.05)
         assert client.receive(0) is None
 
 
-def test_nobody_there_is_a_timeout(short_dir: Path) -> None:
+def test_a_missing_dispatcher_is_a_timeout(short_dir: Path) -> None:
     with (
         closing(ControlClient(f"ipc://{short_dir}/none.sock")) as client,
         pytest.raises(ControlTimeout),
@@ -182,7 +182,7 @@ def test_nobody_there_is_a_timeout(short_dir: Path) -> None:
         client.ask(messages.Shutdown(), timeout_s=0.05)
 
 
-def test_end_of_the_dispatcher_is_noticed_without_a_timeout(short_dir: Path) -> None:
+def test_the_dispatchers_exit_is_noticed_without_a_timeout(short_dir: Path) -> None:
     signs = iter([True, True, False])
     with talking(short_dir, silent) as (client, _), pytest.raises(ControlTimeout, match="exited"):
         client.ask(
@@ -191,7 +191,7 @@ def test_end_of_the_dispatcher_is_noticed_without_a_timeout(short_dir: Path) -> 
     assert list(signs) == []
 
 
-def test_sign_of_life_is_not_asked_for_while_answers_come(short_dir: Path) -> None:
+def test_liveness_is_not_probed_while_answers_arrive(short_dir: Path) -> None:
     with talking(short_dir, answering(messages.Done())) as (client, _):
         answer = client.ask(
             messages.Shutdown(), timeout_s=LONG_S, life_sign_s=LONG_S, is_alive=lambda: False
@@ -220,7 +220,7 @@ MALFORMED: dict[str, tuple[Script, str]] = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_answer_is_named_and_the_client_goes_on(short_dir: Path, case: str) -> None:
+def test_a_malformed_answer_is_named_and_the_client_continues(short_dir: Path, case: str) -> None:
     malformed, complaint = MALFORMED[case]
     asked = iter([malformed, answering(messages.Done())])
     with talking(short_dir, lambda frames: next(asked)(frames)) as (client, _):
@@ -255,6 +255,6 @@ def test_frames_and_parse_are_inverse() -> None:
 
 
 @pytest.mark.parametrize("parts", [[], [b"12345678"], [b"1234567", DONE], [b"123456789", DONE]])
-def test_frames_that_are_no_message(parts: list[bytes]) -> None:
+def test_invalid_frames(parts: list[bytes]) -> None:
     with pytest.raises(MalformedMessage, match=f"got {len(parts)} frames"):
         control.parse(parts)

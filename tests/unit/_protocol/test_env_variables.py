@@ -1,4 +1,4 @@
-"""Which environment variables go with a model to its workers."""
+"""Which environment variables are forwarded with a model to its workers."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ ALL = {
 }
 
 
-def test_everything_travels_but_secrets_and_what_belongs_to_a_session() -> None:
+def test_everything_but_secrets_and_session_variables_is_forwarded() -> None:
     assert forwarded_variables(ALL) == {**TRAVELS, **OF_THE_INTERPRETER}
     assert forwarded_variables(ALL, own_interpreter=False) == TRAVELS
 
 
-def test_all_of_it_is_all_that_is_of_use() -> None:
+def test_all_means_every_useful_variable() -> None:
     of_use = {**TRAVELS, **OF_THE_INTERPRETER, **SECRETS, **OF_A_SESSION, "_": "/bin/sh"}
     assert usable_variables(ALL) == of_use
     assert usable_variables(ALL, own_interpreter=False) == {
@@ -64,7 +64,7 @@ def test_all_of_it_is_all_that_is_of_use() -> None:
     }
 
 
-def test_the_path_of_a_secret_is_none(tmp_path: Path) -> None:
+def test_the_path_of_a_secret_is_not_a_secret(tmp_path: Path) -> None:
     file = tmp_path / "key.json"
     file.touch()
     name = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -77,7 +77,7 @@ def test_local_variables_are_known_by_name() -> None:
     assert local_variables(ALL, sent) == sorted({**SECRETS, **OF_A_SESSION, **OF_A_KEYBOARD, **ODD})
 
 
-def test_a_list_copies_sets_or_takes_all() -> None:
+def test_a_list_copies_sets_or_forwards_all() -> None:
     environ = {"HF_TOKEN": "t", "A": "1"}
     assert selected_variables(environ, ["HF_TOKEN", "GONE", "B=2=3", "C="]) == {
         "HF_TOKEN": "t", "B": "2=3", "C": "",
@@ -94,11 +94,11 @@ def test_a_list_copies_sets_or_takes_all() -> None:
         ({"http_proxy": "p", "no_proxy": "*"}, "*"),
     ],
 )
-def test_no_proxy_is_asked_for_this_machine(environ: dict[str, str], hosts: str) -> None:
+def test_no_proxy_is_used_for_this_machine(environ: dict[str, str], hosts: str) -> None:
     given = dict(environ)
     assert with_direct_loopback(environ) == {**environ, "no_proxy": hosts, "NO_PROXY": hosts}
     assert environ == given
 
 
-def test_without_a_proxy_there_is_nothing_to_say() -> None:
+def test_without_a_proxy_nothing_changes() -> None:
     assert with_direct_loopback({"A": "1", "no_proxy": "x"}) == {"A": "1", "no_proxy": "x"}

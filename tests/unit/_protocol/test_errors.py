@@ -1,4 +1,4 @@
-"""What is said of exceptions and values whose own methods fail, and how much of it reaches a client."""
+"""Descriptions of exceptions and values whose own methods fail, and how much of them reaches a client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytriton._protocol.log_lines import record_of
 
 
 def as_grpc_sends(text: str) -> int:
-    """Its size where all but printable ASCII is escaped (gRPC over HTTP2, "Responses")."""
+    """Return its size with everything but printable ASCII escaped (gRPC over HTTP2, "Responses")."""
     kept = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
     return len(quote(text, safe=kept))
 
@@ -46,7 +46,7 @@ def test_error_texts_fit_into_a_grpc_header(part: str, times: int) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200), st.integers(0, 10_000))
-def test_the_id_of_the_request_fits_behind_the_text(name: str, size: int) -> None:
+def test_the_request_id_fits_after_the_text(name: str, size: int) -> None:
     text = for_client("é" * size)
     reported = with_id(text, name)
     assert as_grpc_sends(reported) <= CLIENT_BYTES
@@ -62,7 +62,7 @@ class Unprintable(Exception):
 
 
 class BaseExceptionGroup(Exception):
-    """As Python's own since 3.11, and its backport."""
+    """A stand-in for Python's own since 3.11, and for its backport."""
 
     def __init__(self, text: str, exceptions: list[BaseException]) -> None:
         super().__init__(f"{text} ({len(exceptions)} sub-exceptions)")
@@ -99,11 +99,11 @@ def test_a_group_is_described_by_its_members(
     assert record.error_message == text
 
 
-def test_a_group_of_very_many_is_described_by_some() -> None:
+def test_a_group_of_very_many_is_described_by_some_members() -> None:
     assert described(ExceptionGroup("", [LOST] * 1000)).count("KeyError") == 16
 
 
-def test_an_exception_is_described_whatever_it_does() -> None:
+def test_any_exception_can_be_described() -> None:
     assert described(ValueError("what: \udcff")) == "ValueError: what: \\udcff"
     assert described(Unprintable()) == (
         "Unprintable: (no text available: __str__ raised ValueError)"
@@ -122,7 +122,7 @@ def test_an_exception_is_described_whatever_it_does() -> None:
         ("x" * 10**7, "str 'xxx"),
     ],
 )
-def test_a_value_is_shown_whatever_it_does(value: Any, said: str) -> None:
+def test_any_value_can_be_shown(value: Any, said: str) -> None:
     text = shown(value)
     assert text.startswith(said)
     assert len(text) < 100

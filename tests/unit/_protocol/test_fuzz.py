@@ -1,4 +1,4 @@
-"""Whatever bytes and descriptors a peer sends: one kind of error, no crash, no descriptor left.
+"""Whatever bytes and descriptors a peer sends: one kind of error, no crash, no leaked descriptor.
 
 By default, 2,000 cases of a lane and a quarter of that for each of the others, generated as in scripts/tools/fuzz,
 because hypothesis takes ten times as long. A failure names its case. To run more and other cases::
@@ -46,7 +46,7 @@ Made = TypeVar("Made")
 def each_case(
     target: str, cases: range, make: Callable[[Maker], Made], play: Callable[[Made], None]
 ) -> None:
-    """Make and play cases; name the one that fails."""
+    """Generate and run cases; name the one that fails."""
     for case in cases:
         made = make(Maker(SEED, target, case))
         try:
@@ -56,7 +56,7 @@ def each_case(
 
 
 def _packets(maker: Maker) -> list[Packet]:
-    """Mostly a sound announcement first, so that what follows gets somewhere; then anything."""
+    """Usually start with a valid announcement, so that later packets get further; then anything."""
     random = maker.random
     kinds = range(len(lanes.DESCRIPTORS))
     made: list[Packet] = []
@@ -72,7 +72,7 @@ def _packets(maker: Maker) -> list[Packet]:
 
 
 def _well_formed(maker: Maker) -> list[Any]:
-    """A message of the right form, of which nothing but the numbers is wrong, if anything is."""
+    """A well-formed message in which at most the numbers are invalid."""
     random = maker.random
     numbers = [0, 1, 2, 4, 64, 4096, 8192, maker.integer()]
     kind = random.randrange(4)
@@ -120,7 +120,7 @@ def _tensors_of(message: Any) -> list[TensorRef]:
 
 
 def _read_tensor(lane: Lane, ref: TensorRef) -> None:
-    """Touch every byte that the descriptor speaks of; wrong descriptors are refused with an error."""
+    """Read every byte that the descriptor covers; invalid descriptors raise an error."""
     dtype = numpy_types.NUMERIC.get(ref.datatype)
     try:
         if dtype is None:
@@ -132,7 +132,7 @@ def _read_tensor(lane: Lane, ref: TensorRef) -> None:
 
 
 def _read_all(lane: Lane) -> None:
-    """Receive until the lane ends in the one or the other way."""
+    """Receive until the lane ends, cleanly or with an error."""
     try:
         while True:
             message = lane.receive()
@@ -202,8 +202,8 @@ def test_control_message() -> None:
     each_case("control", range(CASES // 4), _control, play)
 
 
-def test_the_fuzzed_forms_are_those_of_the_protocol() -> None:
-    """Were they not, the fuzzing would stop at the first field."""
+def test_the_fuzzed_forms_match_the_protocol() -> None:
+    """Otherwise the fuzzing would stop at the first field."""
     request: RequestRef = msgspec.convert([[["x", "FP32", [1], 0, 0, 4]], "{}", [], ""], RequestRef)
     assert _tensors_of(Batch(1, [request])) == [TensorRef("x", "FP32", [1], 0, 0, 4)]
     assert _tensors_of(BatchDone(1, [ResponseRef(request.inputs)])) == request.inputs

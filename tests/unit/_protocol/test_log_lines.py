@@ -1,4 +1,4 @@
-"""What a worker says of an exception: one line of its output."""
+"""What a worker prints about an exception: one line of output."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def trace_of(error: Exception) -> str:
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))
 
 
-def test_an_exception_travels_in_one_line_with_all_that_is_known_of_it() -> None:
+def test_an_exception_is_sent_in_one_line_with_all_details() -> None:
     error = raised(ValueError("kaputt ✗\nzwei\r\ud800"))
     line, was_cut = encoded(record_of(error, trace_of(error), "it failed", ["7", "acht"], ["4bf9"]))
     assert not was_cut
@@ -57,7 +57,7 @@ def test_an_exception_travels_in_one_line_with_all_that_is_known_of_it() -> None
     assert (record.request_ids, record.trace_ids) == (["7", "acht"], ["4bf9"])
 
 
-def test_an_exception_without_a_text_is_reported_all_the_same() -> None:
+def test_an_exception_without_a_text_is_reported() -> None:
     record = record_of(Unprintable(), "", "it failed")
     assert record.error_type == "Unprintable"
     assert "no text available" in record.error_message
@@ -77,8 +77,8 @@ def test_long_records_are_truncated_in_the_middle() -> None:
 
 
 @pytest.mark.parametrize("letter", ["\1", "\ud800", "✗", "\U0001f600"])
-def test_a_line_is_long_enough_whatever_clients_call_their_requests(letter: str) -> None:
-    """What lies in a batch has names that its clients have chosen, and its error's text may be theirs, too."""
+def test_the_line_limit_allows_any_request_ids(letter: str) -> None:
+    """Clients choose the ids of a batch's requests, and may determine the error's text."""
     kind: type[Exception] = type("E" * 10_000, (Exception,), {})
     error = kind(letter * MAX_LINE_LENGTH)
     names = [f"{number}{letter * 300}" for number in range(100)]
@@ -92,7 +92,7 @@ def test_a_line_is_long_enough_whatever_clients_call_their_requests(letter: str)
 
 
 @given(st.binary())
-def test_whatever_looks_like_a_record_is_one_or_none(data: bytes) -> None:
+def test_lines_that_look_like_records_are_parsed_or_rejected(data: bytes) -> None:
     assert decoded(data) is None
     assert isinstance(decoded(MARK + data), (ErrorRecord, type(None)))
     assert decoded(MARK + b'{"event": 3}') is None
@@ -103,16 +103,16 @@ def test_whatever_looks_like_a_record_is_one_or_none(data: bytes) -> None:
 
 
 def journal_of(stream: TextIO) -> str:
-    """Return the variable that systemd sets for a service whose stream this is."""
+    """Return the value that systemd sets for a service with this output stream."""
     info = os.fstat(stream.fileno())
     return f"{info.st_dev}:{info.st_ino}"
 
 
 @pytest.mark.parametrize("named", [None, "", "1:2", "nonsense"])
-def test_only_the_stream_that_the_variable_names_is_the_journal(
+def test_only_the_stream_named_by_the_variable_is_the_journal(
     tmp_path: Path, named: str | None
 ) -> None:
-    """A child inherits the variable, and has another standard error."""
+    """A child inherits the variable, but has another standard error."""
     with open(tmp_path / "stream", "w") as stream:
         assert is_journal(stream, {"JOURNAL_STREAM": journal_of(stream)})
         assert not is_journal(stream, {} if named is None else {"JOURNAL_STREAM": named})
@@ -131,12 +131,12 @@ def test_only_the_stream_that_the_variable_names_is_the_journal(
         ("unheard of", "<6>two\n<6>lines"),
     ],
 )
-def test_each_line_has_its_priority(level: str, marked: str) -> None:
+def test_each_line_has_a_priority(level: str, marked: str) -> None:
     assert with_priority("two\nlines", level) == marked
 
 
 @pytest.mark.parametrize("in_journal", [False, True])
-def test_an_error_is_one_in_the_journal(
+def test_errors_have_error_priority_in_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_journal: bool
 ) -> None:
     with open(tmp_path / "stream", "w") as stream:

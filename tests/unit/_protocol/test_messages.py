@@ -1,4 +1,4 @@
-"""Control messages: every type there and back; anything else is malformed, and says where."""
+"""Control messages: every type survives a round trip; anything else is malformed, with the position."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _JSON = st.recursive(
 
 @functools.cache  # a strategy costs more than its values
 def instances(annotation: Any) -> st.SearchStrategy[Any]:
-    """Values of a field's type; of a message, with any of its optional fields left out."""
+    """Generate values of a field's type; for messages, with any optional fields left out."""
     if annotation is Any:
         return _JSON
     if annotation in _SCALARS:
@@ -66,7 +66,7 @@ def wire(**fields: object) -> bytes:
     return msgspec.msgpack.encode(fields)
 
 
-def test_every_message_type_can_travel() -> None:
+def test_every_message_type_can_be_sent() -> None:
     declared = {kind.__name__ for kind in messages.Message.__subclasses__()}
     travel = {kind.__name__ for kind in TYPES}
     assert sorted(declared - travel) == [], "put these into the Union at the end of their module"
@@ -93,15 +93,15 @@ def test_every_name_of_the_package_s_modules_is_also_the_package_s() -> None:
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 @settings(max_examples=examples(15))
-def test_there_and_back(kind: Any, data: st.DataObject) -> None:
+def test_messages_survive_a_round_trip(kind: Any, data: st.DataObject) -> None:
     message = data.draw(instances(kind))
     decoded = messages.decode(messages.encode(message))
     assert type(decoded) is kind
     assert decoded == message
 
 
-def test_bytes_of_a_message() -> None:
-    """Written by hand: a map, tagged by the type's name."""
+def test_the_bytes_of_a_message() -> None:
+    """Written by hand: a map, tagged with the type's name."""
     assert messages.encode(messages.Unregister("m")) == b"\x82\xa4type\xaaUnregister\xa4name\xa1m"
 
 
@@ -141,14 +141,14 @@ def test_every_truncation_is_malformed(kind: Any, data: st.DataObject) -> None:
     ],
     ids=lambda value: re.sub(r"\W+", " ", repr(value))[:50],
 )
-def test_malformed_message_says_where(data: bytes, complaint: str) -> None:
+def test_a_malformed_message_is_reported_with_the_position(data: bytes, complaint: str) -> None:
     with pytest.raises(MalformedMessage, match=complaint):
         messages.decode(data)
 
 
 @pytest.mark.parametrize("kind", [messages.Register, messages.WorkerHello, messages.Attach])
-def test_another_protocol_is_visible(kind: type[Any]) -> None:
-    """What opens a conversation is readable although its number is another one, so that it can be refused."""
+def test_another_protocol_number_is_readable(kind: type[Any]) -> None:
+    """The first message of a conversation is readable for any number, so that it can be refused."""
     assert "protocol" in {field.name for field in msgspec.structs.fields(kind)}
     forms: dict[str, dict[str, Any]] = {
         "Register": {"spec": {"name": "m", "version": 1, "config": {}, "world": {"python": "/p"}}},

@@ -1,4 +1,4 @@
-"""What casts lose: values, never silently; digits of floats may go."""
+"""Which casts lose values: digits of floats may be lost, other values may not."""
 
 from __future__ import annotations
 

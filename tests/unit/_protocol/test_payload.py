@@ -1,4 +1,4 @@
-"""The header before a pickled callable: read as it was written, and garbage is told as such."""
+"""The header of a pickled callable: it is read as written, and garbage is recognized."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytriton._protocol.payload import Header, MalformedPayload, pack, unpack
 
 
 @given(st.tuples(st.integers(3, 4), st.integers(0, 99)), st.booleans(), st.binary())
-def test_a_header_comes_back_as_it_was(
+def test_a_header_survives_a_round_trip(
     version: tuple[int, int], by_reference: bool, body: bytes
 ) -> None:
     header, pickled = unpack(pack(Header(version, by_reference), body))
@@ -22,8 +22,8 @@ def test_a_header_comes_back_as_it_was(
 
 
 @given(st.binary() | st.binary().map(lambda rest: b"PTD1" + rest))
-def test_garbage_is_refused_as_such(data: bytes) -> None:
-    """Any bytes are a payload or a MalformedPayload, never another exception."""
+def test_garbage_is_refused(data: bytes) -> None:
+    """Any bytes are either a payload or a MalformedPayload, never another exception."""
     try:
         unpack(data)
     except MalformedPayload:

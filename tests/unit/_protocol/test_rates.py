@@ -1,4 +1,4 @@
-"""What happened between two snapshots of figures."""
+"""Rates between two metrics snapshots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytriton._protocol.rates import (
 )
 
 
-def test_rates_are_of_the_interval_alone() -> None:
+def test_rates_cover_only_the_interval() -> None:
     before, now = work(100, ms=50), work(150, ms=50)
     now = msgspec.structs.replace(now, call_s=_added(before.call_s, work(50, ms=2).call_s))
     found = rates(before, now, 10.0)
@@ -29,11 +29,11 @@ def test_rates_are_of_the_interval_alone() -> None:
     assert found.busy == pytest.approx(0.25)
 
 
-def test_counters_that_were_restarted_count_from_nothing() -> None:
+def test_restarted_counters_count_from_zero() -> None:
     assert rates(work(1000), work(20), 10.0).requests_s == 2.0
 
 
-def test_of_no_calls_there_are_no_times() -> None:
+def test_without_calls_there_are_no_times() -> None:
     found = rates(work(7), work(7), 10.0)
     assert (found.requests_s, found.p50, found.p99, found.rows) == (0.0, None, None, None)
 
@@ -59,30 +59,30 @@ def test_a_model_has_a_row_and_each_of_its_instances() -> None:
     assert [one.rates.requests_s for one in found] == [2.0, 2.0]
 
 
-def test_without_a_snapshot_before_rates_are_since_the_daemons_start() -> None:
+def test_without_a_previous_snapshot_rates_cover_the_daemons_lifetime() -> None:
     (row, _) = rows(None, snapshot(1020, model("a", work(30))))
     assert row.rates.requests_s == 1.5
 
 
-def test_another_daemons_snapshot_is_none_before() -> None:
+def test_another_daemons_snapshot_is_not_a_previous_one() -> None:
     before = snapshot(900, model("a", work(29)), started_at=10.0)
     (row, _) = rows(before, snapshot(1020, model("a", work(30))))
     assert row.rates.requests_s == 1.5
 
 
-def test_ends_that_were_asked_for_are_no_trouble() -> None:
+def test_requested_exits_are_not_problems() -> None:
     ends = {"crash": 2, "hang": 1, "scale": 5, "replace": 1, "stop": 1, "recycle": 9}
     (row, _) = rows(None, snapshot(1020, model("a", work(1), exits=ends, last_exit="signal 11")))
     assert (row.exits, row.last_exit) == (3, "signal 11")
 
 
-def test_a_model_without_workers_says_why() -> None:
+def test_a_model_without_workers_has_a_reason() -> None:
     broken = ModelMetrics("a", 1, "failed", desired=2, error="ImportError: torch")
     (row,) = rows(None, snapshot(1020, broken))
     assert (row.instances, row.last_exit, row.resident) == ((0, 2), "ImportError: torch", None)
 
 
-def test_instances_that_are_gone_count_in_the_model_only() -> None:
+def test_removed_instances_count_only_in_the_model() -> None:
     gone = InstanceMetrics(1, 1, exits={"crash": 4})
     alive = model("a", work(1))
     both = ModelMetrics("a", 1, "ready", desired=1, instances=[*alive.instances, gone])
@@ -90,7 +90,7 @@ def test_instances_that_are_gone_count_in_the_model_only() -> None:
     assert [(one.instance, one.exits) for one in found] == [("", 4), ("0", 0)]
 
 
-def test_versions_that_are_served_beside_each_other_are_distinguished() -> None:
+def test_concurrently_served_versions_are_distinguished() -> None:
     both = ModelMetrics(
         "a", 2, "ready",
         instances=[InstanceMetrics(1, 0, state="ready"), InstanceMetrics(2, 0, state="ready")],
@@ -98,7 +98,7 @@ def test_versions_that_are_served_beside_each_other_are_distinguished() -> None:
     assert [one.instance for one in rows(None, snapshot(1020, both))] == ["", "0 of v1", "0 of v2"]
 
 
-def test_rows_are_sorted_and_chosen_by_model() -> None:
+def test_rows_are_sorted_and_filtered_by_model() -> None:
     now = snapshot(1010, model("beta", work(10)), model("Alpha", work(20)), model("gamma", work(5)))
     found = rows(None, now)
     assert [one.model for one in sort_rows(found) if not one.instance] == ["Alpha", "beta", "gamma"]

@@ -1,4 +1,4 @@
-"""Triton's trace settings: the mode that they choose, and what they mean for spans made in Python."""
+"""Triton's trace settings: the selected mode, and their meaning for spans created in Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytriton._protocol.trace_config import environment, mode, with_absolute_fil
         (["opentelemetry,mode=x", "rate=1"], "triton"),
     ],
 )
-def test_the_mode(settings: list[str], chosen: str) -> None:
+def test_the_trace_mode(settings: list[str], chosen: str) -> None:
     assert mode(settings) == chosen
 
 
@@ -41,13 +41,13 @@ def test_settings_of_opentelemetry_become_its_variables() -> None:
     }
 
 
-def test_resources_are_joined_and_what_would_part_them_is_quoted() -> None:
+def test_resources_are_joined_and_separators_quoted() -> None:
     settings = ["opentelemetry,resource=service.name = a, b", "opentelemetry,resource=path=/x:1 y"]
     variables = environment(settings)
     assert variables == {"OTEL_RESOURCE_ATTRIBUTES": "service.name=a%2C b,path=/x:1 y"}
 
 
-def test_files_are_seen_from_here() -> None:
+def test_files_are_relative_to_the_working_directory() -> None:
     given = ["triton,file=trace.json", "triton, file=/t.json", "triton,file=", "rate=file"]
     here = os.path.join(os.getcwd(), "trace.json")
     assert with_absolute_files(given) == [f"triton,file={here}", *given[1:]]

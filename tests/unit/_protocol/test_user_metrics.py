@@ -1,4 +1,4 @@
-"""Users' metrics: what a worker writes is read whole, whatever lies in its memory; and goes on over its ends."""
+"""Users' metrics: read consistently from a worker's memory, whatever it contains, and counted across exits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_last_message_is_read() -> None:
     assert not worker.write(bytes(MAX_BYTES + 1))
 
 
-def test_a_message_that_is_being_written_does_not_count_yet() -> None:
+def test_a_partially_written_message_does_not_count() -> None:
     memory = bytearray(SIZE)
     worker, dispatcher = (UserMetricsPages(memoryview(memory)) for _ in range(2))
     worker.write(b"first")
@@ -92,7 +92,7 @@ def test_damaged_pages_show_what_was_last_known() -> None:
         assert dispatcher.read() == b"good"
 
 
-def test_a_gauge_of_a_process_has_pages_and_one_of_a_thread_has_none(tmp_path: Path) -> None:
+def test_the_stats_page_of_a_process_has_metric_pages_and_a_threads_has_none(tmp_path: Path) -> None:
     near, descriptor = WorkerStatsPage.create()
     far = WorkerStatsPage(descriptor)
     assert near.user_metrics is not None
@@ -111,7 +111,7 @@ def test_a_gauge_of_a_process_has_pages_and_one_of_a_thread_has_none(tmp_path: P
 # ── what a worker says, checked ──────────────────────────────────────────────────────────────────
 
 
-def test_metrics_of_every_kind_are_taken() -> None:
+def test_metrics_of_every_kind_are_accepted() -> None:
     said = checked(
         message(
             counter(3, colour="red"),
@@ -170,7 +170,7 @@ def test_unreadable_metrics_are_dropped_and_reported(bad: UserFamily, why: str) 
     assert why in said.faults[bad.name[:200]]
 
 
-def test_every_legal_count_is_reported() -> None:
+def test_every_valid_count_is_reported() -> None:
     odd = [float("nan"), -1.0, 1e300]
     series = [("_total", {"n": str(number)}, value) for number, value in enumerate(odd)]
     large = histogram({"1": 2.0**62, "+Inf": 2.0**62}, float("nan"))
@@ -178,7 +178,7 @@ def test_every_legal_count_is_reported() -> None:
     assert (said.left_out, set(said.families)) == (0, {"seen", "size"})
 
 
-def test_a_bound_that_is_written_in_two_ways_is_one() -> None:
+def test_equal_bounds_in_different_notations_are_one() -> None:
     reported = [("1", 1), ("1.0", 2), ("inf", 4), ("+Inf", 5)]
     buckets = [("_bucket", {"le": le}, count) for le, count in reported]
     said = checked(
@@ -195,7 +195,7 @@ def test_a_name_that_comes_twice_is_reported_once() -> None:
     assert said.faults == {"seen": "its name occurs twice"}
 
 
-def test_too_many_values_are_left_out() -> None:
+def test_excess_values_are_dropped() -> None:
     many = [("_total", {"user": str(number)}, 1.0) for number in range(MAX_VALUES + 7)]
     said = checked(message(family("seen", "counter", *many), left_out=5))
     assert len(said.families["seen"].series) == MAX_VALUES
@@ -203,7 +203,7 @@ def test_too_many_values_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_a_worker_writes_is_checked_without_a_fault(seed: int) -> None:
+def test_anything_a_worker_writes_is_validated_without_errors(seed: int) -> None:
     chance = random.Random(seed)
     good = bytearray(message(counter(1, a="b"), gauge(2), histogram({"1": 1, "+Inf": 2}, 3)))
     for _ in range(200):
@@ -217,7 +217,7 @@ def test_whatever_a_worker_writes_is_checked_without_a_fault(seed: int) -> None:
 # ── over ends of workers ─────────────────────────────────────────────────────────────────────────
 
 
-def test_counters_and_histograms_go_on_and_gauges_do_not() -> None:
+def test_counters_and_histograms_continue_and_gauges_do_not() -> None:
     first = message(counter(3), gauge(8), histogram({"1.0": 2, "+Inf": 3}, 7.0))
     second = message(counter(2), gauge(1), histogram({"1.0": 1, "+Inf": 1}, 0.5))
     before = with_ended(with_ended({}, first), second)
@@ -233,7 +233,7 @@ def test_counters_and_histograms_go_on_and_gauges_do_not() -> None:
     }
 
 
-def test_two_workers_of_an_instance_are_added_and_the_newer_one_s_gauge_counts() -> None:
+def test_counters_of_two_workers_are_added_and_the_newer_gauge_counts() -> None:
     reported = with_living(
         {}, [message(counter(3), gauge(8)), message(counter(4), gauge(9))]
     ).families
@@ -266,7 +266,7 @@ def test_a_count_that_overflows_starts_again() -> None:
     assert reported["size"] == checked(large).families["size"]
 
 
-def test_ends_without_number_keep_a_bounded_number_of_series() -> None:
+def test_unlimited_exits_keep_a_bounded_number_of_series() -> None:
     before: Families = {}
     for life in range(4):
         many = [("_total", {"id": f"{life}-{number}"}, 1.0) for number in range(MAX_VALUES // 2)]

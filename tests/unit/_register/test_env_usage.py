@@ -1,4 +1,4 @@
-"""Variables that a callable's code names are seen without running it."""
+"""Environment variables that a callable's code uses are found without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surrounds a callable: interpreter, module search path, working directory, environment."""
+"""The environment of a callable: interpreter, module search path, working directory, variables."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_scripts_folder_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["-c", "standard input", "-m"])
-def test_the_working_directory_stands_for_the_empty_entry(how: str, tmp_path: Path) -> None:
+def test_the_working_directory_replaces_the_empty_entry(how: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SHOW)
     args, code = {
         "-c": (("-c", SHOW), None),
@@ -83,7 +83,7 @@ def test_another_interpreter_uses_its_own_path(tmp_path: Path) -> None:
     assert os.path.dirname(os.__file__) in path, "the standard library is still found"
 
 
-def test_an_interpreter_is_a_file_a_name_or_an_environment(
+def test_an_interpreter_may_be_a_file_a_name_or_an_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "env" / "bin").mkdir(parents=True)
@@ -98,7 +98,7 @@ def test_an_interpreter_is_a_file_a_name_or_an_environment(
     assert find_interpreter("python") == str(python)
 
 
-def test_an_interpreter_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_invalid_interpreter_is_named(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.touch()
     with pytest.raises(PyTritonBadParameterError, match="folder without bin/python"):
@@ -121,7 +121,7 @@ def test_a_frozen_program_cannot_start_workers(monkeypatch: pytest.MonkeyPatch) 
     assert capture_environment(python=sys.executable).python == sys.executable
 
 
-def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -133,7 +133,7 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
         capture_environment(cwd="/no/such/folder")
 
 
-def test_variables_of_this_interpreter_are_for_no_other_one(
+def test_this_interpreters_variables_are_not_forwarded_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
@@ -148,7 +148,7 @@ def test_variables_of_this_interpreter_are_for_no_other_one(
     assert world.env["MY_SETTING"] == "1"
 
 
-def test_variables_are_set_copied_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_set_copied_and_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("HF_HOME", "here")
     assert "HF_TOKEN" not in capture_environment().env
@@ -165,7 +165,7 @@ def test_variables_are_set_copied_and_left_out(monkeypatch: pytest.MonkeyPatch) 
     [("PATH", "dict of variables"), (["NO_SUCH_VARIABLE"], "not set in this process"), ({"A": 1}, "value of A"),
      ({"A=B": "1"}, "not a valid variable name"), ({"A": "\0"}, "without NUL"), (3, "dict of variables")],
 )  # fmt: skip
-def test_a_wrong_environment_is_named(env: object, words: str) -> None:
+def test_an_invalid_environment_is_named(env: object, words: str) -> None:
     with pytest.raises(PyTritonBadParameterError, match=words):
         capture_environment(env=env)  # type: ignore[arg-type]
 
@@ -199,15 +199,15 @@ def test_installed_modules_are_found(tmp_path: Path) -> None:
             assert [module.__name__ for module in modules if not imports.finds(module)] == []
 
 
-def test_a_module_of_run_time_is_not_found() -> None:
+def test_a_module_created_at_run_time_is_not_found() -> None:
     with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:
         assert not imports.finds(ModuleType("made_just_now"))
         assert not imports.finds(ModuleType("json.made_just_now"))
         assert not imports.finds(sys.modules["__main__"])
 
 
-def test_a_module_behind_an_import_hook_of_the_environment_is_found(tmp_path: Path) -> None:
-    """As an editable install has it: a .pth file installs a finder, no folder of the module is on the path."""
+def test_a_module_behind_an_import_hook_is_found(tmp_path: Path) -> None:
+    """As in an editable install: a .pth file installs a finder, and no folder with the module is on the path."""
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True
     )
@@ -243,7 +243,7 @@ def test_a_module_behind_an_import_hook_of_the_environment_is_found(tmp_path: Pa
         assert not imports.finds(module)
 
 
-def test_a_probe_that_is_closed_has_ended() -> None:
+def test_a_closed_probe_has_exited() -> None:
     with closing(Probe(capture_environment())) as probe:
         process = probe._process
     assert process.returncode is not None
@@ -255,7 +255,7 @@ MADE = ModuleType("made_just_now")
 
 
 class FakeProbe:
-    """An interpreter that finds what the test says, and remembers what it was asked."""
+    """A probed interpreter with scripted results that records its queries."""
 
     asked: list[str]
     found: dict[str, str]
@@ -294,7 +294,7 @@ def test_missing_modules_are_cached_per_environment(probe: type[FakeProbe]) -> N
 
 
 def test_found_modules_are_looked_up_again(probe: type[FakeProbe]) -> None:
-    """Who changes an editable install, or takes it away, must not get an old answer."""
+    """After changing or removing an editable install, users must not get an old answer."""
     module = ModuleType("hooked")
     module.__file__ = probe.found["hooked"] = "/src/hooked.py"
     assert finds(module, capture_environment())
@@ -306,7 +306,7 @@ def test_found_modules_are_looked_up_again(probe: type[FakeProbe]) -> None:
 
 
 def test_another_interpreter_is_queried_again(probe: type[FakeProbe]) -> None:
-    """What it lacks, somebody installs, and registers once more."""
+    """Users install missing modules there, and register again."""
     world, module = WorkerEnvironment("/env/bin/python"), ModuleType("fast")
     module.__file__ = "/src/fast.so"
     assert not finds(module, world, own_interpreter=False)

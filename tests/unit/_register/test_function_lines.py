@@ -1,4 +1,4 @@
-"""The lines of functions whose code travels, in tracebacks of a worker that has not their files."""
+"""Source lines of pickled functions, for tracebacks in workers that lack their files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _own_lines() -> Iterator[None]:
 
 
 def made_of(text: str, file: str, **names: Any) -> Callable[..., Any]:
-    """Return the `infer` of a program of this text."""
+    """Return the `infer` of a program with this text."""
     namespace: dict[str, Any] = {"__name__": "__main__", **names}
     exec(compile(text, file, "exec"), namespace)
     infer: Callable[..., Any] = namespace["infer"]
@@ -56,7 +56,7 @@ def made_of(text: str, file: str, **names: Any) -> Callable[..., Any]:
 
 
 def remember(file: str) -> None:
-    """Have this process know the lines of a file that is not there."""
+    """Make this process know the lines of a file that does not exist."""
     linecache.cache[file] = (len(TEXT), None, io.StringIO(TEXT).readlines(), file)
 
 
@@ -66,7 +66,7 @@ def payload_of(infer: Callable[..., Any]) -> bytes:
 
 
 def loaded(payload: bytes) -> Any:
-    """Load a callable as a process does that knows no lines yet."""
+    """Load a callable in a process that knows no source lines yet."""
     linecache.clearcache()
     return load_object(
         payload, messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
@@ -74,7 +74,7 @@ def loaded(payload: bytes) -> Any:
 
 
 def reported(infer: Any) -> list[str]:
-    """Return the lines of source in the traceback of a call, but for what Python underlines."""
+    """Return the source lines in the traceback of a call, without Python's underlines."""
     with pytest.raises(ValueError, match="no: 3") as caught:
         infer(3)
     lines = [line.strip() for line in traceback_of(caught.value).splitlines()]
@@ -93,7 +93,7 @@ def expect(infer: Any, file: str) -> None:
     assert "raise ValueError(" in lines
 
 
-def test_a_script_that_has_changed_is_shown_as_it_was(tmp_path: Path) -> None:
+def test_a_changed_script_is_shown_as_loaded(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TEXT)
     payload = payload_of(made_of(TEXT, str(script)))
@@ -104,7 +104,7 @@ def test_a_script_that_has_changed_is_shown_as_it_was(tmp_path: Path) -> None:
     assert inspect.getsource(infer) == "def infer(x):\n    return late(x)\n"
 
 
-def test_a_script_that_changes_later_is_shown_as_it_was(tmp_path: Path) -> None:
+def test_a_script_that_changes_later_is_shown_as_registered(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TEXT)
     infer = loaded(payload_of(made_of(TEXT, str(script))))
@@ -125,7 +125,7 @@ def test_a_member_of_an_archive_is_shown(tmp_path: Path) -> None:
     expect(loaded(payload_of(made_of(text, member, __loader__=loader))), member)
 
 
-def test_only_the_lines_of_functions_travel(tmp_path: Path) -> None:
+def test_only_lines_of_functions_are_sent(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TEXT)
     payload = payload_of(made_of(TEXT, str(script)))
@@ -137,7 +137,7 @@ def test_only_the_lines_of_functions_travel(tmp_path: Path) -> None:
 
 
 def test_code_without_a_file_has_no_lines() -> None:
-    """Else lines of it were shown for all other code that is made of texts."""
+    """Otherwise its lines would be shown for all other code compiled from strings."""
     remember("<string>")
     header, _ = unpack(payload_of(made_of(TEXT, "<string>")))
     assert header.lines == []
@@ -145,7 +145,7 @@ def test_code_without_a_file_has_no_lines() -> None:
     assert header.lines == []
 
 
-def test_too_many_lines_stay_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_lines_are_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "script.py"
     script.write_text(TEXT)
     infer = made_of(TEXT, str(script))
@@ -154,8 +154,8 @@ def test_too_many_lines_stay_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [one.first for one in header.lines] == [14]
 
 
-def test_code_says_in_which_file_it_stands() -> None:
-    """cloudpickle 3.1.3 writes "<dynamic-code>" there."""
+def test_code_names_its_file() -> None:
+    """cloudpickle 3.1.3 writes "<dynamic-code>" instead."""
 
     def outer(x: int) -> list[int]:
         return [one + x for one in range(2)]

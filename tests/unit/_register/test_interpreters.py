@@ -1,4 +1,4 @@
-"""An interpreter that does not run is named, with the reason, when a model is registered with it."""
+"""An interpreter that does not run is reported, with the reason, when a model is registered with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytriton.worker import boot
         (b"#!/bin/sh\nprintf 'caf\\351' >&2; exit 1\n", r"caf\\xe9$"),
     ],
 )
-def test_one_that_does_not_run_is_reported_with_the_reason(
+def test_an_interpreter_that_does_not_run_is_reported_with_the_reason(
     tmp_path: Path, content: bytes, said: str
 ) -> None:
     python = tmp_path / "python"
@@ -38,10 +38,10 @@ def test_one_that_does_not_run_is_reported_with_the_reason(
 
 @pytest.mark.programs
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8"])
-def test_an_interpreter_that_is_too_old_is_named_with_its_version(
+def test_a_too_old_interpreter_is_named_with_its_version(
     tmp_path: Path, version: str
 ) -> None:
-    """Whatever of ours it runs first: most of our files are errors of syntax to it."""
+    """Whichever of our files it runs first: most are syntax errors to it."""
     python = find_interpreter(version)
     if python is None:
         pytest.skip(f"no Python {version} on this machine")
@@ -60,7 +60,7 @@ def test_an_interpreter_that_is_too_old_is_named_with_its_version(
 
 
 @pytest.mark.programs
-def test_our_library_is_imported_without_leaving_bytecode_of_another_python(tmp_path: Path) -> None:
+def test_importing_our_library_leaves_no_bytecode_of_another_python(tmp_path: Path) -> None:
     code = "import pytriton; print(pytriton.__file__, sys.dont_write_bytecode)"
     command = [sys.executable, "-S", "-c", environments.code_with_our_library(code)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

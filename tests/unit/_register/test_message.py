@@ -1,4 +1,4 @@
-"""From the arguments of `register`, and what is declared, to the message: filled in, or refused with what to do."""
+"""From the arguments and declarations of `register` to the message: completed, or refused with the fix."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def double(requests: Any) -> Any:
 
 
 def ready(infer_fn: Any = double, **more: Any) -> Any:
-    """Prepare a registration; what is not in `more` is said."""
+    """Prepare a registration with defaults for everything that is not in `more`."""
     said: dict[str, Any] = {"model_name": None, "inputs": [X], "outputs": [Y], "config": None}
     said.update({name: more.pop(name) for name in list(more) if name in said})
     planned = plan(infer_fn, **said, given=more)
     return planned.message, planned.payloads()
 
 
-def test_the_callables_own_name_is_the_models() -> None:
+def test_the_models_name_defaults_to_the_callables() -> None:
     message, payloads = ready()
     assert message.spec.name == "double"
     assert message.spec.config["input"][0]["name"] == "x"
@@ -53,7 +53,7 @@ def test_the_callables_own_name_is_the_models() -> None:
 
 
 @pytest.mark.parametrize("dtype", [str, np.str_, "str"])
-def test_inputs_of_str_are_named_to_the_worker(dtype: Any) -> None:
+def test_str_inputs_are_passed_to_the_worker(dtype: Any) -> None:
     inputs = [Tensor((1,), dtype), X, Tensor((1,), bytes), Tensor((1,), object)]
     assert ready(inputs=inputs)[0].spec.text_inputs == ["INPUT_1"]
 
@@ -81,7 +81,7 @@ def test_arguments_override_the_declaration() -> None:
     assert spec.config["input"][0]["name"] == "z"
 
 
-def test_a_list_of_callables_has_one_instance_each() -> None:
+def test_each_callable_of_a_list_is_one_instance() -> None:
     message, payloads = ready([double, _Engine()], model_name="m", devices=[0, "cpu"])
     assert (message.spec.instances, len(payloads)) == (2, 2)
     assert message.spec.devices == ["0", ""]
@@ -243,7 +243,7 @@ def test_a_wrong_declared_option_names_the_nearest() -> None:
         del double.__pytriton_declaration__  # type: ignore[attr-defined]
 
 
-def test_a_value_that_cannot_be_sent_is_refused_here() -> None:
+def test_an_unsendable_value_is_refused_by_the_client() -> None:
     config = ModelConfig(parameters={"half a character": "\ud800"})
     with pytest.raises(PyTritonValidationError, match="'double' has a value that cannot be sent"):
         ready(config=config)
@@ -259,7 +259,7 @@ def test_a_device_becomes_cuda_visible_devices(device: Any, visible: str | None)
     assert device_list([device, device]) == [visible, visible]
 
 
-def test_counts_that_agree_are_fine() -> None:
+def test_matching_counts_are_accepted() -> None:
     assert count_instances(2, ["0", "1"], 2) == 2
     assert count_instances(None, [], None) == 1
 
@@ -268,8 +268,8 @@ def doubled(requests: Any) -> Any:
     return [{"y": 2 * request["x"]} for request in requests]
 
 
-def test_trace_config_says_where_a_models_spans_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is stronger than this process's variables, which travel."""
+def test_trace_config_sets_where_a_models_spans_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It overrides this process's variables, which are forwarded."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
     url = "http://127.0.0.1:4318/v1/traces"
@@ -282,15 +282,15 @@ def test_trace_config_says_where_a_models_spans_go(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("wrong", ["mode=opentelemetry", ["opentelemetry"], [1], {"mode": "x"}])
-def test_a_wrong_trace_config_is_reported(wrong: Any) -> None:
+def test_an_invalid_trace_config_is_reported(wrong: Any) -> None:
     with pytest.raises(PyTritonValidationError, match="trace_config must be a list of settings"):
         plan(doubled, "m", [X], [Y], None, {"trace_config": wrong})
 
 
-def test_another_interpreter_gets_the_worker_s_requirements(
+def test_another_interpreter_gets_the_workers_requirements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As register_model does: whoever names an environment need not know what our workers import."""
+    """As with register_model: users who name an environment need not know what our workers import."""
     asked: list[str] = []
 
     def provide(python: str, say: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""What travels from `register` to a worker: every kind of callable, and what cannot travel."""
+"""What `register` sends to a worker: every kind of callable, and what cannot be sent."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ print(json.dumps([result, header.by_reference]))
 
 
 def run_python(*args: str, cwd: Path) -> None:
-    """Run an interpreter: for what depends on how it is started."""
+    """Run an interpreter, for behavior that depends on how it is started."""
     done = subprocess.run(
         [sys.executable, *args], cwd=cwd, check=False, capture_output=True, text=True
     )
@@ -78,7 +78,7 @@ def run_script(forking: Forking, code: str, cwd: Path) -> None:
 
 @pytest.fixture(scope="module")
 def forking() -> Iterator[Forking]:
-    """Runs registrants and workers: the modules that both can import."""
+    """Runs registrants and workers, with the modules that both can import preloaded."""
     forking = Forking("numpy", "cloudpickle", "pytriton._register.message")
     yield forking
     forking.close()
@@ -195,7 +195,7 @@ def test_importable_objects_are_pickled_by_name(
 
 
 @pytest.mark.programs
-def test_a_zipapp_is_a_place_to_import_from(forking: Forking, tmp_path: Path) -> None:
+def test_modules_can_be_imported_from_a_zipapp(forking: Forking, tmp_path: Path) -> None:
     import zipfile
 
     with zipfile.ZipFile(tmp_path / "app.pyz", "w") as archive:
@@ -208,7 +208,7 @@ def test_a_zipapp_is_a_place_to_import_from(forking: Forking, tmp_path: Path) ->
 
 
 @pytest.mark.programs
-def test_a_factory_makes_the_callable_in_the_worker(forking: Forking, tmp_path: Path) -> None:
+def test_a_factory_creates_the_callable_in_the_worker(forking: Forking, tmp_path: Path) -> None:
     code = (
         "def target():\n    lock = threading.Lock()\n"
         "    def infer(x):\n        with lock: return 2 * x + 2\n    return infer"
@@ -218,10 +218,10 @@ def test_a_factory_makes_the_callable_in_the_worker(forking: Forking, tmp_path: 
 
 
 @pytest.mark.programs
-def test_another_interpreter_gets_this_ones_modules_by_value(
+def test_another_interpreter_gets_local_modules_by_value(
     forking: Forking, tmp_path: Path
 ) -> None:
-    """Its path is its own, without the script's folder; sys_path= adds folders in front."""
+    """Its path lacks the script's folder; sys_path= prepends folders."""
     (tmp_path / "beside.py").write_text("K = 2\ndef target(x): return K * x + 2\n")
     code = (
         f"{PRELUDE}\nfrom beside import target\n"
@@ -262,7 +262,7 @@ class _Engine:
 
 
 class _Careful(_Engine):
-    """Leaves its lock at home."""
+    """Omits its lock when pickled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -360,15 +360,15 @@ def test_an_unpicklable_object_is_named_with_remedies(kind: str) -> None:
     assert "lock" in str(caught.value.__cause__)
 
 
-def test_constraints_of_msgspec_in_annotations_are_sent() -> None:
+def test_msgspec_constraints_in_annotations_are_sent() -> None:
     meta = msgspec.Meta(ge=1, title="a", extra_json_schema={"x": [1]})
     with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:
         _, pickled = unpack(pack_callable(lambda x=meta: x, imports, "m"))
     assert cloudpickle.loads(pickled)() == meta
 
 
-def test_an_open_file_is_refused_as_a_lock_is(tmp_path: Path) -> None:
-    """cloudpickle would send a copy of what is in it."""
+def test_an_open_file_is_refused_like_a_lock(tmp_path: Path) -> None:
+    """cloudpickle would send a copy of its contents."""
     (tmp_path / "words").write_text("a b")
     with (
         open(tmp_path / "words", encoding="utf-8") as words,
@@ -383,7 +383,7 @@ def test_an_open_file_is_refused_as_a_lock_is(tmp_path: Path) -> None:
 def test_the_error_names_modules_that_another_python_lacks(
     forking: Forking, tmp_path: Path
 ) -> None:
-    """A module beside the script goes by value to an interpreter that does not find it: sys_path= is the way out."""
+    """A module next to the script is sent by value to an interpreter that lacks it; sys_path= is the fix."""
     (tmp_path / "helping").mkdir()
     (tmp_path / "helping" / "__init__.py").touch()
     (tmp_path / "helping" / "target.py").write_text("def target(x): return x\n")

@@ -1,4 +1,4 @@
-"""Which files of the registrant's project are kept with a registration."""
+"""Which files of the registrant's project are stored with a registration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Project = Callable[..., Path]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """Make files of a project that this process can import; what it has imported is forgotten."""
+    """Create files of a project that this process can import; forget its modules at the end."""
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = set(sys.modules)
@@ -52,7 +52,7 @@ def names(sources: list[Source]) -> list[str]:
     return [one.name for one in sources]
 
 
-def test_a_module_travels_with_all_of_the_project_that_it_imports(project: Project) -> None:
+def test_a_module_is_sent_with_its_project_imports(project: Project) -> None:
     folder = project(
         pj_model="import json, numpy\nfrom pj_part import K\n\ndef infer(x):\n    import pj_late\n",
         pj_part="K = 1\nimport pj_package.inner as inner\n",
@@ -99,7 +99,7 @@ def test_packages_installed_into_a_target_folder_are_not_captured(project: Proje
 
 
 def test_packages_of_other_environments_are_not_captured(project: Project) -> None:
-    """`python=` with `sys_path=`: the worker's search path has folders that this process's does not have."""
+    """With `python=` and `sys_path=`, the worker's search path has folders that this process's lacks."""
     folder = project(
         pj_user="import pj_package\nimport pj_library\nimport pj_beside\n\ndef infer(x): pass\n",
         code__dot__pj_beside="",
@@ -126,7 +126,7 @@ def test_modules_without_source_text_are_not_sent(project: Project) -> None:
 
 
 @pytest.mark.parametrize(("name", "most"), [("MAX_SOURCE_FILES", 2), ("MAX_SOURCES_BYTES", 40)])
-def test_no_more_than_the_nearest_files_travel(
+def test_only_a_limited_number_of_files_is_sent(
     project: Project, monkeypatch: pytest.MonkeyPatch, name: str, most: int
 ) -> None:
     monkeypatch.setattr(pickling, name, most)
@@ -138,6 +138,6 @@ def test_no_more_than_the_nearest_files_travel(
     assert os.path.samefile(warned[0].filename, __file__)
 
 
-def test_names_in_code() -> None:
+def test_names_used_in_code() -> None:
     code = compile("import a.b\nfrom c import d, e\nf.g()\n", "", "exec")
     assert sorted(set(imported_by(code))) == ["a.b", "c", "c.d", "c.e"]

@@ -1,4 +1,4 @@
-"""Targets that name models of other tools, and the requirements of a model archive."""
+"""Targets that name models of other tools, and the requirements of model archives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_scheme_names_a_tool(target: str, scheme: str, location: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["mlflow", "mlflow:", "app.py:predict", "model.onnx", 5, None])
-def test_other_targets_name_none(target: object) -> None:
+def test_other_targets_name_no_tool(target: object) -> None:
     assert tool_of(target) is None
 
 
@@ -68,7 +68,7 @@ def test_an_archives_requirements_are_installed(
     assert wanted == [["torch==2.1", "numpy"]]
 
 
-def test_an_interpreter_that_is_named_has_an_archives_requirements(
+def test_a_named_interpreter_gets_an_archives_requirements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "with_requirements", lambda *_: pytest.fail("installs"))
@@ -82,7 +82,7 @@ def test_an_interpreter_that_is_named_has_an_archives_requirements(
     assert b"pytriton.formats.torchserve" in payload
 
 
-def test_what_only_tritons_models_have_is_refused(tmp_path: Path) -> None:
+def test_options_of_triton_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PyTritonValidationError, match="TorchServe says what this one takes"):
         prepare_tool(f"torchserve:{tmp_path}", None, None, 2, {}, None)
     with pytest.raises(PyTritonBadParameterError, match="there is no"):

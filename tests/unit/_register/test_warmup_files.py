@@ -1,4 +1,4 @@
-"""Warm-up requests: what is in them, and what is refused."""
+"""Warm-up requests: their contents, and what is refused."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_warm_up_file_of_another_shape_is_refused(tmp_path: Path) -> None:
         WarmupInput(np.float32, (2,), input_data_file=path).generate(3)
 
 
-def test_an_opened_file_will_do(tmp_path: Path) -> None:
+def test_an_open_file_is_accepted(tmp_path: Path) -> None:
     content = io.BytesIO()
     np.save(content, np.array([b"a", b"b"]))
     source = WarmupInput(bytes, (2,), input_data_file=content)
@@ -74,7 +74,7 @@ def test_an_opened_file_will_do(tmp_path: Path) -> None:
         (pickle.dumps(3), "Cannot read an array"),
     ],
 )
-def test_a_warm_up_file_that_cannot_be_read(
+def test_an_unreadable_warm_up_file(
     tmp_path: Path, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / "x.npy"
@@ -84,7 +84,7 @@ def test_a_warm_up_file_that_cannot_be_read(
         WarmupInput(np.float32, (2,), input_data_file=path).generate(3)
 
 
-def test_random_data_are_the_same_in_every_process_and_differ_between_inputs() -> None:
+def test_random_data_is_the_same_in_every_process_and_differs_between_inputs() -> None:
     source = WarmupInput(np.int32, (4,), random_data=True)
     arrays = ModelWarmup("w", 2, {"a": source, "b": source}).arrays()
     assert arrays["a"].shape == (2, 4)
@@ -106,13 +106,13 @@ def test_random_data_are_the_same_in_every_process_and_differ_between_inputs() -
         ({"x": ZEROS, "o": WarmupInput(bytes, (3,), True)}, r"shape \(3,\) for the input 'o'"),
     ],
 )
-def test_a_warm_up_has_to_be_a_request_that_the_model_takes(inputs: Any, message: str) -> None:
+def test_a_warm_up_must_be_a_valid_request(inputs: Any, message: str) -> None:
     config = ModelConfig(model_warmup=[ModelWarmup("w", 1, inputs)])
     with pytest.raises(PyTritonBadParameterError, match=message):
         to_triton_config("m", [X, OPTIONAL], [Y], config)
 
 
-def test_warm_ups_travel_beside_the_configuration(tmp_path: Path) -> None:
+def test_warm_ups_are_sent_with_the_configuration(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros(3, np.float32))
     config = ModelConfig(
         model_warmup=[
@@ -130,7 +130,7 @@ def test_warm_ups_travel_beside_the_configuration(tmp_path: Path) -> None:
     assert messages.decode(messages.encode(message)) == message
 
 
-def test_a_file_that_does_not_fit_is_reported_when_the_model_is_registered(tmp_path: Path) -> None:
+def test_a_mismatched_file_is_reported_at_registration(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2, 5)))
     source = WarmupInput(np.float32, (3,), input_data_file=tmp_path / "x.npy")
     config = ModelConfig(model_warmup=[ModelWarmup("w", 1, {"x": source})])

@@ -1,4 +1,4 @@
-"""A folder for what this process shares."""
+"""A separate folder for this process's shared values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytriton._sharing import segments
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This process shares with nobody, and keeps nothing of the test before."""
+    """Share with no other process, and keep nothing of earlier tests."""
     folder = tmp_path / "own"
     monkeypatch.setenv(ENV_SHARED_DIR, str(folder))
     monkeypatch.setattr(segments, "_segments", {})

@@ -1,4 +1,4 @@
-"""The folder of entries: nothing stays there of processes that have ended, and nothing is removed that is in use."""
+"""The folder of shared entries: it keeps nothing of dead processes, and removes nothing that is in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AT_ONCE = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 def memories() -> set[str]:
-    """Return the shared memory that this process has descriptors of."""
+    """Return the shared memory for which this process has descriptors."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -42,7 +42,7 @@ def test_partial_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == [f"abc.{os.getpid()}"]
 
 
-def test_a_lock_that_somebody_has_stays(tmp_path: Path) -> None:
+def test_a_held_lock_stays(tmp_path: Path) -> None:
     with shared_entries.locked(tmp_path, "abc"):
         assert shared_entries.all_of(tmp_path) == {}
         assert (tmp_path / "abc.lock").exists()
@@ -67,7 +67,7 @@ def test_a_lock_whose_file_was_removed_is_taken_again(
         fcntl.flock(file, _AT_ONCE)
 
 
-def test_an_entry_that_cannot_be_written_leaves_nothing(
+def test_a_failed_write_leaves_nothing(
     own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: Any) -> None:

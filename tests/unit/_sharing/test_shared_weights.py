@@ -1,4 +1,4 @@
-"""Weights in memory once: made by the first, mapped by all, gone with the last, whatever ends it."""
+"""Weights in shared memory: created by the first process, mapped by all, freed with the last, however it ends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SUM = float(np.arange(1000).sum())
 
 
 class Node:
-    """A folder of entries, and processes that share there."""
+    """A folder of entries, and processes that share through it."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
@@ -72,7 +72,7 @@ class Node:
         return process
 
     def said(self, process: subprocess.Popen[str]) -> tuple[float, int]:
-        """Return the sum of what a process has, and which memory that is."""
+        """Return the sum of a process's values, and the identity of their memory."""
         assert process.stdout is not None
         assert process.stderr is not None
         line = process.stdout.readline()
@@ -97,7 +97,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.mark.programs
-def test_processes_that_start_together_have_one_memory_made_once(node: Node) -> None:
+def test_processes_that_start_together_build_the_memory_once(node: Node) -> None:
     others = [node.start() for _ in range(4)]
     said = {node.said(one) for one in others}
     assert len(said) == 1
@@ -110,7 +110,7 @@ def test_processes_that_start_together_have_one_memory_made_once(node: Node) -> 
 
 
 @pytest.mark.programs
-def test_it_outlives_the_one_that_made_it_and_goes_with_the_last(node: Node) -> None:
+def test_memory_outlives_its_builder_and_is_freed_with_the_last_user(node: Node) -> None:
     first = node.start()
     memory = node.said(first)
     second = node.start()
@@ -142,7 +142,7 @@ def test_a_killed_builder_leaves_the_work_to_the_next(node: Node) -> None:
 
 
 @pytest.mark.programs
-def test_a_process_that_was_forked_in_the_meantime_holds_up_nobody(node: Node) -> None:
+def test_a_process_forked_during_a_build_blocks_nobody(node: Node) -> None:
     child = "(os.read(0, 1), os._exit(0))"
     node.said(node.start(f'pytriton.shared(lambda: (os.fork() or {child}) and make(), key="w")'))
     (path,) = (node.folder / "shared").glob("*.lock")
@@ -183,7 +183,7 @@ def test_a_file_is_mapped_by_all(node: Node) -> None:
     assert entry.size == 0  # the kernel drops its pages when it needs them
 
 
-def test_another_file_does_not_count_as_the_memory(own_folder: Path) -> None:
+def test_another_file_is_not_accepted_as_the_memory(own_folder: Path) -> None:
     pytriton.shared(lambda: np.zeros(1 << 20, np.uint8), key="k")
     digest = digest_of(own_folder)
     entry = shared_entries.read(own_folder, digest)
@@ -207,7 +207,7 @@ def digest_of(folder: Path) -> str:
     return entry.stem
 
 
-def test_memory_that_somebody_could_change_is_not_taken(own_folder: Path) -> None:
+def test_changeable_memory_is_not_accepted(own_folder: Path) -> None:
     pytriton.shared(lambda: {"w": np.zeros(4)}, key="k")
     digest = digest_of(own_folder)
     segments._segments.clear()
@@ -239,7 +239,7 @@ def test_the_size_matches_the_kernel_s(own_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"\xff", b"{}", b'{"label": 1}', b"[" * 100_000])
-def test_an_entry_that_cannot_be_read_counts_as_none(own_folder: Path, text: bytes) -> None:
+def test_an_unreadable_entry_is_ignored(own_folder: Path, text: bytes) -> None:
     pytriton.shared(lambda: np.zeros(4), key="k")
     path = own_folder / f"{digest_of(own_folder)}.json"
     segments._segments.clear()
@@ -247,7 +247,7 @@ def test_an_entry_that_cannot_be_read_counts_as_none(own_folder: Path, text: byt
     assert pytriton.shared(lambda: np.ones(4), key="k").tolist() == [1.0] * 4
 
 
-def test_nobody_can_change_what_is_shared(own_folder: Path) -> None:
+def test_shared_memory_is_immutable(own_folder: Path) -> None:
     array = pytriton.shared(lambda: np.zeros(4), key="k")
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 1
@@ -261,7 +261,7 @@ def test_nobody_can_change_what_is_shared(own_folder: Path) -> None:
 
 
 def test_writes_to_a_private_mapping_stay_private(own_folder: Path) -> None:
-    """Tensors of torch are views of it."""
+    """torch tensors are views of it."""
     array = pytriton.shared(lambda: np.zeros(4), key="k")
     (segment,) = segments._segments.values()
     private = segment.private()
@@ -271,14 +271,14 @@ def test_writes_to_a_private_mapping_stay_private(own_folder: Path) -> None:
     assert segment.read_only()[-1] == 0
 
 
-def test_a_folder_that_others_may_write_to_is_refused(own_folder: Path) -> None:
+def test_a_folder_writable_by_others_is_refused(own_folder: Path) -> None:
     own_folder.mkdir()
     own_folder.chmod(0o777)
     with pytest.raises(PermissionError, match="no other user can access"):
         pytriton.shared(lambda: np.zeros(4), key="k")
 
 
-def test_more_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_the_available_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linux, "available_memory", lambda: 1000)
     with pytest.raises(MemoryError, match=r"8,\d+ bytes, but only 1,000 bytes"):
         pytriton.shared(lambda: np.zeros(1000), key="k")
@@ -314,12 +314,12 @@ _TREES = st.recursive(
 
 @settings(max_examples=examples(60))
 @given(_TREES)
-def test_a_value_comes_back_as_it_was(tree: Any) -> None:
+def test_a_value_survives_a_round_trip(tree: Any) -> None:
     value = {"one": np.arange(3), "tree": tree}
     same(pytriton.shared(value)["tree"], tree)
 
 
-def test_the_same_content_is_one_memory_without_a_key(own_folder: Path) -> None:
+def test_without_a_key_equal_contents_share_one_memory(own_folder: Path) -> None:
     for _ in range(2):
         pytriton.shared({"w": np.arange(5)})
     pytriton.shared({"w": np.arange(6)})

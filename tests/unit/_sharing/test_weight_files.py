@@ -1,4 +1,4 @@
-"""Files of weights that are shared: right ones, and damaged ones."""
+"""Files of shared weights: valid and damaged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check tool without a server: its commands, folders, archive and exit codes; nothing secret in the facts."""
+"""The check tool without a server: its commands, folders, archive and exit codes, and no secrets in its facts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pytriton(
 
 
 def fact(wanted: str) -> str:
-    """Return what is told under a heading; the later ones are not looked at."""
+    """Return the text under a heading, without evaluating later headings."""
     return next(text for heading, text in facts() if heading == wanted)
 
 
@@ -70,14 +70,14 @@ def test_an_unavailable_fact_does_not_hide_the_others(monkeypatch: pytest.Monkey
     assert "numpy==" in fact("Python packages")
 
 
-def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
+def test_an_existing_folder_is_refused(tmp_path: Path) -> None:
     done = pytriton("check", "-w", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 1
     assert f"the folder {tmp_path} already exists" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = pytriton("env", "-w", str(tmp_path / "file" / "folder"), cwd=tmp_path)
     assert done.returncode == 1
@@ -93,10 +93,10 @@ def test_env_prints_the_facts_and_keeps_them(tmp_path: Path) -> None:
     assert kept in done.stdout
 
 
-def test_an_example_that_fails_is_the_exit_code_and_in_the_archive(
+def test_a_failing_example_sets_the_exit_code_and_is_archived(
     tmp_path: Path, base_env: dict[str, str]
 ) -> None:
-    """Without a command it is `check`; without a folder the archive lies in the working directory."""
+    """The default command is `check`; by default, the archive is in the working directory."""
     env = {**base_env, "PYTRITON_DAEMON_TRITONSERVER": str(tmp_path / "none")}
     done = pytriton("--timeout", "60", cwd=tmp_path, env=env)
     assert done.returncode == 1
@@ -113,7 +113,7 @@ def test_an_example_that_fails_is_the_exit_code_and_in_the_archive(
     assert str(tmp_path / "none") in log
 
 
-def test_an_example_that_does_not_end_is_stopped(tmp_path: Path, base_env: dict[str, str]) -> None:
+def test_a_hanging_example_is_stopped(tmp_path: Path, base_env: dict[str, str]) -> None:
     done = pytriton("examples", "--timeout", "0.1", "-w", "results", cwd=tmp_path, env=base_env)
     assert done.returncode == 1
     log = (tmp_path / "results" / "example_add_sub.log").read_text()

@@ -1,4 +1,4 @@
-"""`pytriton.check.utils`: programs beside a test, what they print and use."""
+"""`pytriton.check.utils`: programs run beside a test, their output and resource usage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def python(code: str) -> list[str]:
 # ── ScriptThread ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_script_runs_to_its_end_with_all_that_it_prints(
+def test_a_scripts_whole_output_is_captured(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     code = "import os, sys; print(os.getcwd()); print('to stderr', file=sys.stderr); sys.exit(3)"
@@ -64,7 +64,7 @@ def test_leaving_the_block_interrupts_running_scripts() -> None:
     assert script.returncode == -signal.SIGINT or "KeyboardInterrupt" in script.output
 
 
-def test_a_script_that_ignores_that_is_killed_with_its_children(
+def test_a_script_that_ignores_the_interrupt_is_killed_with_its_children(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pytriton.check.scripts._GRACE_S", 0.2)
@@ -81,7 +81,7 @@ def test_a_script_that_ignores_that_is_killed_with_its_children(
     eventually(lambda: not psutil.pid_exists(child), "its child has ended, too")
 
 
-def test_not_threaded_the_start_waits_for_the_end() -> None:
+def test_without_a_thread_start_waits_for_the_end() -> None:
     script = ScriptThread(python("print(1)"))
     script.start(threaded=False)
     assert (script.returncode, script.output, script.is_alive()) == (0, "1\n", False)
@@ -116,7 +116,7 @@ def test_monitoring_reports_the_usage_of_a_process_tree(
         assert said == ["monitored"]
 
 
-def test_a_child_that_took_anothers_place_is_restarted() -> None:
+def test_a_replaced_child_is_monitored_from_its_start() -> None:
     first = ScriptThread(python(WAIT))
     with first:
         eventually(lambda: "up" in first.output, "it is up")

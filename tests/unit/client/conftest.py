@@ -10,6 +10,6 @@ from fakes.triton.fake_triton import FakeTriton, fake_triton
 
 @pytest.fixture(params=["http", "grpc"])
 def fake(request: pytest.FixtureRequest) -> Iterator[FakeTriton]:
-    """A server of each protocol in turn, which serves the model "fake"."""
+    """A server for each protocol in turn, which serves the model "fake"."""
     with fake_triton(request.param) as running:
         yield running

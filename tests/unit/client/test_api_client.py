@@ -1,4 +1,4 @@
-"""`ApiClient` and `AsyncApiClient` against a server that says what it got: bodies, results, streams, failures."""
+"""`ApiClient` and `AsyncApiClient` against a server that echoes what it received: bodies, results, streams, failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROBLEM = {
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one behavior for each path."""
+    """Has one behavior for each path."""
 
     daemon_threads = True
 
@@ -149,7 +149,7 @@ def server() -> Iterator[Server]:
 
 
 class Client:
-    """Both kinds of client as one: `call` and `items`."""
+    """Both kinds of client behind one interface: `call` and `items`."""
 
     def __init__(self, kind: str, url: str, name: str, **options: Any) -> None:
         self.kind, self.arguments, self.options = kind, (url, name), options
@@ -166,7 +166,7 @@ class Client:
         return asyncio.run(call())
 
     def items(self, count: int = 100, **arguments: Any) -> list[Any]:
-        """Return the items of a stream, as far as they came, and the exception that ended it."""
+        """Return the items received from a stream, and the exception that ended it."""
         found: list[Any] = []
 
         async def stream() -> None:
@@ -237,7 +237,7 @@ def test_arguments_are_sent_as_json(server: Server, kind: str) -> None:
         (io.BytesIO(b"file"), "application/octet-stream", b"file"),
     ],
 )
-def test_a_whole_body_is_sent_as_it_is(
+def test_a_whole_body_is_sent_unchanged(
     server: Server, kind: str, body: Any, kind_of_body: str, sent: bytes
 ) -> None:
     if isinstance(body, io.BytesIO):
@@ -267,7 +267,7 @@ def test_files_are_uploaded(server: Server, kind: str, tmp_path: Path) -> None:
     assert form[0].filename == "cat é.jpg"
 
 
-def test_what_cannot_be_sent_is_refused_at_once(server: Server, kind: str) -> None:
+def test_unsendable_arguments_are_refused_immediately(server: Server, kind: str) -> None:
     client = Client(kind, server.url, "predict")
     with pytest.raises(TypeError, match="object cannot be sent"):
         client.call(x=object())
@@ -276,7 +276,7 @@ def test_what_cannot_be_sent_is_refused_at_once(server: Server, kind: str) -> No
     assert not server.requests
 
 
-def test_bytes_are_returned_as_they_are(server: Server, kind: str) -> None:
+def test_bytes_are_returned_unchanged(server: Server, kind: str) -> None:
     assert Client(kind, server.url, "picture").call() == b"\x89PNG"
 
 
@@ -285,7 +285,7 @@ def test_a_route_replaces_the_name(server: Server, kind: str) -> None:
     assert server.requests[0][0] == "/my/route"
 
 
-def test_refusals_carry_the_problem(server: Server, kind: str) -> None:
+def test_refusals_contain_the_problem_details(server: Server, kind: str) -> None:
     with pytest.raises(ApiError) as refused:
         Client(kind, server.url, "refused").call()
     assert refused.value.status == 422
@@ -321,13 +321,13 @@ def test_a_closed_stream_is_cancelled(server: Server, kind: str) -> None:
     assert server.cancelled.wait(10)
 
 
-def test_a_request_that_was_sent_is_not_repeated(server: Server, kind: str) -> None:
+def test_a_sent_request_is_not_retried(server: Server, kind: str) -> None:
     with pytest.raises(ConnectionError, match="/broken"):
         Client(kind, server.url, "broken").call()
     assert len(server.requests) == 1
 
 
-def test_a_silent_server_is_a_timeout(server: Server, kind: str) -> None:
+def test_a_silent_server_causes_a_timeout(server: Server, kind: str) -> None:
     with pytest.raises(TimeoutError, match="/slow"):
         Client(kind, server.url, "slow", timeout_s=0.1).call()
     assert len(server.requests) == 1
@@ -353,7 +353,7 @@ def test_threads_share_a_client_and_its_connections(server: Server) -> None:
     assert server.connections <= 9
 
 
-def test_connections_are_used_again_after_errors_and_streams(server: Server) -> None:
+def test_connections_are_reused_after_errors_and_streams(server: Server) -> None:
     with ApiClient(server.url, "words") as client:
         for _ in range(3):
             assert [*client.stream()] == ["one", {"n": 2}]
@@ -370,14 +370,14 @@ def test_the_openapi_document_can_be_read(server: Server) -> None:
 
 
 @pytest.mark.parametrize("url", ["grpc://localhost", "ftp://x", "", "http://u@host"])
-def test_a_wrong_url_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(PyTritonClientInvalidUrlError):
         ApiClient(url, "predict")
     with pytest.raises(PyTritonClientInvalidUrlError):
         AsyncApiClient(url, "predict")
 
 
-def test_tls_is_that_of_the_other_clients(kind: str, tmp_path: Path) -> None:
+def test_tls_options_match_the_other_clients(kind: str, tmp_path: Path) -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)

@@ -28,7 +28,7 @@ def test_headers_of_a_protocol(protocol: str, header: str) -> None:
         ("t", None, "Unsupported protocol: None"),
     ],
 )
-def test_headers_that_cannot_be(token: Any, protocol: Any, said: str) -> None:
+def test_invalid_headers(token: Any, protocol: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         create_auth_headers(token, protocol)
 
@@ -50,6 +50,6 @@ def test_reading_the_token(headers: dict[str, str] | None, token: str | None) ->
     assert extract_access_token_from_headers(headers) == token
 
 
-def test_two_tokens_that_differ() -> None:
+def test_conflicting_tokens() -> None:
     with pytest.raises(ValueError, match="different access tokens"):
         extract_access_token_from_headers({HTTP: "a", GRPC: "b"})

@@ -34,7 +34,7 @@ BIG = 1 << 15  # float32 values in a row: large enough for adjacency to be looke
     row=st.lists(st.integers(0, 3), max_size=2),
     dtype=st.sampled_from(["float32", "int8", "bool", "object", "S3"]),
 )
-def test_joining_and_splitting_gives_the_requests_back(
+def test_joining_and_splitting_returns_the_requests(
     sizes: list[int], row: list[int], dtype: str
 ) -> None:
     arrays = [np.ones((size, *row), dtype) for size in sizes]
@@ -71,7 +71,7 @@ def test_adjacent_requests_are_joined_without_a_copy(
     np.testing.assert_array_equal(joined, base[before : before + sum(sizes)])
 
 
-def test_slices_that_cover_their_base_are_joined_as_the_base_itself() -> None:
+def test_slices_that_cover_their_base_are_joined_into_the_base() -> None:
     base = np.zeros((3, BIG), np.float32)
     assert gather([Request({"x": base[:1]}), Request({"x": base[1:]})])[0]["x"] is base
 
@@ -108,7 +108,7 @@ def test_adjacent_object_arrays_are_joined() -> None:
     np.testing.assert_array_equal(joined, base[:3])
 
 
-def test_one_request_is_handed_over_as_it_is() -> None:
+def test_a_single_request_is_passed_unchanged() -> None:
     request = requests_of(3)[0]
     seen = {}
 
@@ -214,7 +214,7 @@ def test_an_exception_in_place_of_a_row_answers_its_request(below: list[Any]) ->
     assert isinstance(second, ValueError)
 
 
-def test_rows_of_one_request_that_make_no_array_are_refused() -> None:
+def test_rows_that_do_not_form_an_array_are_refused() -> None:
     @batch
     def infer(x: Any) -> Any:
         return {"y": [np.ones(place + 1) for place in range(len(x))]}
@@ -244,12 +244,12 @@ def test_batches_without_rows_are_refused(requests: list[Request]) -> None:
         batch(lambda **inputs: inputs)(requests)
 
 
-def test_a_request_without_inputs_is_answered_as_it_is() -> None:
+def test_a_request_without_inputs_is_answered_unchanged() -> None:
     infer = batch(parameters=True)(lambda parameters: {"y": np.full(3, parameters[0]["n"])})
     assert infer([Request({}, {"n": 5})])[0]["y"].tolist() == [5, 5, 5]
 
 
-def test_parameters_are_handed_over_on_request() -> None:
+def test_parameters_are_passed_on_request() -> None:
     @batch(parameters=True)
     def infer(x: Any, parameters: list[dict[str, Any]]) -> dict[str, Any]:
         return {"y": x * np.array([[p.get("scale", 1)] for p in parameters])}
@@ -269,7 +269,7 @@ def test_parameters_are_handed_over_on_request() -> None:
         infer([Request({"x": one, "parameters": one})])
 
 
-def test_the_requests_themselves_are_handed_over_on_request() -> None:
+def test_the_requests_themselves_are_passed_on_request() -> None:
     @batch(requests=True)
     def infer(x: Any, requests: list[Request]) -> Iterator[dict[str, Any]]:
         for step in range(3):
@@ -290,7 +290,7 @@ def test_the_requests_themselves_are_handed_over_on_request() -> None:
         single([Request({"x": np.ones(1), "request": np.ones(1)})])
 
 
-def test_sample_hands_over_the_first_request() -> None:
+def test_sample_passes_the_first_request() -> None:
     @sample
     def infer(x: Any) -> Any:
         return [x + 1]

@@ -1,4 +1,4 @@
-"""The context by which a decorated callable knows its model's configuration, and what sets it."""
+"""The context from which a decorated callable reads its model's configuration, and how it is set."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class _Callable:
         lambda: lambda x: [x],
     ],
 )
-def test_a_context_set_by_hand_holds_above_a_callable_of_any_kind(make: Any) -> None:
-    """Also above those that cannot have the attribute themselves."""
+def test_a_context_set_by_hand_applies_above_any_callable(make: Any) -> None:
+    """Including callables that cannot have the attribute themselves."""
     infer = batch(first_value("absent")(make()))
     infer.__triton_context__ = TritonContext()  # type: ignore[attr-defined]
     infer.__triton_context__.model_configs[infer] = config("mine")  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def test_a_context_set_by_hand_holds_above_a_callable_of_any_kind(make: Any) -> 
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2])
-def test_a_context_set_by_hand_holds_wherever_in_the_stack_it_is_set(layer: int) -> None:
+def test_a_context_set_by_hand_applies_at_any_position_in_the_stack(layer: int) -> None:
     def answer(x: Any) -> list[Any]:
         return [x]
 
@@ -79,8 +79,8 @@ def test_a_context_set_by_hand_holds_wherever_in_the_stack_it_is_set(layer: int)
     assert get_triton_context(infer) is context
 
 
-def test_a_context_set_by_hand_is_handed_over_whatever_it_is() -> None:
-    """A test of a model may have a stand-in."""
+def test_a_context_set_by_hand_may_be_any_object() -> None:
+    """A test of a model may use a fake."""
     seen = []
 
     @batch
@@ -95,7 +95,7 @@ def test_a_context_set_by_hand_is_handed_over_whatever_it_is() -> None:
     assert seen == [stand_in]
 
 
-def test_a_context_may_be_made_with_its_configurations() -> None:
+def test_a_context_may_be_created_with_its_configurations() -> None:
     configs = ModelConfigDict()
     configs[_answer] = config("mine")
     assert TritonContext(configs).model_configs is configs

@@ -1,4 +1,4 @@
-"""Every decorator on every kind of callable, without a server: what comes out is the same."""
+"""Every decorator on every kind of callable, without a server: the results are the same."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _requests(*pairs: tuple[float, int | None]) -> list[Request]:
 
 
 def _compute(inputs: dict[str, Any]) -> dict[str, Any]:
-    """x + 10 k + 1000 * rows seen together; of k, the first value, or nothing."""
+    """x + 10 k + 1000 * rows seen together; of k, only the first value, if any."""
     x, k = inputs["x"], inputs.get("k", 0)
     context = inputs.get("triton_context")
     if context is not None:
@@ -123,7 +123,7 @@ def _object_with(target: Any, decorator: Decorator) -> Any:
 
 
 def _all_results(callable_: Any, requests: list[Request]) -> list[list[float]]:
-    """Return what is answered to each request, however many answers there are."""
+    """Return all answers to each request."""
 
     async def gathered() -> list[Any]:
         produced = callable_(requests)

@@ -1,4 +1,4 @@
-"""Decorators around ``@batch``: grouping, filling, padding, first values, the context."""
+"""Decorators above ``@batch``: grouping, filling, padding, first values, the context."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_group_by_values_calls_with_equal_values_and_keeps_the_order(values: lis
     assert sorted(calls) == sorted(set(values))
 
 
-def test_group_by_values_takes_texts_several_keys_and_list_outputs() -> None:
+def test_group_by_values_accepts_texts_several_keys_and_list_outputs() -> None:
     sizes = []
 
     @batch
@@ -104,14 +104,14 @@ def test_group_by_values_takes_texts_several_keys_and_list_outputs() -> None:
     assert sizes == [2, 1, 1]
 
 
-def test_group_by_values_has_to_stand_below_batch() -> None:
+def test_group_by_values_must_be_below_batch() -> None:
     infer = group_by_values("k")(batch(lambda x, k: {"y": x}))
     with pytest.raises(PyTritonRuntimeError, match="must be used after the @batch decorator"):
         infer([request(1, k=1)])
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_a_key_that_is_no_input_is_refused(served: bool) -> None:
+def test_a_key_that_is_not_an_input_is_refused(served: bool) -> None:
     @batch
     @group_by_values("kk")
     def infer(x: Any) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def test_a_key_that_is_no_input_is_refused(served: bool) -> None:
         infer([request(1)])
 
 
-def test_an_input_that_was_left_out_is_not_looked_at() -> None:
+def test_omitted_inputs_are_ignored() -> None:
     @batch
     @group_by_values("k")
     @first_value("k")
@@ -165,7 +165,7 @@ def test_outputs_of_groups_that_do_not_fit_are_refused() -> None:
         (np.zeros((1, 1), "M8[s]"), np.zeros((1, 2), "M8[s]"), "cannot be padded"),
     ],
 )
-def test_the_padder_refuses_what_it_cannot_pad(left: Any, right: Any, message: str) -> None:
+def test_the_padder_refuses_unpaddable_outputs(left: Any, right: Any, message: str) -> None:
     with pytest.raises(PyTritonRuntimeError, match=message):
         ConstantPadder()([{"y": left}, {"y": right}])
 
@@ -213,7 +213,7 @@ def test_fill_optionals_refuses_defaults_that_do_not_fit(
         infer([request(1)])
 
 
-def test_fill_optionals_takes_arrays_only() -> None:
+def test_fill_optionals_accepts_only_arrays() -> None:
     with pytest.raises(PyTritonBadParameterError, match="must be a numpy array"):
         fill_optionals(k=7)  # type: ignore[arg-type]
 
@@ -236,7 +236,7 @@ def test_pad_batch_repeats_the_last_row_and_cuts_the_outputs_back(rows: int, pad
     np.testing.assert_array_equal(response["y"], x)
 
 
-def test_first_value_hands_over_scalars_and_rows() -> None:
+def test_first_value_passes_scalars_and_rows() -> None:
     @batch
     @first_value("k", "t", "row")
     def infer(x: Any, k: Any, t: Any, row: Any) -> dict[str, Any]:
@@ -250,8 +250,8 @@ def test_first_value_hands_over_scalars_and_rows() -> None:
     assert answers(infer(requests)) == [5, 10]
 
 
-def test_first_value_takes_the_list_of_requests_too() -> None:
-    """PyTriton's second use of it: in each request by itself."""
+def test_first_value_accepts_a_list_of_requests() -> None:
+    """PyTriton's second use of it: each request is handled separately."""
     seen = []
 
     @first_value("k", "none")
@@ -294,8 +294,8 @@ def test_first_value_can_keep_the_row() -> None:
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_first_value_passes_over_what_is_no_input(served: bool) -> None:
-    """An input that the requests left out, and a key that the model does not declare."""
+def test_first_value_skips_missing_inputs(served: bool) -> None:
+    """Inputs that requests omit, and keys that the model does not declare."""
     infer = batch(first_value("k", "kk")(lambda x: {"y": x}))
     if served:
         set_triton_context(infer, CONFIG)
@@ -324,7 +324,7 @@ def test_first_value_needs_a_batching_model() -> None:
 
 
 def test_requests_are_grouped_by_their_parameters() -> None:
-    """One call for each set of parameters, which it gets as one dict."""
+    """Each group has one call, which gets the parameters as one dict."""
     calls = []
 
     @batch(parameters=True)
@@ -355,8 +355,8 @@ def test_triton_context_has_the_model_config_both_ways() -> None:
     assert answers(infer([request(1)])) == [16]
 
 
-def test_triton_context_of_what_is_not_served_is_an_error() -> None:
-    """Whether or not the callable looks at it; and it is not called."""
+def test_triton_context_without_a_server_is_an_error() -> None:
+    """Whether or not the callable reads it; and the callable is not called."""
     calls = []
 
     @batch
@@ -411,7 +411,7 @@ def test_groups_of_coroutines_and_generators() -> None:
     assert [answers(responses) for responses in stream(requests)] == [[11, 22], [12, 23]]
 
 
-def test_groups_of_generators_have_to_give_the_same_number_of_results() -> None:
+def test_groups_of_generators_must_yield_equally_often() -> None:
     @batch
     @group_by_values("k")
     def stream(x: Any, k: Any) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Decorated callables survive cloudpickle, also into a process that knows nothing of this one."""
+"""Decorated callables survive cloudpickle, even into a process without this one's modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decorator makes of a callable: methods, coroutines, generators and objects stay what they are."""
+"""Decorated methods, coroutines, generators and objects keep their kind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytriton.decorators import (
 from pytriton.exceptions import PyTritonValidationError
 
 
-def test_methods_know_their_object_and_their_own_configuration() -> None:
+def test_methods_get_their_object_and_their_own_configuration() -> None:
     first, second = Scaler(2), Scaler(3)
     set_triton_context(first.negated, config("n2"))
     set_triton_context(second.negated, config("n3"))

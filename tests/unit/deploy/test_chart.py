@@ -1,4 +1,4 @@
-"""The Helm chart: Helm's linter, and what it renders, by Kubernetes' own schemas of every version that is supported.
+"""The Helm chart: Helm's linter, and Kubernetes' schemas of every supported version for what it renders.
 
 The schemas do not cover third-party kinds (ServiceMonitor, ScaledObject ...): tests check what the chart renders.
 """
@@ -89,7 +89,7 @@ def _schemas_are_read_once() -> Iterator[None]:
 
 
 def versions() -> list[str]:
-    """Return those that the chart says it supports."""
+    """Return the versions that the chart supports."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     first = re.fullmatch(r">=1\.(\d+)\.0-0", chart["kubeVersion"])
     assert first
@@ -98,14 +98,14 @@ def versions() -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_linter_has_nothing_to_say(case: str) -> None:
+def test_the_linter_reports_nothing(case: str) -> None:
     report = helm.lint(CHART, CASES[case], strict=True)
     assert report["errors"] == []
     assert [one for one in report["messages"] if one["severity"] > 1] == []
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_kubernetes_takes_what_is_rendered(case: str) -> None:
+def test_rendered_objects_match_kubernetes_schemas(case: str) -> None:
     objects = [one for one in render(CASES[case]) if one["kind"] not in FOREIGN]
     assert {"Service", "Deployment" if "workload" not in CASES[case] else "StatefulSet"} <= {
         one["kind"] for one in objects
@@ -115,7 +115,7 @@ def test_kubernetes_takes_what_is_rendered(case: str) -> None:
             kubernetes_validate.validate(one, version, strict=True)
 
 
-def test_the_schemas_would_refuse_something() -> None:
+def test_the_schemas_refuse_invalid_objects() -> None:
     (one,) = [one for one in render({}) if one["kind"] == "Deployment"]
     one["spec"]["template"]["spec"]["containers"][0]["livenessprobe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError, match="livenessprobe"):
@@ -141,13 +141,13 @@ def test_the_schemas_would_refuse_something() -> None:
         ({"workload": "StatefulSet", "settings": {"ephemeral": True}}, "ephemeral"),
     ],
 )
-def test_wrong_values_are_refused_by_name(values: Object, said: str) -> None:
+def test_invalid_values_are_refused_by_name(values: Object, said: str) -> None:
     with pytest.raises(helm.HelmError, match=re.escape(said)):
         render(values)
 
 
 def test_each_value_is_documented() -> None:
-    """A comment stands above each value of values.yaml, but for what is passed on as it is."""
+    """Each value of values.yaml has a comment above it, except values that are passed through."""
     passed_on = ("podSecurityContext", "securityContext", "topologySpread")
     bare, before, path = [], "", ["", "", "", ""]
     for line in (CHART / "values.yaml").read_text().splitlines():
@@ -164,7 +164,7 @@ def test_each_value_is_documented() -> None:
 
 
 def test_the_schema_has_each_value() -> None:
-    """Also of maps within, so that none is taken without being known."""
+    """Including nested values, so that unknown ones are refused."""
 
     def known(values: Any, schema: Any, where: str) -> Iterator[str]:
         for name, value in values.items():
@@ -182,14 +182,14 @@ def environment(container: Object) -> dict[str, str]:
 
 
 def config_of(container: Object) -> DaemonConfig:
-    """Return the settings that the daemon of a container takes from its command line and its environment."""
+    """Return the settings that a container's daemon reads from its command line and environment."""
     words = (word[2:].partition("=") for word in container["command"][2:])
     flags = {name.replace("-", "_"): value for name, _, value in words}
     return load(flags, environment(container)).config
 
 
-def test_the_daemon_takes_the_settings_as_they_were_meant() -> None:
-    """Numbers, switches, lists, names of several, and options with quotes in them."""
+def test_settings_reach_the_daemon_with_their_meaning() -> None:
+    """Numbers, switches, lists, and options that contain quotes."""
     settings = {
         "response_cache_size": 10_000_000,
         "server_probe_timeout_s": 7.5,
@@ -221,8 +221,8 @@ def test_the_daemon_takes_the_settings_as_they_were_meant() -> None:
 
 
 @pytest.mark.parametrize("workload", ["Deployment", "StatefulSet"])
-def test_a_pod_has_no_rights_that_it_does_not_need(workload: str) -> None:
-    """Pod Security Standards' "restricted", and a root file system that nobody writes to."""
+def test_a_pod_has_minimal_privileges(workload: str) -> None:
+    """Pod Security Standards' "restricted", and a read-only root file system."""
     pod = pod_of(render({"workload": workload, "models": MODELS, "control": CONTROL}))
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -236,7 +236,7 @@ def test_a_pod_has_no_rights_that_it_does_not_need(workload: str) -> None:
         assert container["resources"]["limits"]["memory"]
 
 
-def test_a_pod_has_the_volumes_that_it_mounts() -> None:
+def test_every_mounted_volume_exists() -> None:
     for case, values in CASES.items():
         objects = render(values)
         pod = pod_of(objects)
@@ -265,14 +265,14 @@ def test_a_pod_ends_after_its_drain() -> None:
     assert environment(pod["containers"][0])["PYTRITON_DAEMON_GRACE_PERIOD_S"] == "90"
 
 
-def test_gpus_are_asked_for_and_tolerated() -> None:
+def test_gpus_are_requested_and_tolerated() -> None:
     pod = pod_of(render({"gpu": {"count": 2, "resource": "nvidia.com/mig-1g.5gb"}}))
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.5gb"] == 2
     assert pod["tolerations"][0]["key"] == "nvidia.com/mig-1g.5gb"
     assert "tolerations" not in pod_of(render({}))
 
 
-def test_other_models_are_another_rollout() -> None:
+def test_changed_models_cause_a_rollout() -> None:
     def checksum(text: str) -> str:
         objects = render({"models": {"files": {"linear/1/model.py": text}}})
         template = only(objects, "Deployment")["spec"]["template"]
@@ -282,7 +282,7 @@ def test_other_models_are_another_rollout() -> None:
     assert checksum("a") == checksum("a") != checksum("b")
 
 
-def test_files_of_models_are_mounted_where_their_names_say() -> None:
+def test_model_files_are_mounted_at_their_paths() -> None:
     objects = render({"models": {"files": FILES}})
     data = only(objects, "ConfigMap")["data"]
     (volume,) = [one for one in pod_of(objects)["volumes"] if one["name"] == "files"]
@@ -291,7 +291,7 @@ def test_files_of_models_are_mounted_where_their_names_say() -> None:
     assert all(re.fullmatch(r"[-._a-zA-Z0-9]+", key) for key in data)
 
 
-def test_an_autoscaler_decides_about_the_number_of_pods() -> None:
+def test_with_an_autoscaler_the_number_of_pods_is_not_set() -> None:
     assert only(render({}), "Deployment")["spec"]["replicas"] == 2
     for case in ("hpa", "keda"):
         objects = render(CASES[case])
@@ -311,8 +311,8 @@ def test_an_autoscaler_decides_about_the_number_of_pods() -> None:
     assert 'namespace="serving"' in trigger["metadata"]["query"]
 
 
-def test_a_closed_network_lets_nobody_in() -> None:
-    """A rule without peers would let everybody in."""
+def test_a_closed_network_allows_no_ingress() -> None:
+    """A rule without peers would allow everybody."""
     policy = only(render(CASES["closed"]), "NetworkPolicy")["spec"]
     assert policy["ingress"] in (None, [])
     assert policy["policyTypes"] == ["Ingress", "Egress"]
@@ -321,8 +321,8 @@ def test_a_closed_network_lets_nobody_in() -> None:
 
 
 @pytest.mark.parametrize(("values", "port"), [({}, 8003), (CASES["openai"], 80)])
-def test_the_openai_api_is_reached_where_models_are_asked(values: Object, port: int) -> None:
-    """By those who may use HTTP; Prometheus has its own port."""
+def test_the_openai_api_is_open_to_http_clients(values: Object, port: int) -> None:
+    """Prometheus has its own port."""
     objects = render({**values, "networkPolicy": {"clients": [{"podSelector": {}}]}})
     config = config_of(pod_of(objects)["containers"][0])
     assert (config.openai_address, config.openai_port) == ("0.0.0.0", port)
@@ -337,7 +337,7 @@ def test_the_openai_api_is_reached_where_models_are_asked(values: Object, port: 
     ]
 
 
-def test_each_port_of_the_services_is_one_of_the_pod() -> None:
+def test_every_service_port_exists_in_the_pod() -> None:
     for case, values in CASES.items():
         objects = render(values)
         ports = pod_of(objects)["containers"][0]["ports"]
@@ -375,8 +375,8 @@ def test_rules_keep_the_templates_of_prometheus() -> None:
     assert hpa["pods"]["metric"]["name"] in recorded
 
 
-def test_the_rules_of_the_project_are_in_the_chart() -> None:
-    """Each of deploy/monitoring, in groups of different names."""
+def test_the_chart_contains_the_projects_rules() -> None:
+    """All of deploy/monitoring, in groups with distinct names."""
     groups = only(render({"metrics": MONITORED}), "PrometheusRule")["spec"]["groups"]
     names = [group["name"] for group in groups]
     assert len(set(names)) == len(names)

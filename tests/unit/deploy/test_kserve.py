@@ -1,4 +1,4 @@
-"""The runtime for KServe: its container is one that Kubernetes takes, and its command one that the daemon takes.
+"""The runtime for KServe: Kubernetes accepts its container, and the daemon its command line.
 
 KServe's own kinds have no schema here: their container is validated as a pod's, and their other fields by the models in
 KServe's Python package (kserve 0.21).
@@ -59,7 +59,7 @@ def test_kserve_knows_the_fields(kind: str, given: dict[str, Any]) -> None:
         assert type(value) is FIELDS[kind][name], f"{kind}.{name}"
 
 
-def test_the_example_asks_for_the_runtime_and_a_format_that_it_has() -> None:
+def test_the_example_names_the_runtime_and_a_supported_format() -> None:
     model = SERVICE["spec"]["predictor"]["model"]
     assert model["runtime"] == RUNTIME["metadata"]["name"]
     formats = [(one["name"], one["version"]) for one in RUNTIME["spec"]["supportedModelFormats"]]
@@ -67,7 +67,7 @@ def test_the_example_asks_for_the_runtime_and_a_format_that_it_has() -> None:
     assert model["protocolVersion"] in RUNTIME["spec"]["protocolVersions"]
 
 
-def test_the_daemon_takes_the_command_line() -> None:
+def test_the_daemon_accepts_the_command_line() -> None:
     (container,) = RUNTIME["spec"]["containers"]
     words = [*container["command"], *container["args"]]
     assert words[0] == "pytriton-daemon"
@@ -78,7 +78,7 @@ def test_the_daemon_takes_the_command_line() -> None:
     assert container["readinessProbe"]["httpGet"]["port"] == 8080
 
 
-def test_kubernetes_takes_the_pod() -> None:
+def test_the_pod_matches_kubernetes_schema() -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=HOW)
     spec = {key: RUNTIME["spec"][key] for key in ("containers", "volumes")}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}

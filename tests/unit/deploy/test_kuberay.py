@@ -1,4 +1,4 @@
-"""The fleet on KubeRay: pods that Kubernetes takes, commands that the program takes, names that lead to each other.
+"""The fleet on KubeRay: Kubernetes accepts its pods, the program its commands, and names refer to each other.
 
 No package has the schema of KubeRay's own kind: its pods are validated as pods, and its other fields by those documented
 for KubeRay 1.6 (docs.ray.io, "KubeRay CRD API reference").
@@ -49,7 +49,7 @@ PODS = {"head": HEAD, "node": NODE, "balancer": BALANCER}
 
 
 def taken(words: list[str]) -> Any:
-    """Return the parameters of a command of ours; raises for a flag that there is none of."""
+    """Return the parsed parameters of one of our commands; raises for unknown flags."""
     assert words[0] == "pytriton-daemon"
     command: Any = whole_command_line()
     context: Any = None
@@ -60,7 +60,7 @@ def taken(words: list[str]) -> Any:
     raise AssertionError(f"no command: {words}")
 
 
-def test_the_program_takes_the_commands() -> None:
+def test_the_program_accepts_the_commands() -> None:
     (fleet,), (balancer,) = BALANCER["initContainers"], BALANCER["containers"]
     started = taken([*fleet["command"], *fleet["args"]])
     assert list(started["flags"])[:2] == ["--http-address", "0.0.0.0"]
@@ -94,13 +94,13 @@ def test_kuberay_knows_the_fields(kind: str, given: dict[str, Any]) -> None:
         assert all(type(one) is str for one in given["rayStartParams"].values())
 
 
-def test_the_autoscaler_matches_kuberay_s_settings() -> None:
-    """Else Ray takes its second one, and KubeRay starts a node again in the pod of another one."""
+def test_the_autoscaler_matches_kuberays_settings() -> None:
+    """Otherwise Ray uses its second version, and KubeRay restarts a node in another one's pod."""
     assert CLUSTER["spec"]["autoscalerOptions"]["version"] == "v2"
     assert all("restartPolicy" not in pod for pod in (HEAD, NODE))  # KubeRay says Never then
 
 
-def test_names_lead_to_each_other() -> None:
+def test_names_refer_to_each_other() -> None:
     name = CLUSTER["metadata"]["name"]
     client = next(one for one in HEAD["containers"][0]["ports"] if one["name"] == "client")
     for container in (*BALANCER["initContainers"], *BALANCER["containers"]):
@@ -115,7 +115,7 @@ def test_names_lead_to_each_other() -> None:
 
 
 @pytest.mark.parametrize("pod", PODS)
-def test_kubernetes_takes_the_pods(pod: str) -> None:
+def test_the_pods_match_kubernetes_schemas(pod: str) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=HOW)
     whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": PODS[pod]}
     kubernetes_validate.validate(json.loads(json.dumps(whole)), "1.32", strict=True)
@@ -125,7 +125,7 @@ def test_kubernetes_takes_the_pods(pod: str) -> None:
 
 
 @pytest.mark.parametrize("index", range(len(OBJECTS)))
-def test_kubernetes_takes_the_balancers_objects(index: int) -> None:
+def test_the_balancers_objects_match_kubernetes_schemas(index: int) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate", reason=HOW)
     kubernetes_validate.validate(json.loads(json.dumps(OBJECTS[index])), "1.32", strict=True)
 

@@ -1,4 +1,4 @@
-"""Rules, alerts and the dashboard ask for metrics that there are; promtool runs the rules' own tests."""
+"""Rules, alerts and the dashboard use existing metrics; promtool runs the rules' own tests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_alert_has_a_test() -> None:
     "arguments",
     [("check", "rules", "rules.yml", "alerts.yml"), ("test", "rules", "rules_test.yml")],
 )
-def test_promtool_is_content(arguments: tuple[str, ...]) -> None:
+def test_promtool_accepts_the_rules(arguments: tuple[str, ...]) -> None:
     assert PROMTOOL is not None
     command = [PROMTOOL, *arguments]
     run = subprocess.run(command, cwd=MONITORING, capture_output=True, text=True, check=False)

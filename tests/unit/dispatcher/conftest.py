@@ -13,7 +13,7 @@ from fakes.virtual_time import VirtualLoop
 
 @pytest.fixture
 def sim(tmp_path: Path) -> Iterator[SimulatedDaemon]:
-    """One whose tritonserver is up; when the test is over it is stopped, and no worker may be left."""
+    """A daemon with a running tritonserver; at the end it is stopped, and no worker may be left."""
     one = SimulatedDaemon(tmp_path)
     one.advance(2.0)
     yield one
@@ -22,7 +22,7 @@ def sim(tmp_path: Path) -> Iterator[SimulatedDaemon]:
 
 @pytest.fixture
 def loop() -> Iterator[VirtualLoop]:
-    """For parts of a daemon: this thread's event loop, in a time of its own."""
+    """For parts of a daemon: this thread's event loop, on a virtual clock."""
     one = VirtualLoop()
     asyncio.set_event_loop(one)
     yield one

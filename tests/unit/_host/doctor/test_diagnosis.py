@@ -1,4 +1,4 @@
-"""Doctor: what it finds on this machine, and on machines that are broken in one place each."""
+"""`doctor`: its findings on this machine, and on machines with one fault each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _asked: dict[object, interpreters.Interpreter | interpreters.Refusal] = {}
 
 @pytest.fixture(autouse=True)
 def _pythons_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look at the machine asks the same Pythons, two processes of 25 ms for each."""
+    """Query each Python once: every check would start two processes of 25 ms each."""
     examine = interpreters.examine
 
     def remembered(
@@ -52,7 +52,7 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
 
 
 @pytest.mark.programs
-def test_every_check_says_something_and_leaves_nothing(
+def test_every_check_reports_a_result_and_leaves_nothing_behind(
     choice: ServerChoice, tmp_path: Path
 ) -> None:
     ports = {"http_port": (HOST, 0), "grpc_port": (HOST, 0)}
@@ -91,10 +91,10 @@ def test_every_check_says_something_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_state_directory_is_tried(
+def test_the_state_directory_is_tested_by_writing(
     choice: ServerChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether its disk takes anything; it need not be there yet."""
+    """Check that its disk accepts writes; the directory need not exist yet."""
     path = tmp_path / "not" / "there"
     check = by_name(run_checks(choice, state_dir=path))["state directory"]
     assert check.status == "ok"
@@ -124,10 +124,10 @@ def test_a_port_in_use_is_reported_with_its_holder(choice: ServerChoice, tmp_pat
 
 
 @pytest.mark.parametrize("of_child", [False, True])
-def test_a_port_of_the_running_daemon_is_fine(
+def test_a_port_of_the_running_daemon_is_not_a_problem(
     of_child: bool, choice: ServerChoice, tmp_path: Path
 ) -> None:
-    """tritonserver's are its child's."""
+    """tritonserver, its child, has the ports."""
     daemon = os.getppid() if of_child else os.getpid()
     with socket.create_server((HOST, 0)) as listener:
         ports = {"http_port": (HOST, listener.getsockname()[1])}
@@ -138,7 +138,7 @@ def test_a_port_of_the_running_daemon_is_fine(
     assert other["port http_port"].status == "problem"
 
 
-def test_known_faults_matter_where_others_reach_the_ports(
+def test_known_vulnerabilities_matter_if_the_ports_are_reachable(
     choice: ServerChoice, tmp_path: Path
 ) -> None:
     native = by_name(run_checks(choice, runtime_dir=tmp_path))["known faults"]
@@ -169,7 +169,7 @@ def test_known_faults_matter_where_others_reach_the_ports(
         ("triton", None, "ok", "as configured"),
     ],
 )
-def test_the_frontend_that_will_serve(
+def test_the_frontend_that_would_serve_is_named(
     choice: ServerChoice,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -212,7 +212,7 @@ def test_a_missing_proxy_python_affects_only_models_that_need_it(
     python_backend: bool,
     status: str,
 ) -> None:
-    """Vertex AI's frontend does not."""
+    """Vertex AI's frontend does not need it."""
     monkeypatch.setattr(interpreters, "_all_candidates", lambda _: iter(()))
     config = DaemonConfig(cache_dir=str(tmp_path / "cache"), tritonserver_options=options)
     choice = choice_of(config, python_backend=python_backend)
@@ -223,7 +223,7 @@ def test_a_missing_proxy_python_affects_only_models_that_need_it(
     )
 
 
-def test_a_server_that_does_not_run_is_a_problem(tmp_path: Path) -> None:
+def test_an_unusable_server_is_a_problem(tmp_path: Path) -> None:
     for folder in ("bin", "backends/python"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "backends/python/libtriton_python.so").touch()
@@ -237,7 +237,7 @@ def test_a_server_that_does_not_run_is_a_problem(tmp_path: Path) -> None:
     assert "it does not run: cannot open shared object" in check.detail
 
 
-def test_the_other_distribution_is_a_problem(
+def test_an_installed_nvidia_pytriton_is_a_problem(
     choice: ServerChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "site/nvidia_pytriton-0.7.0.dist-info"
@@ -250,7 +250,7 @@ def test_the_other_distribution_is_a_problem(
     assert "pip uninstall" in check.mend
 
 
-def test_runtime_directories(tmp_path: Path) -> None:
+def test_unusable_runtime_directories_are_problems(tmp_path: Path) -> None:
     long = machine_checks.check_runtime_dir(tmp_path / ("x" * 120))
     assert long.status == "problem"
     assert "too long for unix sockets" in long.detail
@@ -278,7 +278,7 @@ def test_gpus_are_listed_and_a_failing_driver_is_a_warning(
     assert machine_checks.check_gpus().status == "warning"
 
 
-def test_a_check_that_fails_itself_is_a_problem_and_the_others_go_on(
+def test_a_failing_check_is_a_problem_and_the_others_still_run(
     choice: ServerChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> Check:

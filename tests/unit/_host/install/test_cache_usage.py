@@ -1,4 +1,4 @@
-"""The cache folder: what uses its entries, what is removed, and what environments leave there."""
+"""The cache folder: what uses its entries, what is pruned, and what environments leave there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAY_S = 86_400
 
 
 def make(cache: Path, name: str, days: float = 0.0) -> Path:
-    """Make a whole entry with a file of 10 KiB that was last used so many days ago."""
+    """Create a complete entry with a file of 10 KiB, last used this many days ago."""
     path = cache / name
     path.mkdir(parents=True)
     (path / "file").write_bytes(b"x" * 10_240)
@@ -111,7 +111,7 @@ def make_environment(folder: Path, make: Callable[[], None]) -> None:
     environments._create_once(folder, make)
 
 
-def test_an_environment_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_environment_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "environments" / "requirements-1"
 
     def fail() -> None:
@@ -123,7 +123,7 @@ def test_an_environment_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> No
     assert not folder.exists()
 
 
-def test_an_environment_is_made_once_and_its_use_is_seen(tmp_path: Path) -> None:
+def test_an_environment_is_created_once_and_its_use_is_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "environments" / "requirements-1"
     made = []
 

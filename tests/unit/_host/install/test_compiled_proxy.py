@@ -1,4 +1,4 @@
-"""The compiled proxy is built once, brought along by wheels, and left out where it cannot be."""
+"""The compiled proxy is built once, included in wheels, and skipped where it cannot be built."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytriton._host.install.server_tree import ServerTree, read_tree
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Sources that are compiled in no time."""
+    """Sources that compile in no time."""
     folder = tmp_path / "backend"
     (folder / "room").mkdir(parents=True)
     (folder / "room" / "one.h").write_text("int one(void);\n")
@@ -62,12 +62,12 @@ def test_a_library_included_in_a_wheel_is_used(small: Path, tmp_path: Path) -> N
     assert compiled_proxy.build(tmp_path / "cache", pytest.fail) == small
 
 
-def test_one_for_another_machine_is_rebuilt(small: Path, tmp_path: Path) -> None:
+def test_a_library_for_another_machine_is_rebuilt(small: Path, tmp_path: Path) -> None:
     (small / PROXY.file).write_bytes(b"\x7fELF of something else")
     assert compiled_proxy.build(tmp_path / "cache", lambda _: None) != small
 
 
-def test_without_a_compiler_the_text_says_so(
+def test_a_missing_compiler_is_reported(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
@@ -87,7 +87,7 @@ def test_compiler_output_is_reported(small: Path, tmp_path: Path) -> None:
 
 
 def test_a_tritonserver_that_lacks_a_function_is_reported(tmp_path: Path) -> None:
-    """The real library fits the real tritonserver; one that has only half of its functions is refused by name."""
+    """The library fits the real tritonserver; one that needs a missing function is refused by name."""
     native = compiled_proxy.build(cache_dir(), lambda _: None)
     (tmp_path / "lib").mkdir()
     empty = ServerTree(None, tmp_path / "backends", None, (tmp_path / "lib",), (), None)
@@ -108,7 +108,7 @@ def test_a_tritonserver_that_lacks_a_function_is_reported(tmp_path: Path) -> Non
     assert "undefined symbol: TRITON" in flaw
 
 
-def test_the_fetched_tritonserver_takes_it() -> None:
+def test_the_downloaded_tritonserver_accepts_it() -> None:
     runtime = find_or_install_server(ServerChoice(proxy="native"), print)
     assert runtime.native is not None
     assert compiled_proxy.misfit(runtime.native, runtime.tree) is None

@@ -1,4 +1,4 @@
-"""How pip is run: with the user's settings, without those that would bend ours, and with progress in lines."""
+"""How pip is called: with the user's settings except those that would break our installs, and with progress lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ sys.exit(int(open(os.path.join(here, "status")).read()))
 
 
 class Environment:
-    """An environment with a Python that only notes how it was called."""
+    """An environment with a fake Python that records how it was called."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -58,7 +58,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     return Environment(tmp_path / "environment")
 
 
-def test_pip_takes_the_user_s_index_and_not_where_to_install(
+def test_pip_uses_the_users_index_but_not_their_install_location(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"INDEX_URL": "http://127.0.0.1/simple", "TARGET": "/elsewhere", "USER": "1"}
@@ -83,7 +83,7 @@ def test_pip_takes_the_user_s_index_and_not_where_to_install(
 @pytest.mark.parametrize(
     ("version", "raw"), [("24.1", True), ("25.0.1", True), ("24.0", False), ("23.3", False)]
 )
-def test_raw_progress_is_asked_of_a_pip_that_knows_it(
+def test_raw_progress_is_requested_if_pip_supports_it(
     environment: Environment, version: str, raw: bool
 ) -> None:
     environment.has_pip(version)
@@ -100,7 +100,7 @@ def test_large_downloads_report_each_quarter(environment: Environment) -> None:
     assert reported == [f"downloaded {done} of 200 MB" for done in (50, 100, 150, 200)]
 
 
-def test_a_pip_that_fails_is_reported_with_its_last_lines_and_the_fix(
+def test_a_failing_pip_is_reported_with_its_last_lines_and_the_fix(
     environment: Environment,
 ) -> None:
     lines = [f"line {number}" for number in range(30)]
@@ -117,8 +117,8 @@ def test_a_pip_that_fails_is_reported_with_its_last_lines_and_the_fix(
     assert "pytriton-daemon install-server --wheel FILE" in text
 
 
-def test_pip_ends_with_the_process_that_started_it(environment: Environment) -> None:
-    """Its real program refuses to begin when that one is not its parent any more."""
+def test_pip_exits_with_the_process_that_started_it(environment: Environment) -> None:
+    """The launcher refuses to run if its parent has already exited."""
     run_pip(environment.python, ["install"], print)
     program = environment.called()[0][2]
     done = subprocess.run(
@@ -131,7 +131,7 @@ def test_pip_ends_with_the_process_that_started_it(environment: Environment) -> 
     assert "the process that started pip has exited" in done.stderr
 
 
-def test_an_environment_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+def test_a_failed_environment_is_reported(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no such instruction' >&2\nexit 132\n")
     broken.chmod(0o755)
@@ -141,7 +141,7 @@ def test_an_environment_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
         make_environment(tmp_path / "environment", broken)
 
 
-def test_an_environment_has_pip_and_nothing_of_the_user_s(
+def test_an_environment_has_pip_and_no_user_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VIRTUALENV_PROMPT", "mine")

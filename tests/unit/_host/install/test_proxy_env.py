@@ -1,4 +1,4 @@
-"""The proxy's Python: which one is chosen, and the environment that is made for it."""
+"""The proxy's Python: which one is chosen, and the environment created for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MakePython = Callable[..., Path]
 
 @pytest.fixture
 def make_python(tmp_path: Path) -> MakePython:
-    """Make a program that says about itself what a Python would, with files to match."""
+    """Create a program that describes itself as a Python would, with matching files."""
 
     def make(name: str, version: str, shared: bool = True, **facts: object) -> Path:
         root = tmp_path / f"install-{name}"
@@ -58,7 +58,7 @@ def make_python(tmp_path: Path) -> MakePython:
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Let these be the only Pythons of the machine; the first is the daemon's own."""
+    """Make these the machine's only Pythons; the first is the daemon's own."""
 
     def arrange(own: Path, *others: Path) -> None:
         folder = tmp_path / "path"
@@ -107,7 +107,7 @@ def test_pythons_of_pyenv_and_uv_are_found(
         (tmp_path / place).unlink()
 
 
-def test_when_none_fits_every_one_is_named_with_its_flaw(
+def test_if_no_python_fits_each_is_named_with_the_reason(
     make_python: MakePython, only: Callable[..., None]
 ) -> None:
     only(
@@ -136,7 +136,7 @@ def test_an_explicit_python_is_used_or_refused_but_never_replaced(make_python: M
         find_interpreter(fitting.with_name("absent"))
 
 
-def test_programs_that_are_no_python_are_refused(tmp_path: Path) -> None:
+def test_programs_other_than_python_are_refused(tmp_path: Path) -> None:
     for script, reason in (("echo boom >&2; exit 3", "boom"), ("echo hello", "does not run")):
         program = tmp_path / "python3"
         program.write_text(f"#!/bin/sh\n{script}\n")
@@ -146,8 +146,8 @@ def test_programs_that_are_no_python_are_refused(tmp_path: Path) -> None:
         assert reason in result.reason
 
 
-def test_an_environments_python_leads_to_its_base(tmp_path: Path) -> None:
-    """Whatever made the environment: the proxy's must stand on the interpreter below it."""
+def test_an_environments_python_resolves_to_its_base(tmp_path: Path) -> None:
+    """Whatever created the environment: the proxy's environment must use the base interpreter."""
     root = tmp_path / "env"
     command = [sys.executable, "-m", "virtualenv", "-q", "--no-download", "--without-pip"]
     subprocess.run([*command, str(root)], check=True)
@@ -159,7 +159,7 @@ def test_an_environments_python_leads_to_its_base(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_environment_is_made_reused_and_remade(
+def test_the_environment_is_created_reused_and_recreated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interpreter = find_interpreter()
@@ -195,7 +195,7 @@ def distributions(python: Path) -> set[str]:
 
 
 @pytest.mark.programs
-def test_pips_words_are_in_the_error_when_packages_are_out_of_reach(
+def test_an_unreachable_index_is_reported_with_pips_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()

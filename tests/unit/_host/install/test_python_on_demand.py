@@ -29,7 +29,7 @@ from pytriton._protocol.errors import RemoteFailure
 
 
 class Maker:
-    """In the place of `make_python_backend`: fails as long as it has no answer."""
+    """Replaces `make_python_backend`: fails while it has no answer."""
 
     def __init__(self) -> None:
         self.answer: PythonBackend | None = None
@@ -77,7 +77,7 @@ def test_which_models_need_python(backends: Path) -> None:
     asyncio.run(test())
 
 
-def test_it_is_made_once(backends: Path, maker: Maker, tmp_path: Path) -> None:
+def test_the_python_is_created_once(backends: Path, maker: Maker, tmp_path: Path) -> None:
     async def test() -> None:
         one = on_demand(backends)
         for _ in range(2):
@@ -93,7 +93,7 @@ def test_it_is_made_once(backends: Path, maker: Maker, tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-def test_one_that_was_there_from_the_start_is_not_made(
+def test_an_existing_python_is_not_created_again(
     backends: Path, maker: Maker, tmp_path: Path
 ) -> None:
     async def test() -> None:
@@ -107,7 +107,7 @@ def test_one_that_was_there_from_the_start_is_not_made(
 
 
 def make_whole(environment: Path, requirements: Sequence[str]) -> None:
-    """Make what `make_proxy_environment` leaves, without what is in the packages."""
+    """Create what `make_proxy_environment` leaves, without the contents of packages."""
     names = [f"lib/python3.11/site-packages/{name}/__init__.py" for name in ("numpy", "zmq")]
     names.append("lib/python3.11/site-packages/msgspec/__init__.py")
     for name in (*names, "bin/python3", f"{proxy_env.LIBRARY_DIR}/{library_name((3, 11))}"):
@@ -128,7 +128,7 @@ def make_whole(environment: Path, requirements: Sequence[str]) -> None:
     ],
     ids=["as it was", "other packages", "no interpreter", "half made", "another tritonserver"],
 )
-def test_the_next_version_keeps_what_it_would_make(
+def test_an_upgrade_keeps_an_identical_environment(
     tmp_path: Path, requirements: Sequence[str], missing: str, backend: str, stays: bool
 ) -> None:
     python = python_of(tmp_path)
@@ -150,7 +150,7 @@ def test_the_next_version_keeps_what_it_would_make(
     assert not is_python_laid_out(backends)
 
 
-def test_models_that_may_do_without_wait_once(backends: Path, maker: Maker) -> None:
+def test_models_that_may_do_without_python_wait_once(backends: Path, maker: Maker) -> None:
     async def test() -> None:
         one = on_demand(backends)
         await one.ensure_if_possible("a")

@@ -1,4 +1,4 @@
-"""Which tritonserver is used, how it is told about the proxy, and whether that truly works."""
+"""Which tritonserver is used, how it is configured for the proxy, and whether that really works."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pytriton._host.install.server_tree import ServerTree, read_tree
 
 
 def make_server(root: Path) -> Path:
-    """Make the files of a tritonserver as they lie in NVIDIA's containers."""
+    """Create the files of a tritonserver as in NVIDIA's containers."""
     python = root / "backends" / "python"
     for folder in (root / "bin", root / "lib", python, root / "caches" / "local"):
         folder.mkdir(parents=True)
@@ -56,7 +56,7 @@ def make_server(root: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tritonserver anywhere but where a test puts one."""
+    """A machine without a tritonserver except where a test puts one."""
     monkeypatch.delenv("PYTRITON_DAEMON_TRITONSERVER", raising=False)
     monkeypatch.setattr(server_runtime, "CONTAINER_ROOT", tmp_path / "opt/tritonserver")
     folders = os.environ["PATH"].split(":")
@@ -87,7 +87,7 @@ def test_search_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(as_folder) == found(as_binary) == (setting, "setting")
 
 
-def test_the_files_around_a_server_are_found(tmp_path: Path) -> None:
+def test_a_servers_files_are_found(tmp_path: Path) -> None:
     root = make_server(tmp_path / "server")
     result = find_server(ServerChoice(tritonserver=root), print)
     assert result is not None
@@ -129,7 +129,7 @@ def test_a_setting_that_names_no_server_is_an_error(
         ("backends/python/triton_python_backend_stub", "usable triton_python_backend_stub"),
     ],
 )
-def test_a_server_without_a_python_backend_serves_where_none_is_needed(
+def test_a_server_without_a_python_backend_is_used_if_none_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, text: str
 ) -> None:
     monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")
@@ -145,7 +145,7 @@ def test_a_server_without_a_python_backend_serves_where_none_is_needed(
 def test_the_library_alone_is_enough_for_the_native_frontend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a container that was made smaller: NVIDIA's executable and its backends are not there."""
+    """For example, in a slim container without NVIDIA's executable and backends."""
     made = NativeProgram(tmp_path / "frontend", tmp_path / "core", {})
     monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")
     monkeypatch.setattr(server_runtime, "misfit", lambda *_: None)
@@ -190,7 +190,7 @@ _HELP = """usage: tritonserver
         ({"allow_client_shm": False}, "usage:", "has no option for that: use the native frontend"),
     ],
 )
-def test_nvidias_executable_is_asked_for_its_options(
+def test_nvidias_executable_is_queried_for_its_options(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     choice: dict[str, Any],
@@ -211,7 +211,7 @@ def test_nvidias_executable_is_asked_for_its_options(
     assert options == {"http-thread-count", "quantum-tunnels", "allow-client-shm"}
 
 
-def test_an_unusable_server_on_path_is_passed_over_aloud(
+def test_an_unusable_server_on_path_is_skipped_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_server(tmp_path / "server")
@@ -223,8 +223,8 @@ def test_an_unusable_server_on_path_is_passed_over_aloud(
     assert said[0].startswith(f"skipping the tritonserver at {root}")
 
 
-def test_folders_that_may_not_be_entered_are_named(tmp_path: Path) -> None:
-    """In a process without root's rights, which may look everywhere."""
+def test_inaccessible_folders_are_named(tmp_path: Path) -> None:
+    """Runs as an unprivileged user, because root may enter all folders."""
     make_server(tmp_path / "closed" / "server")
     (tmp_path / "closed").chmod(0)
     code = """
@@ -295,7 +295,7 @@ def test_backend_folder(runtime: ServerRuntime, tmp_path: Path) -> None:
     assert lay_out_backends(runtime, tmp_path / "run") == backends
 
 
-def test_the_python_backend_is_laid_out_when_it_is_there(
+def test_the_python_backend_is_laid_out_if_available(
     runtime: ServerRuntime, python: PythonBackend, tmp_path: Path
 ) -> None:
     backends = lay_out_backends(runtime, tmp_path / "run")
@@ -310,10 +310,10 @@ def test_the_python_backend_is_laid_out_when_it_is_there(
     assert not python_link(backends).is_symlink()
 
 
-def test_with_the_compiled_proxy_no_python_is_looked_for(
+def test_the_compiled_proxy_needs_no_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine that has no Python for it: one of 3.13 alone, say."""
+    """For example, on a machine that only has Python 3.13."""
     monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")
     monkeypatch.setattr(server_runtime, "build_interposer", lambda *_: tmp_path / "interposer.so")
     monkeypatch.setattr(server_runtime, "misfit", lambda *_: None)
@@ -351,7 +351,7 @@ def test_without_any_proxy_both_fixes_are_named(
         find_or_install_server(replace(choice, proxy="native"), print)
 
 
-def test_nvidias_frontend_takes_the_place_of_one_that_cannot_be_had(
+def test_nvidias_frontend_is_used_if_the_native_one_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_runtime, "build", lambda *_: tmp_path / "native")
@@ -408,7 +408,7 @@ output { name: "facts" data_type: TYPE_STRING dims: [ 1 ] }
 
 @pytest.fixture
 def real_runtime() -> ServerRuntime:
-    """The true binaries, from this user's cache; fetched by pip when they are not there yet."""
+    """The real binaries from this user's cache; pip downloads missing ones."""
     return find_or_install_server(ServerChoice(python_backend=True), print)
 
 

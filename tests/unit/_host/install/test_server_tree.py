@@ -1,4 +1,4 @@
-"""Which Python a stub of the python backend is for."""
+"""The Python version that a stub of the python backend is built for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installing the binaries: only the wanted files, checked, once, and never half."""
+"""Installing the binaries: only the needed files, verified, once, and never partially."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Wheel(NamedTuple):
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Wheel:
-    """A small wheel of the right shape, and the pin that fits it."""
+    """A small wheel of the right shape, and a pin that fits it."""
     path = tmp_path / "wheels" / PINNED.file_name
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
@@ -192,7 +192,7 @@ def test_two_starts_at_once_install_once(
 
 
 @pytest.mark.parametrize("moment", ["checking and unpacking", "libx-123.so.1", "manifest.json"])
-def test_a_killed_install_leaves_nothing_that_is_trusted(
+def test_a_killed_install_leaves_nothing_trusted(
     tmp_path: Path,
     wheel: Wheel,
     processes: list[subprocess.Popen[str]],
@@ -215,10 +215,10 @@ def test_a_killed_install_leaves_nothing_that_is_trusted(
 
 
 @pytest.mark.programs
-def test_fetches_with_pip_on_the_users_settings(
+def test_pip_downloads_with_the_users_settings(
     tmp_path: Path, wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Offline, from a folder that pip is told of by its own variables."""
+    """Offline, from a folder that pip's own variables name."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.path.parent))
     monkeypatch.setenv("PIP_TARGET", str(tmp_path / "target"))  # must not matter
@@ -234,7 +234,7 @@ def test_fetches_with_pip_on_the_users_settings(
     assert not list(tree.parent.glob(".*.tmp-*"))
 
 
-def test_a_full_disk_is_named(
+def test_a_full_disk_is_reported(
     tmp_path: Path, wheel: Wheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = shutil.disk_usage(tmp_path)._replace(free=1000)
@@ -246,8 +246,8 @@ def test_a_full_disk_is_named(
     assert written.startswith(f"no space left on the disk while writing {tmp_path}")
 
 
-def test_of_many_files_that_have_no_room_the_first_is_named(tmp_path: Path) -> None:
-    """As `shutil.copytree` tells of them; and the folder that is full is not always the cache."""
+def test_the_first_of_many_failed_files_is_named(tmp_path: Path) -> None:
+    """`shutil.copytree` collects the errors; the full disk need not be the cache's."""
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "inner").mkdir(parents=True)
     for name in ("one", "inner/two", "inner/three"):
@@ -268,13 +268,13 @@ def test_of_many_files_that_have_no_room_the_first_is_named(tmp_path: Path) -> N
     assert odd.startswith("cannot use b (it is the same file); fix that")
 
 
-def test_a_cache_that_cannot_be_written_is_named(wheel: Wheel) -> None:
+def test_an_unwritable_cache_is_reported(wheel: Wheel) -> None:
     forbidden = Path("/sys/pytriton-daemon")  # to root as well
     with pytest.raises(ServerRuntimeError, match=r"/sys/.*PYTRITON_DAEMON_CACHE_DIR"):
         install_wheel(forbidden, print, wheel.path, wheel.pin)
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_location_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PYTRITON_DAEMON_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/someone")

@@ -1,4 +1,4 @@
-"""Sockets on which a service manager listens for the daemon: which are taken, and for what."""
+"""Sockets passed by a service manager: which ones are used, and for what."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytriton.dispatcher.run import take_activated_sockets
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A socket that listens, as the only one of the service manager's; the process lets go of it."""
+    """A listening socket, the only one passed by the service manager; the process has released it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setattr(socket_activation, "_FIRST", os.dup(listener.fileno()))
         yield listener
@@ -38,7 +38,7 @@ def port_of(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
 
 
-def test_a_socket_is_matched_by_its_port(given: socket.socket) -> None:
+def test_sockets_are_matched_by_port(given: socket.socket) -> None:
     environ = variables()
     socket_activation.take(environ)
     assert environ == {"OTHER": "1"}  # no child has them
@@ -55,7 +55,7 @@ def test_a_socket_is_matched_by_its_port(given: socket.socket) -> None:
         held_port("127.0.0.1", port, "http_port").__enter__()
 
 
-def test_the_socket_of_the_very_address_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_socket_with_the_exact_address_is_preferred(monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as stack:
         one = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         other = stack.enter_context(socket.create_server(("127.0.0.2", port_of(one))))
@@ -66,7 +66,7 @@ def test_the_socket_of_the_very_address_is_chosen(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("pid", [1, "", "x"])
-def test_those_of_another_process_are_left_alone(given: socket.socket, pid: object) -> None:
+def test_sockets_for_another_process_are_left_alone(given: socket.socket, pid: object) -> None:
     environ = variables(pid=pid)
     socket_activation.take(environ)
     assert environ == {"OTHER": "1"}
@@ -96,7 +96,7 @@ def test_an_unusable_socket_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_pat
             assert socket_activation.descriptors() == []
 
 
-def test_each_has_to_be_for_something(given: socket.socket) -> None:
+def test_every_socket_must_match_a_setting(given: socket.socket) -> None:
     port = port_of(given)
     ports: dict[str, Any] = {
         "http_port": port,
@@ -141,12 +141,12 @@ def test_each_has_to_be_for_something(given: socket.socket) -> None:
         ("no host's name", "127.0.0.1", False),
     ],
 )
-def test_an_address_is_that_of_the_settings(setting: str, address: str, is_same: bool) -> None:
+def test_the_address_is_that_of_the_settings(setting: str, address: str, is_same: bool) -> None:
     assert socket_activation.is_same_address(address, setting) is is_same
 
 
-def test_another_address_than_the_settings_name_is_refused(given: socket.socket) -> None:
-    """Nobody listens where the settings say, and perhaps everybody may connect where they do not."""
+def test_an_address_other_than_the_settings_is_refused(given: socket.socket) -> None:
+    """Nothing would listen at the configured address, and the other one may be open to everybody."""
     port = port_of(given)
     settings: dict[str, Any] = {"http_port": port, "grpc_port": 0, "metrics_port": 0}
     number = os.dup(given.fileno())
@@ -166,8 +166,8 @@ def test_another_address_than_the_settings_name_is_refused(given: socket.socket)
         take_activated_sockets(DaemonConfig(**other), variables())
 
 
-def test_the_next_version_of_the_process_gets_them(given: socket.socket) -> None:
-    """Under the same numbers, as the protocol has it: what `upgrade` and `start_fresh` rely on."""
+def test_the_next_version_inherits_the_sockets(given: socket.socket) -> None:
+    """The protocol requires the same descriptor numbers; `upgrade` and `start_fresh` rely on that."""
     code = (
         "import os, sys; from pytriton._host.service_manager import socket_activation as held\n"
         "held._FIRST = int(sys.argv[1]); os.environ['LISTEN_PID'] = str(os.getpid()); held.take(os.environ)\n"

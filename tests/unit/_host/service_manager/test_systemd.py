@@ -1,4 +1,4 @@
-"""What a service manager is told that does not read for a while."""
+"""Notifications to a service manager that does not read for a while."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytriton._host.service_manager.systemd import Notifier, ServiceState
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
-    """A service manager's socket, whose queue is full."""
+    """A service manager's socket whose queue is full."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
@@ -27,7 +27,7 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def read_all(manager: socket.socket) -> list[str]:
-    """Return what waits in the queue, but for what filled it."""
+    """Return the queued messages, except those that filled the queue."""
     said = []
     manager.setblocking(False)
     with contextlib.suppress(BlockingIOError):
@@ -37,7 +37,7 @@ def read_all(manager: socket.socket) -> list[str]:
     return [one for one in said if one]
 
 
-def test_announcements_come_later_and_in_order(manager: socket.socket) -> None:
+def test_delayed_notifications_arrive_in_order(manager: socket.socket) -> None:
     notifier = Notifier(manager.getsockname())
     notifier.ready("ready: no models")
     notifier.stopping("stopping: for fun")
@@ -59,7 +59,7 @@ def test_announcements_come_later_and_in_order(manager: socket.socket) -> None:
     assert read_all(manager) == []
 
 
-def test_a_status_that_was_not_sent_is_sent_again(manager: socket.socket) -> None:
+def test_an_unsent_status_is_sent_again(manager: socket.socket) -> None:
     notifier = Notifier(manager.getsockname())
     notifier.status("ready: 1 of 1 models ready")
     assert read_all(manager) == []

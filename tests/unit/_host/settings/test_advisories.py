@@ -1,4 +1,4 @@
-"""Who is told that the tritonserver that runs has published faults."""
+"""When a daemon warns that its tritonserver has published vulnerabilities."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def config(**settings: Any) -> DaemonConfig:
         ({"tritonserver_options": {"allow-vertex-ai": "false"}}, []),
     ],
 )  # fmt: skip
-def test_ports_that_others_reach(settings: dict[str, Any], ports: list[str]) -> None:
+def test_reachable_ports(settings: dict[str, Any], ports: list[str]) -> None:
     assert advisories.exposed(config(**settings)) == ports
 
 
@@ -46,7 +46,7 @@ def test_ports_that_others_reach(settings: dict[str, Any], ports: list[str]) -> 
         (None, False),
     ],
 )
-def test_versions(version: str | None, faulty: bool) -> None:
+def test_affected_versions(version: str | None, faulty: bool) -> None:
     assert advisories.is_faulty(version) is faulty
     reached = config(grpc_address="0.0.0.0")
     assert advisories.warning(reached, version, native=True) is None
@@ -67,7 +67,7 @@ def test_versions(version: str | None, faulty: bool) -> None:
         ("2.66.0", "CVE-2026-24173", "CVE-2026-24207"),
     ],
 )
-def test_a_fault_is_reported_until_the_release_without_it(
+def test_a_vulnerability_is_reported_until_the_fixed_release(
     version: str, mended: str, left: str
 ) -> None:
     ids = [one.id for one in advisories.faults(version)]
@@ -75,7 +75,7 @@ def test_a_fault_is_reported_until_the_release_without_it(
     assert mended not in ids
 
 
-def test_the_worst_are_named_first() -> None:
+def test_the_most_severe_come_first() -> None:
     found = advisories.faults("2.51.0")
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
     assert found[0].score == 9.8
@@ -84,7 +84,7 @@ def test_the_worst_are_named_first() -> None:
     assert len(found) == len(advisories.catalogue().advisories)
 
 
-def test_the_catalogue_is_whole() -> None:
+def test_the_catalogue_is_complete() -> None:
     known = advisories.catalogue()
     assert len({one.id for one in known.advisories}) == len(known.advisories)
     for one in known.advisories:

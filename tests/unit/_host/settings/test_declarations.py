@@ -1,4 +1,4 @@
-"""Settings: one declaration, four sources, and errors that say where and what."""
+"""Settings: one declaration, four sources, and errors that name the place and the mistake."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ ROOT = Path(__file__).parents[4]
          {"log-info": "false", "id": "x", "metrics-interval-ms": "2.5"}),
     ],
 )  # fmt: skip
-def test_values_are_read(name: str, raw: object, value: object, tmp_path: Path) -> None:
+def test_values_are_parsed(name: str, raw: object, value: object, tmp_path: Path) -> None:
     assert getattr(load({name: raw}, EMPTY_ENV, tmp_path).config, name) == value
 
 
@@ -112,7 +112,7 @@ def test_values_are_read(name: str, raw: object, value: object, tmp_path: Path) 
         ("tritonserver_options", 7, "is neither a table of options"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_reported_with_source_and_what_is_allowed(
+def test_an_invalid_value_is_reported_with_its_source_and_the_allowed_values(
     name: str, raw: object, reported: str, tmp_path: Path
 ) -> None:
     if raw == []:  # no flags at all
@@ -159,12 +159,12 @@ def test_contradictions_are_reported_with_their_sources(
     assert all(f"{name}: flag {flag_name(name)}" in text for name in flags)
 
 
-def test_ports_may_be_equal_where_they_are_not_served() -> None:
+def test_unused_ports_may_be_equal() -> None:
     assert DaemonConfig(http_port=9, metrics_port=9, allow_metrics=False).http_port == 9
     assert DaemonConfig(http_port=0, grpc_port=0, metrics_port=0).grpc_port == 0
 
 
-def test_a_config_made_in_python_is_checked_too() -> None:
+def test_a_config_created_in_python_is_validated_too() -> None:
     with pytest.raises(ValueError, match="http_port: 99999 is not a whole number"):
         DaemonConfig(http_port=99999)
 
@@ -227,7 +227,7 @@ def test_invalid_endpoint_lists_are_refused(raw: object, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "raw", ["short-secret", "white space in a secret", "colon:and=equals:in-it", 1]
 )
-def test_a_token_that_cannot_be_is_not_shown(raw: object, tmp_path: Path) -> None:
+def test_an_invalid_token_is_not_shown(raw: object, tmp_path: Path) -> None:
     text = error_of(tmp_path, {}, {"PYTRITON_DAEMON_ACCESS_TOKEN": str(raw)})
     assert "PYTRITON_DAEMON_ACCESS_TOKEN: the value (not shown) is not 16 to 512 letters" in text
     assert str(raw) not in text.replace("16 to 512", "")
@@ -260,7 +260,7 @@ def test_the_daemon_process_gets_the_same_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"http_prt": 1}', b'{"http_port": -1}', b"[]"])
-def test_settings_that_cannot_be_read_are_reported(data: bytes) -> None:
+def test_unreadable_settings_are_reported(data: bytes) -> None:
     with pytest.raises(ConfigError, match="has received invalid settings"):
         DaemonConfig.from_json(data)
 
@@ -280,7 +280,7 @@ def test_printed_settings_are_a_settings_file_with_the_same_meaning(tmp_path: Pa
     assert load({}, EMPTY_ENV, tmp_path, "printed.toml").config == loaded.config
 
 
-def test_every_setting_is_declared_with_help_and_a_default_that_is_allowed() -> None:
+def test_every_setting_has_help_and_a_valid_default() -> None:
     config = DaemonConfig()
     fields = list(json.loads(config.to_json()))
     assert list(options()) == fields[: len(options())], "fixed values come after the settings"
@@ -318,7 +318,7 @@ def test_the_three_kinds_of_tritonserver_options_exclude_each_other() -> None:
         (parsing.choice("a", "b"), "c", "^http_port: .*a.*b"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_reported_with_the_setting(
+def test_a_disallowed_value_is_reported_with_the_setting(
     kind: parsing.Kind, value: object, reported: str
 ) -> None:
     with pytest.raises(ValueError, match=reported):
@@ -347,7 +347,7 @@ def test_a_config_refuses_invalid_unknown_and_changed_settings() -> None:
         ("*", "https://anybody"),
     ],
 )
-def test_an_allowed_origin_may_be_written_in_several_ways(written: str, origin: str) -> None:
+def test_allowed_origins_are_normalized(written: str, origin: str) -> None:
     allowed = options()["cors_origins"].kind.read(written)
     asked: Any = SimpleNamespace(method="GET", headers=CIMultiDict({"Origin": origin}))
     assert cors_headers(asked, allowed)["Access-Control-Allow-Origin"] == origin

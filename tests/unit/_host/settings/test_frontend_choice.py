@@ -1,4 +1,4 @@
-"""Which frontend serves, by what the settings ask for."""
+"""Which frontend serves, depending on the settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OLD = {"tritonserver_options": {"grpc-max-connection-age": "1000", "log-verbose
         ({"tritonserver_options": {"quantum-tunnels": "9"}}, "triton"),
     ],
 )
-def test_the_frontend_has_what_the_settings_ask_for(
+def test_the_chosen_frontend_supports_the_settings(
     settings: dict[str, Any], frontend: str
 ) -> None:
     assert frontend_choice.chosen(DaemonConfig(**settings)) == frontend
@@ -53,7 +53,7 @@ def test_settings_that_no_frontend_supports_together_are_refused(
         DaemonConfig(**settings)
 
 
-def test_each_option_of_the_frontends_is_decided_on() -> None:
+def test_every_option_is_assigned_to_a_frontend() -> None:
     """Options that tritonserver gains later go to NVIDIA's frontend until somebody decides."""
     ours = frontend_choice._SHARED | frontend_choice.INWARD
     assert ours <= SINGLE | LATER

@@ -1,4 +1,4 @@
-"""Limits of the native frontend and of the OpenAI API: what may be set, and that both sides know the same ones."""
+"""Limits of the native frontend and of the OpenAI API: allowed values, and that both sides know the same ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _number(text: str) -> float:
     return float(int(base) << int(by)) if shift else float(text)
 
 
-def test_values_that_are_allowed() -> None:
+def test_valid_limits() -> None:
     config = DaemonConfig(
         frontend="native",
         frontend_limit=("streams=5", "idle_s=0.5", "streams=6", "connections=1e3"),
@@ -52,20 +52,20 @@ def test_values_that_are_allowed() -> None:
         ("header_bytes=1e9", "must be between 1024 and 16777216"),
     ],
 )
-def test_values_that_are_not(pair: str, said: str) -> None:
+def test_invalid_limits(pair: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         DaemonConfig(frontend="native", frontend_limit=(pair,))
 
 
 def test_some_defaults_grow_with_the_memory() -> None:
-    """They are never less than the table says."""
+    """They are never below the table's values."""
     small, large = limits_for(1 << 30), limits_for(64 << 30)
     assert set(small.values()) == {1 << 30}
     assert set(large.values()) == {16 << 30}
     assert set(small) == {"total_body_bytes", "total_unsent_bytes"}
 
 
-def test_limits_of_the_openai_api_that_are_not_set_have_their_defaults() -> None:
+def test_unset_limits_of_the_openai_api_have_defaults() -> None:
     config = DaemonConfig(openai_limit=("requests=5", "response_s=0"))
     limits = openai_limits(config.openai_limit)
     assert limits == {"body_bytes": 64 << 20, "requests": 5, "response_s": 0}

@@ -1,4 +1,4 @@
-"""When the daemon has requests traced, and where its workers' spans go."""
+"""When the daemon has requests traced, and where its workers export spans."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def config(*settings: str) -> DaemonConfig:
         (["mode=triton", "mode=opentelemetry"], True),
     ],
 )
-def test_only_the_mode_opentelemetry_makes_spans(settings: list[str], uses: bool) -> None:
+def test_only_opentelemetry_mode_creates_spans(settings: list[str], uses: bool) -> None:
     assert opentelemetry.uses_opentelemetry(config(*settings)) is uses
 
 
-def test_no_trace_config_is_no_tracing() -> None:
+def test_without_a_trace_config_nothing_is_traced() -> None:
     assert not opentelemetry.uses_opentelemetry(DaemonConfig())
 
 
@@ -53,7 +53,7 @@ def test_settings_become_opentelemetrys_variables() -> None:
     assert trace_environment(None) == {}
 
 
-def test_trace_config_is_stronger_than_the_daemons_environment() -> None:
+def test_trace_config_overrides_the_daemons_environment() -> None:
     environ = {
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1",
         "OTEL_EXPORTER_OTLP_HEADERS": "key=secret",
@@ -65,7 +65,7 @@ def test_trace_config_is_stronger_than_the_daemons_environment() -> None:
     }
 
 
-def test_a_registrant_with_a_place_of_its_own_gets_nothing_of_the_daemons() -> None:
+def test_a_registrants_own_exporter_replaces_the_daemons() -> None:
     assert opentelemetry.exports_elsewhere({"OTEL_EXPORTER_OTLP_ENDPOINT": URL})
     assert not opentelemetry.exports_elsewhere(
         {"OTEL_SERVICE_NAME": "shop", "OTEL_EXPORTER_OTLP_TIMEOUT": "1", "SOME_ENDPOINT": URL}

@@ -1,4 +1,4 @@
-"""How values of settings are read: from text, as in a variable or a flag, and from TOML."""
+"""How values of settings are parsed: from text, as in a variable or flag, and from TOML."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _READ: list[tuple[values.Kind, object, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "raw", "value"), _READ, ids=lambda one: repr(one)[:20])
-def test_a_value_is_read_from_text_and_from_toml(
+def test_a_value_is_parsed_from_text_and_from_toml(
     kind: values.Kind, raw: object, value: Any
 ) -> None:
     assert kind.read(raw) == value
@@ -105,12 +105,12 @@ def test_a_secret_is_never_shown() -> None:
     assert "hunter" not in str(caught.value)
 
 
-def test_a_name_that_is_misspelt_gets_the_nearest_one() -> None:
+def test_a_misspelt_name_gets_a_suggestion() -> None:
     with pytest.raises(ValueError, match=r"did you mean http\?"):
         _NAMES.read(["htp"])
 
 
-def test_a_relative_path_starts_where_its_source_stands() -> None:
+def test_a_relative_path_is_relative_to_its_source() -> None:
     base = Path("/etc/pytriton")
     assert values.path().resolve_paths("keys", base) == "/etc/pytriton/keys"
     assert values.path().resolve_paths("/keys", base) == "/keys"

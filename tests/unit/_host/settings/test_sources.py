@@ -1,4 +1,4 @@
-"""Where settings come from: which source wins, and which file is read."""
+"""Where settings come from: which source takes precedence, and which file is read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PORTS = st.integers(1, 65535).filter(lambda port: port not in (8001, 8002))
     in_env=st.none() | PORTS,
     in_flags=st.none() | PORTS,
 )
-def test_the_last_source_wins(
+def test_the_last_source_takes_precedence(
     tmp_path_factory: pytest.TempPathFactory,
     in_file: int | None,
     in_env: int | None,
@@ -50,7 +50,7 @@ OPTIONS = st.dictionaries(NAMES, st.integers(0, 99).map(str), max_size=4)
 
 
 @given(in_file=OPTIONS, in_env=OPTIONS, in_flags=OPTIONS)
-def test_options_of_tritonserver_are_put_together(
+def test_options_of_tritonserver_are_merged(
     tmp_path_factory: pytest.TempPathFactory,
     in_file: dict[str, str],
     in_env: dict[str, str],
@@ -113,7 +113,7 @@ def test_a_named_file_wins_over_a_found_one(tmp_path: Path) -> None:
         (b"a = 1\na = 2\n", "is not TOML"),
     ],
 )
-def test_a_file_that_is_no_toml_is_reported_with_its_path(
+def test_a_file_that_is_not_toml_is_reported_with_its_path(
     content: bytes, reported: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "pytriton-daemon.toml"
@@ -123,7 +123,7 @@ def test_a_file_that_is_no_toml_is_reported_with_its_path(
     assert reported in text
 
 
-def test_a_named_file_has_to_exist(tmp_path: Path) -> None:
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
     text = error_of(tmp_path, env={"PYTRITON_DAEMON_CONFIG": "gone.toml"})
     assert text == (
         f"PYTRITON_DAEMON_CONFIG names the settings file {tmp_path}/gone.toml, which does not exist"
@@ -137,8 +137,8 @@ def test_naming_a_folder_is_reported(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_home_that_may_not_be_entered_has_no_settings_file(tmp_path: Path) -> None:
-    """That of a service with ProtectHome=yes."""
+def test_an_inaccessible_home_has_no_settings_file(tmp_path: Path) -> None:
+    """As in a service with ProtectHome=yes."""
     home = tmp_path / "home"
     write(home / ".config" / "pytriton-daemon", "http_port = 1\n")
     home.chmod(0o000)
@@ -155,7 +155,7 @@ def test_a_home_that_may_not_be_entered_has_no_settings_file(tmp_path: Path) -> 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_relative_paths_start_where_their_source_stands(tmp_path: Path) -> None:
+def test_relative_paths_are_relative_to_their_source(tmp_path: Path) -> None:
     cwd = tmp_path / "cwd"
     cwd.mkdir()
     write(tmp_path / "etc", "cache_dir = 'c'\ntritonserver = 't'\n", "x.toml")
@@ -166,7 +166,7 @@ def test_relative_paths_start_where_their_source_stands(tmp_path: Path) -> None:
     assert config.rundir.path == cwd / "run"
 
 
-def test_the_runtime_directory_alone_is_found_in_spite_of_other_mistakes(tmp_path: Path) -> None:
+def test_the_runtime_directory_is_found_despite_other_errors(tmp_path: Path) -> None:
     write(tmp_path, "runtime_dir = 'r'\nhttp_prt = 1\n")
     assert find_runtime_dir(None, EMPTY_ENV, tmp_path) == tmp_path / "r"
     env = {**EMPTY_ENV, "PYTRITON_DAEMON_RUNTIME_DIR": "e"}

@@ -1,4 +1,4 @@
-"""Opening, removing and looking at files where somebody else may have been before."""
+"""Opening, removing and checking files that somebody else may have created."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytriton.dispatcher.models.persistence.state_dir import Store, StoreError
 from pytriton.dispatcher.runtime.worker_library import lay_out_library
 
 
-def test_file_is_made_for_its_owner_and_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_a_file_is_created_private_and_links_are_not_followed(tmp_path: Path) -> None:
     with open(tmp_path / "new", "w", opener=open_private):
         assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
     target = tmp_path / "target"
@@ -29,7 +29,7 @@ def test_file_is_made_for_its_owner_and_a_link_is_not_followed(tmp_path: Path) -
     assert target.read_text() == "mine"
 
 
-def test_removing_whatever_is_there(tmp_path: Path) -> None:
+def test_anything_can_be_removed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     (target / "below").mkdir(parents=True)
     (tmp_path / "link").symlink_to(target)
@@ -41,7 +41,7 @@ def test_removing_whatever_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_strangers_are_found_below(tmp_path: Path) -> None:
+def test_files_of_other_users_are_found_in_a_tree(tmp_path: Path) -> None:
     for name in ("a/b/ours", "a/b/theirs", "passed/theirs"):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def test_strangers_are_found_below(tmp_path: Path) -> None:
     assert tmp_path / "link" in files_of_others(tmp_path)
 
 
-def test_workers_library_is_rebuilt(short_dir: Path) -> None:
+def test_the_workers_library_is_rebuilt(short_dir: Path) -> None:
     rundir = RuntimeDir(short_dir)
     rundir.create()
     rundir.library.mkdir()
@@ -66,7 +66,7 @@ def test_workers_library_is_rebuilt(short_dir: Path) -> None:
     assert stat.S_IMODE(library.stat().st_mode) == 0o700
 
 
-def test_kept_flags_do_not_go_through_a_link(short_dir: Path) -> None:
+def test_saved_flags_are_not_written_through_a_link(short_dir: Path) -> None:
     target = short_dir / "target"
     target.write_text("mine")
     (short_dir / "start.json").symlink_to(target)
@@ -75,14 +75,14 @@ def test_kept_flags_do_not_go_through_a_link(short_dir: Path) -> None:
     assert target.read_text() == "mine"
 
 
-def test_state_below_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
+def test_state_in_a_folder_writable_by_others_is_refused(tmp_path: Path) -> None:
     Store(tmp_path / "state").close()
     (tmp_path / "state" / "models").chmod(0o777)
     with pytest.raises(StoreError, match=r"users other than its owner may write.*state/models"):
         Store(tmp_path / "state")
 
 
-def test_log_does_not_go_through_a_link(
+def test_the_log_is_not_written_through_a_link(
     short_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pytriton.dispatcher.runtime import logs

@@ -1,4 +1,4 @@
-"""The runtime directory: where it is, whose it is, and whether a daemon holds it."""
+"""The runtime directory: where it is, who owns it, and whether a daemon holds it."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ def test_environment_variable_comes_first(
     assert default_runtime_dir() == tmp_path / "run"
 
 
-def test_then_the_sessions_directory(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_sessions_directory_comes_second(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clean_environment.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert default_runtime_dir() == tmp_path / "pytriton-daemon"
     clean_environment.setenv(ENV_RUNTIME_DIR, "")  # empty is as good as unset
     assert default_runtime_dir() == tmp_path / "pytriton-daemon"
 
 
-def test_sessions_directory_that_is_not_there_is_passed_over(
+def test_a_missing_session_directory_is_skipped(
     clean_environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     clean_environment.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
     assert tmp_path not in default_runtime_dir().parents
 
 
-def test_then_by_user(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_users_directory_comes_last(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clean_environment.setattr(tempfile, "tempdir", str(tmp_path))
     clean_environment.setattr(os, "geteuid", lambda: 0)
     assert default_runtime_dir() == Path("/run/pytriton-daemon")
@@ -79,7 +79,7 @@ def test_then_by_user(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_clients_find_the_system_service_by_default(
     clean_environment: pytest.MonkeyPatch, short_dir: Path
 ) -> None:
-    """If no daemon runs where this user's would: the shell of a service's user has a session of its own."""
+    """Unless a daemon runs in this user's own directory: a login shell of the service's user has its own session."""
     service = RuntimeDir(short_dir / "service")
     session = RuntimeDir(short_dir / "session" / "pytriton-daemon")
     for rundir in (service, session):
@@ -106,10 +106,10 @@ def running(rundir: RuntimeDir) -> Iterator[None]:
         yield
 
 
-def test_a_user_without_a_folder_for_temporary_files_has_a_place(
+def test_the_location_does_not_require_a_writable_folder(
     clean_environment: pytest.MonkeyPatch,
 ) -> None:
-    """As in a service with ProtectSystem=strict: it is told that it cannot be written when it is."""
+    """In a service with ProtectSystem=strict, the error comes when something is written."""
 
     def none() -> str:
         raise FileNotFoundError("No usable temporary directory found")
@@ -120,8 +120,8 @@ def test_a_user_without_a_folder_for_temporary_files_has_a_place(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's links are followed")
-def test_the_link_that_systemd_makes_for_a_dynamic_user_is_followed(short_dir: Path) -> None:
-    """And no other: /run/NAME leads to /run/private/NAME."""
+def test_systemds_link_for_a_dynamic_user_is_followed(short_dir: Path) -> None:
+    """But no other link: /run/NAME leads to /run/private/NAME."""
     (short_dir / "private" / "r").mkdir(parents=True, mode=0o755)
     (short_dir / "r").symlink_to("private/r")
     rundir = RuntimeDir(short_dir / "r")
@@ -133,7 +133,7 @@ def test_the_link_that_systemd_makes_for_a_dynamic_user_is_followed(short_dir: P
         RuntimeDir(short_dir / "other").create()
 
 
-def test_create_makes_private_folders(short_dir: Path) -> None:
+def test_created_folders_are_private(short_dir: Path) -> None:
     rundir = RuntimeDir(short_dir / "new" / "r")
     for _ in range(2):  # the second finds it made
         rundir.create()
@@ -143,15 +143,15 @@ def test_create_makes_private_folders(short_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [0o755, 0o777, 0o750, 0o701])
-def test_open_directory_is_made_private(short_dir: Path, given: int) -> None:
+def test_an_open_directory_is_made_private(short_dir: Path, given: int) -> None:
     short_dir.chmod(given)
     RuntimeDir(short_dir).create()
     assert mode(short_dir) == 0o700
 
 
 @pytest.mark.parametrize("given", [0o777, 0o775, 0o1777])
-def test_directory_that_others_may_write_is_used_only_empty(short_dir: Path, given: int) -> None:
-    """A volume, say, or /tmp: what lies there may be somebody else's, and would be run."""
+def test_a_directory_writable_by_others_is_used_only_if_empty(short_dir: Path, given: int) -> None:
+    """Such as a volume, or /tmp: files there may be somebody else's, and would be executed."""
     (short_dir / "lib").mkdir()
     (short_dir / "lib" / "numpy.py").write_text("raise SystemExit('theirs')")
     short_dir.chmod(given)
@@ -168,7 +168,7 @@ def test_directory_that_others_may_write_is_used_only_empty(short_dir: Path, giv
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("name", ["daemon.lock", "logs/model-m.log", "state/models/m.registration"])
-def test_directories_of_other_users_are_refused(short_dir: Path, name: str) -> None:
+def test_directories_with_files_of_other_users_are_refused(short_dir: Path, name: str) -> None:
     rundir = RuntimeDir(short_dir)
     rundir.create()
     planted = short_dir / name
@@ -180,7 +180,7 @@ def test_directories_of_other_users_are_refused(short_dir: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["daemon.lock", "start.json", "logs/daemon.log", "logs"])
-def test_link_in_a_files_place_is_refused(short_dir: Path, name: str) -> None:
+def test_a_link_in_place_of_a_file_is_refused(short_dir: Path, name: str) -> None:
     rundir = RuntimeDir(short_dir / "r")
     rundir.create()
     target = short_dir / "precious"
@@ -194,7 +194,7 @@ def test_link_in_a_files_place_is_refused(short_dir: Path, name: str) -> None:
     assert target.read_text() == "mine"
 
 
-def test_clearing_leaves_logs_and_follows_no_link(short_dir: Path) -> None:
+def test_clearing_keeps_logs_and_follows_no_link(short_dir: Path) -> None:
     rundir = RuntimeDir(short_dir / "r")
     rundir.create()
     target = short_dir / "target"
@@ -214,10 +214,10 @@ def test_clearing_leaves_logs_and_follows_no_link(short_dir: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_clients_pass_over_another_users_directory_of_our_name(
+def test_clients_skip_another_users_directory_of_our_name(
     clean_environment: pytest.MonkeyPatch, short_dir: Path
 ) -> None:
-    """In /tmp anybody could make it, listen there, and be handed callables."""
+    """In /tmp, anybody could create it, listen there, and receive callables."""
     clean_environment.setattr(tempfile, "tempdir", str(short_dir))
     rundir = RuntimeDir(short_dir / f"pytriton-daemon-{os.geteuid()}")
     rundir.create()
@@ -228,7 +228,7 @@ def test_clients_pass_over_another_users_directory_of_our_name(
             rundir.running_pid()
 
 
-def test_path_that_is_no_directory(short_dir: Path) -> None:
+def test_a_path_that_is_not_a_directory(short_dir: Path) -> None:
     file = short_dir / "file"
     file.write_text("mine")
     with pytest.raises(RuntimeDirError, match=rf"{file}.*Choose another one with --runtime-dir"):
@@ -238,8 +238,8 @@ def test_path_that_is_no_directory(short_dir: Path) -> None:
     assert file.read_text() == "mine"
 
 
-def test_link_to_a_directory_is_refused(short_dir: Path) -> None:
-    """Whoever may change the link could lead the daemon elsewhere."""
+def test_a_link_to_a_directory_is_refused(short_dir: Path) -> None:
+    """Whoever can change the link could redirect the daemon."""
     target = short_dir / "target"
     target.mkdir(0o755)
     (short_dir / "link").symlink_to(target)
@@ -250,7 +250,7 @@ def test_link_to_a_directory_is_refused(short_dir: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_directory_of_somebody_else_is_refused(short_dir: Path) -> None:
+def test_another_users_directory_is_refused(short_dir: Path) -> None:
     path = short_dir / "r"
     path.mkdir(0o700)
     os.chown(path, OF_NOBODY, OF_NOBODY)
@@ -259,7 +259,7 @@ def test_directory_of_somebody_else_is_refused(short_dir: Path) -> None:
     assert list(path.iterdir()) == []
 
 
-def test_longest_path_whose_sockets_still_work(short_dir: Path) -> None:
+def test_the_longest_possible_path_works(short_dir: Path) -> None:
     rest = MAX_SOCKET_PATH - len("/l/w99999999.sock")
     path = short_dir / ("x" * (rest - len(str(short_dir)) - 1))
     rundir = RuntimeDir(path)
@@ -269,7 +269,7 @@ def test_longest_path_whose_sockets_still_work(short_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "é"])
-def test_path_too_long_for_a_socket_is_refused_with_the_fix(short_dir: Path, name: str) -> None:
+def test_a_path_too_long_for_a_socket_is_refused_with_the_fix(short_dir: Path, name: str) -> None:
     rest = MAX_SOCKET_PATH - len("/l/w99999999.sock")
     path = short_dir / (name * (rest - len(str(short_dir))))
     excess = len(os.fsencode(path)) - rest
@@ -310,12 +310,12 @@ def held(rundir: RuntimeDir, *text: str) -> Iterator[subprocess.Popen[bytes]]:
             holder.kill()
 
 
-def test_nobody_runs_where_no_lock_is(short_dir: Path) -> None:
+def test_without_a_lock_no_daemon_runs(short_dir: Path) -> None:
     assert RuntimeDir(short_dir).running_pid() is None
     assert RuntimeDir(short_dir / "gone").running_pid() is None
 
 
-def test_holder_of_the_lock_runs_until_it_dies(short_dir: Path) -> None:
+def test_a_daemon_runs_while_its_lock_is_held(short_dir: Path) -> None:
     rundir = RuntimeDir(short_dir)
     with held(rundir) as holder:
         assert rundir.running_pid() == holder.pid
@@ -326,14 +326,14 @@ def test_holder_of_the_lock_runs_until_it_dies(short_dir: Path) -> None:
         assert rundir.running_pid() is None
 
 
-def test_pid_in_a_file_that_nobody_locks_is_stale(short_dir: Path) -> None:
+def test_a_pid_in_an_unlocked_file_is_stale(short_dir: Path) -> None:
     rundir = RuntimeDir(short_dir)
     rundir.lock_file.write_text(str(os.getpid()))  # a process that exists, but is no daemon
     assert rundir.running_pid() is None
 
 
 @pytest.mark.parametrize("text", ["", "half a pi", "²"])
-def test_lock_without_a_pid_in_it(short_dir: Path, text: str) -> None:
+def test_a_held_lock_without_a_pid(short_dir: Path, text: str) -> None:
     rundir = RuntimeDir(short_dir)
     with held(rundir, text):
         assert rundir.running_pid() is None

@@ -1,4 +1,4 @@
-"""The arena: memory that grows under its reader, that nobody can shrink, and that may not be had."""
+"""The arena: memory that grows while it is read, that nobody can shrink, and whose allocation may fail."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def memfd(size: int, *, sealed: bool) -> int:
 
 @contextmanager
 def largest_file(nbytes: int) -> Iterator[None]:
-    """Have the kernel refuse files (memory included) above a size. It restricts the whole process."""
+    """Set the kernel's maximum file size (which includes memory files) for this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
     try:
@@ -60,7 +60,7 @@ def largest_file(nbytes: int) -> Iterator[None]:
 
 @given(st.lists(st.binary(max_size=300) | st.integers(0, LARGE).map(bytes), max_size=20))
 @settings(max_examples=examples(50), deadline=None)
-def test_all_that_was_written_is_read_by_the_other_end(blocks: list[bytes]) -> None:
+def test_the_other_end_reads_what_was_written(blocks: list[bytes]) -> None:
     with closing(Arena("test")) as arena:
         offsets = [put(arena, block) for block in blocks]
         arena.writable()  # an arena in which nothing lies has no memory to be mapped
@@ -85,12 +85,12 @@ def test_growth_keeps_arrays_over_the_old_mapping_valid(arena: Arena) -> None:
     assert arena.writable()[offset] == 8
 
 
-def test_memory_above_64_mib_is_not_rounded_up_to_the_next_power_of_two(arena: Arena) -> None:
+def test_sizes_above_64_mib_are_not_rounded_up_to_a_power_of_two(arena: Arena) -> None:
     arena.allocate((1 << 26) + 1)
     assert (1 << 26) < arena.size < (1 << 26) + (1 << 20)
 
 
-def test_reset_hands_the_same_memory_out_again(arena: Arena) -> None:
+def test_reset_reuses_the_same_memory(arena: Arena) -> None:
     first = arena.allocate(LARGE)
     size = arena.size
     arena.reset()
@@ -98,12 +98,12 @@ def test_reset_hands_the_same_memory_out_again(arena: Arena) -> None:
     assert arena.size == size
 
 
-def test_nothing_takes_no_room(arena: Arena) -> None:
+def test_empty_data_takes_no_space(arena: Arena) -> None:
     assert arena.allocate(0) == 0
     assert arena.size == 0
 
 
-def test_reader_maps_again_after_growth(arena: Arena) -> None:
+def test_the_reader_maps_again_after_growth(arena: Arena) -> None:
     offset = put(arena, b"early")
     with closing(MappedMemory(arena.open_readonly(), writer_trusted=False)) as reader:
         early = memoryview(reader.covering(offset + 5))[offset : offset + 5]
@@ -113,7 +113,7 @@ def test_reader_maps_again_after_growth(arena: Arena) -> None:
         assert bytes(early) == b"early"
 
 
-def test_reader_cannot_write(arena: Arena) -> None:
+def test_the_reader_cannot_write(arena: Arena) -> None:
     put(arena, b"data")
     with closing(MappedMemory(arena.open_readonly(), writer_trusted=False)) as reader:
         memory = reader.covering(4)
@@ -124,7 +124,7 @@ def test_reader_cannot_write(arena: Arena) -> None:
             array[0] = 1
 
 
-def test_descriptor_for_the_reader_does_not_write(arena: Arena) -> None:
+def test_the_readers_descriptor_is_read_only(arena: Arena) -> None:
     put(arena, b"data")
     fd = arena.open_readonly()
     try:
@@ -135,7 +135,7 @@ def test_descriptor_for_the_reader_does_not_write(arena: Arena) -> None:
         os.close(fd)
 
 
-def test_kernel_refuses_to_shrink_an_arena(arena: Arena) -> None:
+def test_the_kernel_refuses_to_shrink_an_arena(arena: Arena) -> None:
     put(arena, b"data")
     readonly = arena.open_readonly()
     writable = os.open(f"/proc/self/fd/{readonly}", os.O_RDWR)
@@ -149,7 +149,7 @@ def test_kernel_refuses_to_shrink_an_arena(arena: Arena) -> None:
         os.close(readonly)
 
 
-def test_untrusted_memory_that_could_shrink_is_refused_and_closed() -> None:
+def test_unsealed_memory_of_an_untrusted_peer_is_refused_and_closed() -> None:
     with leaves_open():
         with pytest.raises(ArenaError, match="shrink"):
             MappedMemory(memfd(4096, sealed=False), writer_trusted=False)
@@ -163,13 +163,13 @@ def test_trusted_memory_needs_no_seal() -> None:
 
 
 @pytest.mark.parametrize(("size", "end"), [(4096, 4097), (0, 0), (0, 1), (4096, 1 << 80)])
-def test_position_outside_of_the_memory_is_an_error(size: int, end: int) -> None:
+def test_a_position_outside_of_the_memory_is_an_error(size: int, end: int) -> None:
     memory = MappedMemory(memfd(size, sealed=True), writer_trusted=False)
     with closing(memory), pytest.raises(ArenaError, match=rf"byte {end} of .* {size} bytes"):
         memory.covering(end)
 
 
-def test_untrusted_memory_that_cannot_be_mapped_is_an_error() -> None:
+def test_unmappable_untrusted_memory_is_an_error() -> None:
     with leaves_open():
         writable = memfd(4096, sealed=True)
         unreadable = os.open(f"/proc/self/fd/{writable}", os.O_WRONLY)
@@ -180,7 +180,7 @@ def test_untrusted_memory_that_cannot_be_mapped_is_an_error() -> None:
                 memory.covering(100)
 
 
-def test_more_memory_than_the_machine_has_is_refused_before_it_is_taken(arena: Arena) -> None:
+def test_more_memory_than_the_machine_has_is_refused_before_allocation(arena: Arena) -> None:
     kept = put(arena, b"kept")
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     # Were the arena to try, the kernel would go on until it kills somebody: the limit is for that case.
@@ -192,7 +192,7 @@ def test_more_memory_than_the_machine_has_is_refused_before_it_is_taken(arena: A
     assert arena.writable()[late + LARGE : late + LARGE + 4] == b"late"
 
 
-def test_refusal_of_the_kernel_leaves_the_arena_usable(arena: Arena) -> None:
+def test_a_failed_allocation_leaves_the_arena_usable(arena: Arena) -> None:
     kept = put(arena, b"kept")
     with largest_file(1 << 20), pytest.raises(ArenaError, match=r"cannot allocate .* bytes"):
         arena.allocate(1 << 24)
@@ -201,7 +201,7 @@ def test_refusal_of_the_kernel_leaves_the_arena_usable(arena: Arena) -> None:
     assert arena.writable()[late + LARGE : late + LARGE + 4] == b"late"
 
 
-def test_closed_arena_leaves_nothing() -> None:
+def test_a_closed_arena_leaves_nothing() -> None:
     with leaves_open():
         arena = Arena("test")
         put(arena, bytes(LARGE))
@@ -235,7 +235,7 @@ def test_memory_kept_across_a_reset_is_not_reused(
         assert arena.allocate(1) == 0
 
 
-def test_without_descriptors_it_cannot_be_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_free_descriptors_it_cannot_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     def spent(*_: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -259,7 +259,7 @@ def pages(arena: Arena) -> int:
 def test_unused_memory_is_released_after_a_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The reader's mapping stays, and what is written there anew is read."""
+    """The reader's mapping stays valid, and sees new data written there."""
     monkeypatch.setattr("pytriton._protocol.lanes.arena.KEPT", 1 << 16)
     with closing(Arena("test")) as arena:
         arena.allocate(LARGE)
@@ -298,8 +298,8 @@ def test_memory_kept_across_a_reset_is_not_released(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("seal", [_SEAL_GROW, _SEAL_WRITE])
-def test_a_reader_cannot_seal_the_memory_of_its_owner(arena: Arena, seal: int) -> None:
-    """Its descriptor is read-only, but below /proc it can open another one."""
+def test_a_reader_cannot_seal_the_owners_memory(arena: Arena, seal: int) -> None:
+    """Its descriptor is read-only, but it can open another one through /proc."""
     put(arena, b"data")
     with (
         os.fdopen(arena.open_readonly(), "rb") as reader,

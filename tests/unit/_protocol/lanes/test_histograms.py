@@ -1,4 +1,4 @@
-"""Exemplars: the last traced call of each bucket, whatever lies in the memory."""
+"""Exemplars: the last traced call of each bucket, whatever the memory contains."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_untraced_calls_leave_no_exemplar() -> None:
     assert worker.read() == []
 
 
-def test_whatever_lies_there_can_be_read() -> None:
+def test_any_memory_contents_can_be_read() -> None:
     memory = bytearray(SIZE)
     exemplars = Exemplars(memoryview(memory))
     seed = random.Random(1)
@@ -42,7 +42,7 @@ def test_whatever_lies_there_can_be_read() -> None:
     assert exemplars.read() == []
 
 
-def test_a_worker_notes_the_call_at_hand() -> None:
+def test_a_worker_records_the_current_call() -> None:
     near, descriptor = WorkerStatsPage.create()
     far = WorkerStatsPage(descriptor)
     far.begin(1)

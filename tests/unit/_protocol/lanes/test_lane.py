@@ -1,4 +1,4 @@
-"""The lane: what one end sends, the other receives; what breaks the protocol ends in one kind of error."""
+"""The lane: one end receives what the other sends; protocol violations raise one kind of error."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MESSAGES: list[Batch | BatchDone | BatchLent | BatchFailed] = [
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_message_arrives_as_it_was_sent(
+def test_a_message_arrives_as_sent(
     lanes: tuple[Lane, Lane], message: Batch | BatchDone | BatchLent | BatchFailed
 ) -> None:
     for sender, receiver in (lanes, lanes[::-1]):
@@ -69,7 +69,7 @@ def test_messages_arrive_in_order(lanes: tuple[Lane, Lane]) -> None:
     assert [receiver.receive() for _ in MESSAGES] == MESSAGES
 
 
-def test_bytes_of_a_batch(end_and_socket: tuple[Lane, socket.socket]) -> None:
+def test_the_bytes_of_a_batch(end_and_socket: tuple[Lane, socket.socket]) -> None:
     lane, peer = end_and_socket
     lane.send(BATCH)
     assert receive_raw(peer) == (BATCH_BYTES, [])
@@ -78,7 +78,7 @@ def test_bytes_of_a_batch(end_and_socket: tuple[Lane, socket.socket]) -> None:
 
 
 @pytest.mark.parametrize("count", [10_000, 20_000])
-def test_message_larger_than_a_packet_is_spilled(lanes: tuple[Lane, Lane], count: int) -> None:
+def test_a_message_larger_than_a_packet_is_spilled(lanes: tuple[Lane, Lane], count: int) -> None:
     sender, receiver = lanes
     inputs = [TensorRef("input", "INT64", [1, index], 1, index, 8 * index) for index in range(9)]
     for id in (1, 2):
@@ -92,13 +92,13 @@ def test_message_larger_than_a_packet_is_spilled(lanes: tuple[Lane, Lane], count
 
 
 @pytest.mark.parametrize("length", range((1 << 16) - 40, (1 << 16) + 40, 8))
-def test_message_about_as_large_as_a_packet(lanes: tuple[Lane, Lane], length: int) -> None:
+def test_messages_about_as_large_as_a_packet(lanes: tuple[Lane, Lane], length: int) -> None:
     sender, receiver = lanes
     sender.send(BatchFailed(1, "x" * length))
     assert receiver.receive() == BatchFailed(1, "x" * length)
 
 
-def test_arena_is_announced_once_with_the_first_message_after_it_is_used(
+def test_an_arena_is_announced_once_with_the_next_message(
     end_and_socket: tuple[Lane, socket.socket],
 ) -> None:
     lane, peer = end_and_socket
@@ -127,7 +127,7 @@ def test_announced_memory_is_mapped_under_its_number(lanes: tuple[Lane, Lane]) -
         receiver.memory(7, 1)
 
 
-def test_received_descriptors_do_not_reach_children(
+def test_received_descriptors_are_not_inherited(
     end_and_socket: tuple[Lane, socket.socket],
 ) -> None:
     lane, peer = end_and_socket
@@ -142,10 +142,10 @@ def test_received_descriptors_do_not_reach_children(
     assert not any(os.get_inheritable(fd) for fd in new if os.path.exists(f"/proc/self/fd/{fd}"))
 
 
-def test_a_received_descriptor_is_no_childs_from_the_beginning(
+def test_received_descriptors_are_close_on_exec_from_the_start(
     end_and_socket: tuple[Lane, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread of the model may start a process right behind the receipt."""
+    """A thread of the model may start a process immediately after the receive."""
     lane, peer = end_and_socket
     inheritable: list[bool] = []
 
@@ -166,7 +166,7 @@ def test_a_received_descriptor_is_no_childs_from_the_beginning(
     assert inheritable == [False]
 
 
-def test_descriptor_to_announce_is_closed_even_if_the_peer_is_gone(
+def test_an_announced_descriptor_is_closed_even_if_the_peer_is_gone(
     end_and_socket: tuple[Lane, socket.socket],
 ) -> None:
     lane, peer = end_and_socket
@@ -175,7 +175,7 @@ def test_descriptor_to_announce_is_closed_even_if_the_peer_is_gone(
         lane.announce(1, sealed_memory(b"data"))
 
 
-def test_end_of_the_peer_is_seen_by_both_receive_and_send(lanes: tuple[Lane, Lane]) -> None:
+def test_receive_and_send_notice_the_peers_exit(lanes: tuple[Lane, Lane]) -> None:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with closing(Lane(ends[0], peer_trusted=True)) as lane:
         Lane(ends[1], peer_trusted=True).close()
@@ -186,7 +186,7 @@ def test_end_of_the_peer_is_seen_by_both_receive_and_send(lanes: tuple[Lane, Lan
 
 
 def test_a_close_reports_whether_the_last_message_was_read() -> None:
-    """Then something may have been done about it; else nothing has."""
+    """If it was read, the peer may have acted on it."""
     for read in (False, True):
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with closing(Lane(ends[0], peer_trusted=False)) as lane:
@@ -205,8 +205,8 @@ def test_a_close_reports_whether_the_last_message_was_read() -> None:
             assert end.value.unread
 
 
-def test_service_manager_timeouts(lanes: tuple[Lane, Lane]) -> None:
-    """Waiting ends when nothing came in time, and only then."""
+def test_receive_timeouts(lanes: tuple[Lane, Lane]) -> None:
+    """Waiting ends only when nothing arrived in time."""
     lane, peer = lanes
     lane.set_receive_timeout(0.05)
     with pytest.raises(LaneSilent):
@@ -228,7 +228,7 @@ lane.receive()
 """
 
 
-def test_killed_peer_is_an_immediate_end_of_file(
+def test_a_killed_peer_is_an_immediate_end_of_file(
     end_and_socket: tuple[Lane, socket.socket],
 ) -> None:
     lane, peer = end_and_socket
@@ -264,7 +264,7 @@ def test_connecting_where_nobody_listens_names_the_path(short_dir: Path) -> None
         Lane.connect(path, peer_trusted=False)
 
 
-def test_close_gives_back_every_descriptor() -> None:
+def test_close_releases_every_descriptor() -> None:
     with leaves_open():
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)

@@ -1,4 +1,4 @@
-"""The lane against a peer that keeps no protocol: every breach is one kind of error, and leaves no descriptor."""
+"""The lane against a hostile peer: every violation raises one kind of error, and leaks no descriptor."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("with_descriptors", [0, 1, 3])
 @pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_message_is_a_lane_error(
+def test_a_malformed_message_is_a_lane_error(
     end_and_socket: tuple[Lane, socket.socket], case: str, with_descriptors: int
 ) -> None:
     lane, peer = end_and_socket
@@ -72,7 +72,7 @@ def test_malformed_message_is_a_lane_error(
     ("offset", "nbytes"),
     [(-1, 10), (0, -1), (0, 100_000), (1 << 63, 1), (0, 1 << 63), (8, 8), (0, 0)],
 )
-def test_spilled_message_that_is_not_there(
+def test_a_missing_spilled_message(
     end_and_socket: tuple[Lane, socket.socket], offset: int, nbytes: int
 ) -> None:
     lane, peer = end_and_socket
@@ -100,7 +100,7 @@ def test_only_a_message_for_the_callable_may_be_spilled(
         lane.receive()
 
 
-def test_memory_is_announced_only_once(end_and_socket: tuple[Lane, socket.socket]) -> None:
+def test_memory_must_be_announced_only_once(end_and_socket: tuple[Lane, socket.socket]) -> None:
     lane, peer = end_and_socket
     with leaves_open(1):  # the first one stays
         fd = sealed_memory(b"data")
@@ -124,7 +124,7 @@ def test_memory_of_an_untrusted_peer_must_be_sealed(
             lane.receive()
 
 
-def test_descriptor_beside_a_batch_is_closed(
+def test_a_descriptor_sent_with_a_batch_is_closed(
     end_and_socket: tuple[Lane, socket.socket],
 ) -> None:
     lane, peer = end_and_socket
@@ -136,7 +136,7 @@ def test_descriptor_beside_a_batch_is_closed(
 
 
 @pytest.mark.parametrize("packet_behind", [b"\1", BATCH_BYTES])
-def test_something_else_behind_an_announcement(
+def test_an_announcement_followed_by_another_message(
     end_and_socket: tuple[Lane, socket.socket], packet_behind: bytes
 ) -> None:
     lane, peer = end_and_socket
@@ -149,10 +149,10 @@ def test_something_else_behind_an_announcement(
             lane.receive()
 
 
-def test_an_announcement_that_nothing_comes_behind_is_waited_for_no_longer_than_that(
+def test_waiting_after_an_announcement_is_limited(
     end_and_socket: tuple[Lane, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The peer believes that it has answered: nobody would ever end it."""
+    """The peer believes that it has answered: nobody would ever end the wait."""
     monkeypatch.setattr("pytriton._protocol.lanes.lane._ANNOUNCED_S", 0.05)
     lane, peer = end_and_socket
     send_raw(peer, packet("Announce", 1))
@@ -160,10 +160,10 @@ def test_an_announcement_that_nothing_comes_behind_is_waited_for_no_longer_than_
         lane.receive()
 
 
-def test_no_more_memories_are_taken_than_there_may_be(
+def test_the_number_of_memories_is_limited(
     end_and_socket: tuple[Lane, socket.socket],
 ) -> None:
-    """Each would hold a descriptor."""
+    """Each one takes a descriptor."""
     lane, peer = end_and_socket
     with leaves_open(MAX_MEMORIES):
         fd = sealed_memory(b"data")

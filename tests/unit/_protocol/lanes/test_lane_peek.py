@@ -1,4 +1,4 @@
-"""Looking at what waits on a lane: only a whole batch is seen, and nothing is taken away from `receive`."""
+"""Peeking at the next message of a lane: it returns only complete batches, and leaves everything to `receive`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def packet(*fields: object) -> bytes:
 
 
 def send_raw(peer: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
-    """Send a packet with descriptors, and close them here."""
+    """Send a packet with descriptors, and close them in this process."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     peer.sendmsg([data], rights)
     for fd in fds:
@@ -92,7 +92,7 @@ def test_peek_at_a_spilled_batch(lanes: tuple[Lane, Lane]) -> None:
         receiver.receive(wait=False)
 
 
-def test_peek_knows_only_batches(lanes: tuple[Lane, Lane]) -> None:
+def test_peek_returns_only_batches(lanes: tuple[Lane, Lane]) -> None:
     sender, receiver = lanes
     sender.send(BatchFailed(1, "no batch"))
     assert receiver.peek() is None

@@ -1,4 +1,4 @@
-"""The ring of records: what a worker writes the dispatcher takes, whatever the memory holds, and nobody waits."""
+"""The ring of records: the dispatcher reads what a worker writes, whatever the memory contains, without blocking."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ends = tuple[RequestRecords, RequestRecords]
 
 @pytest.fixture(params=[0, 4032])
 def memory(request: pytest.FixtureRequest) -> bytearray:
-    """A mapping ends with a page, so there is more than is needed."""
+    """Memory of this size; a plain mapping would be rounded up to a page."""
     return bytearray(SIZE + int(request.param))
 
 
@@ -63,7 +63,7 @@ def test_records_are_taken_once_and_in_order_around_the_ring(ends: Ends) -> None
     assert dispatcher.take() == ((), 0) or dispatcher.take() == ([], 0)
 
 
-def test_records_without_room_are_dropped_and_counted(ends: Ends) -> None:
+def test_records_without_space_are_dropped_and_counted(ends: Ends) -> None:
     worker, dispatcher = ends
     for number in range(100):
         worker.write([record(f"{number}" + "x" * (RING // 50))] * 2)
@@ -76,7 +76,7 @@ def test_records_without_room_are_dropped_and_counted(ends: Ends) -> None:
     assert taken(dispatcher) == ["again"]
 
 
-def test_so_many_are_written_until_more_are_wanted(ends: Ends, memory: bytearray) -> None:
+def test_the_dispatcher_controls_how_many_records_are_written(ends: Ends, memory: bytearray) -> None:
     worker, dispatcher = ends
     words = memoryview(memory)[:64].cast("Q")
     dispatcher.want(1000, 3)
@@ -97,7 +97,7 @@ def test_so_many_are_written_until_more_are_wanted(ends: Ends, memory: bytearray
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_the_memory_holds_nothing_but_records_comes_of_it(
+def test_any_memory_contents_yield_only_valid_records(
     ends: Ends, memory: bytearray, seed: int
 ) -> None:
     worker, dispatcher = ends
@@ -127,7 +127,7 @@ def test_dropped_record_counts_saturate_at_the_field_s_maximum(
     assert 0 < total <= 200 * RING
 
 
-def test_messages_of_no_bytes_are_none(ends: Ends, memory: bytearray) -> None:
+def test_empty_messages_yield_no_records(ends: Ends, memory: bytearray) -> None:
     _, dispatcher = ends
     memoryview(memory)[:64].cast("Q")[0] = RING
     assert dispatcher.take().messages == []
@@ -141,7 +141,7 @@ def test_all_requests_of_a_large_call_have_a_record(ends: Ends) -> None:
     assert dispatcher.take().left_out == 0
 
 
-def test_bytes_that_are_no_records_are_none() -> None:
+def test_invalid_bytes_yield_no_records() -> None:
     assert decoded(b"\xc1") is None
     assert decoded(msgspec.msgpack.encode([["id", "ok", "no number", 1, 1, 1, 1, 1, 1]])) is None
 

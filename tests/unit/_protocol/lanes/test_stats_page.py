@@ -1,4 +1,4 @@
-"""The statistics page: what the worker's end writes, the dispatcher's end reads."""
+"""The statistics page: the worker writes it, and the dispatcher reads it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ends() -> Iterator[tuple[WorkerStatsPage, WorkerStatsPage]]:
 
 
 def bucket_of(buckets: tuple[int, ...]) -> int:
-    """Return the only bucket that has something."""
+    """Return the only non-empty bucket."""
     assert sum(buckets) == 1
     return buckets.index(1)
 
@@ -79,7 +79,7 @@ def test_batch_durations_and_waits_are_counted(
     ("rows", "bound"),
     [(1, 1), (2, 2), (3, 4), (4, 4), (5, 8), (1024, 1024), (1025, 2048), (1 << 16, 1 << 16)],
 )
-def test_sizes_are_counted_up_to_their_bound(
+def test_sizes_are_counted_in_the_bucket_of_their_bound(
     ends: tuple[WorkerStatsPage, WorkerStatsPage], rows: int, bound: int
 ) -> None:
     ends[0].begin(1, rows)
@@ -120,7 +120,7 @@ def test_durations_beyond_the_bounds_are_in_the_first_and_the_last_bucket(
     assert len(buckets) == DURATION_BUCKETS == len(BOUNDS_NS) + 1
 
 
-def test_a_batch_at_hand_counts_as_busy(
+def test_a_current_batch_counts_as_busy(
     ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
 ) -> None:
     worker, dispatcher = ends
@@ -147,7 +147,7 @@ def test_batches_that_overlap_count_as_busy_once(
     assert counts.call_ns == 40 * MS
 
 
-def test_between_batches_nothing_is_at_hand(
+def test_between_batches_there_is_no_current_batch(
     ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
 ) -> None:
     worker, dispatcher = ends
@@ -166,8 +166,8 @@ STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=60)
 
 
 @given(steps=STEPS)
-def test_busy_is_the_time_with_a_call_under_way(steps: list[tuple[int, int]]) -> None:
-    """Whether calls overlap, or follow one another; looked at in between, with or without one under way."""
+def test_busy_time_is_the_time_with_a_current_call(steps: list[tuple[int, int]]) -> None:
+    """Whether calls overlap or follow each other, and whether the page is read during or between them."""
     clock, (dispatcher, descriptor) = Clock(), WorkerStatsPage.create()
     worker = WorkerStatsPage(descriptor)
     under_way: list[int] = []
@@ -190,8 +190,8 @@ def test_busy_is_the_time_with_a_call_under_way(steps: list[tuple[int, int]]) ->
     dispatcher.close()
 
 
-def test_busy_time_never_falls(ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock) -> None:
-    """Between two stores of the worker's, a batch may be seen as done, and its time not added yet."""
+def test_busy_time_never_decreases(ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock) -> None:
+    """Between two stores of the worker, a batch may be marked done before its time is added."""
     worker, dispatcher = ends
     worker.begin(1)
     clock.now += 10 * MS
@@ -200,7 +200,7 @@ def test_busy_time_never_falls(ends: tuple[WorkerStatsPage, WorkerStatsPage], cl
     assert dispatcher.counts().busy_ns == before == 10 * MS
 
 
-def test_merged_batches_wait_each(
+def test_merged_batches_have_separate_waits(
     ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
 ) -> None:
     worker, dispatcher = ends
@@ -242,8 +242,8 @@ def test_loading_and_memory(ends: tuple[WorkerStatsPage, WorkerStatsPage]) -> No
     assert (dispatcher.load_s, dispatcher.warmup_s, dispatcher.arena_bytes) == (1.5, 0.25, 1 << 40)
 
 
-def test_a_page_of_nonsense_is_read(ends: tuple[WorkerStatsPage, WorkerStatsPage]) -> None:
-    """The page belongs to a user's process: whatever lies in it, reading it does no harm."""
+def test_a_page_of_random_bytes_can_be_read(ends: tuple[WorkerStatsPage, WorkerStatsPage]) -> None:
+    """The page belongs to a user's process: reading it must be harmless whatever it contains."""
     worker, dispatcher = ends
     worker._map[:] = os.urandom(len(worker._map))
     counts = dispatcher.counts()
@@ -251,7 +251,7 @@ def test_a_page_of_nonsense_is_read(ends: tuple[WorkerStatsPage, WorkerStatsPage
     dispatcher.read()
 
 
-def test_counts_add_up(ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock) -> None:
+def test_counts_of_workers_add_up(ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock) -> None:
     worker, dispatcher = ends
     begun_ns = worker.begin(3, 10, clock.now - 7 * MS)
     worker.failed("result", 3)
@@ -290,7 +290,7 @@ def test_coarse_buckets_are_cumulative() -> None:
 
 
 @pytest.mark.parametrize("where", ["os.dup 1", "os.dup 2", "mmap.mmap 1"])
-def test_one_that_cannot_be_made_leaves_no_descriptor(
+def test_a_failed_creation_leaks_no_descriptor(
     monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     name, _, at = where.partition(" ")
@@ -310,8 +310,8 @@ def test_one_that_cannot_be_made_leaves_no_descriptor(
     assert os.listdir("/proc/self/fd") == open_before
 
 
-def test_one_for_which_there_is_no_room_leaves_nothing(tmp_path: Path) -> None:
-    """A disk that is nearly full takes the first bytes."""
+def test_a_full_disk_leaves_no_page(tmp_path: Path) -> None:
+    """A nearly full disk accepts the first bytes."""
     before, limits = os.listdir("/proc/self/fd"), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (mmap.PAGESIZE, limits[1]))
     try:

@@ -1,4 +1,4 @@
-"""Tensors in shared memory: every datatype and layout there and back; BYTES as tritonclient writes them."""
+"""Tensors in shared memory: every datatype and layout survives a round trip; BYTES are encoded as tritonclient does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ELEMENTS = st.binary(max_size=20) | st.binary(max_size=4).map(lambda data: data 
 
 @contextmanager
 def open_lanes() -> Iterator[tuple[Lane, Lane]]:
-    """The fixture `lanes` for one example of hypothesis, which runs a test's body many times."""
+    """The fixture `lanes` for one hypothesis example, which runs a test's body many times."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lanes = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
     try:
@@ -47,7 +47,7 @@ def objects(elements: list[Any], shape: tuple[int, ...] | None = None) -> Array:
 
 
 def pass_on(lanes: tuple[Lane, Lane], ref: TensorRef) -> None:
-    """Have the second end know the memory of the first one."""
+    """Share the memory of the first end with the second."""
     lanes[0].send(BatchDone(1, [ResponseRef([ref])]))
     assert lanes[1].receive() == BatchDone(1, [ResponseRef([ref])])
 
@@ -65,7 +65,7 @@ def there_and_back(lanes: tuple[Lane, Lane], array: Array, dtype: np.dtype[Any])
 
 
 @pytest.mark.parametrize("datatype", numpy_types.NUMERIC)
-def test_every_datatype_there_and_back(lanes: tuple[Lane, Lane], datatype: str) -> None:
+def test_every_datatype_survives_a_round_trip(lanes: tuple[Lane, Lane], datatype: str) -> None:
     dtype = numpy_types.element_dtype(datatype)
     sent = np.frombuffer(np.random.default_rng(1).bytes(6 * dtype.itemsize), np.uint8)
     array = (sent % 2).astype(dtype)[:6] if datatype == "BOOL" else sent.view(dtype)
@@ -75,7 +75,7 @@ def test_every_datatype_there_and_back(lanes: tuple[Lane, Lane], datatype: str) 
     assert read.tobytes() == array.tobytes()
 
 
-def test_table_of_datatypes_agrees_with_tritonclient() -> None:
+def test_the_table_of_datatypes_matches_tritonclients() -> None:
     from tritonclient.utils import triton_to_np_dtype
 
     for datatype, dtype in numpy_types.NUMERIC.items():
@@ -118,7 +118,7 @@ def test_every_layout_arrives_in_c_order(lanes: tuple[Lane, Lane], layout: str) 
 
 @given(data=st.data(), shape=SHAPES)
 @settings(max_examples=examples(60), deadline=None)
-def test_any_array_there_and_back(data: st.DataObject, shape: tuple[int, ...]) -> None:
+def test_any_array_survives_a_round_trip(data: st.DataObject, shape: tuple[int, ...]) -> None:
     with open_lanes() as lanes:
         for _ in range(2):  # the second lies behind the first
             dtype = data.draw(npst.scalar_dtypes().filter(lambda dtype: dtype.kind in "biuf"))
@@ -170,7 +170,7 @@ def test_views_survive_the_lane(lanes: tuple[Lane, Lane]) -> None:
     ],
     ids=str,
 )
-def test_wrong_descriptor_of_a_numeric_tensor(
+def test_invalid_descriptors_of_numeric_tensors(
     lanes: tuple[Lane, Lane], shape: list[int], offset: int, nbytes: int
 ) -> None:
     pass_on(lanes, tensors.write(lanes[0], "x", "FP32", np.ones(4), np.dtype(np.float32)))
@@ -180,13 +180,13 @@ def test_wrong_descriptor_of_a_numeric_tensor(
 
 
 @pytest.mark.parametrize(("offset", "nbytes"), [(-1, 4), (0, -1), (0, 1 << 20), (1 << 63, 1)])
-def test_wrong_descriptor_of_raw_bytes(lanes: tuple[Lane, Lane], offset: int, nbytes: int) -> None:
+def test_invalid_descriptors_of_raw_bytes(lanes: tuple[Lane, Lane], offset: int, nbytes: int) -> None:
     pass_on(lanes, tensors.write_raw(lanes[0], "x", "BYTES", [1], b"data"))
     with pytest.raises(ArenaError):
         tensors.read_raw(lanes[1], TensorRef("x", "BYTES", [1], ARENA, offset, nbytes))
 
 
-def test_memory_never_announced(lanes: tuple[Lane, Lane]) -> None:
+def test_unannounced_memory(lanes: tuple[Lane, Lane]) -> None:
     ref = TensorRef("x", "FP32", [1], 9, 0, 4)
     with pytest.raises(LaneError, match="memory segment 9"):
         tensors.read(lanes[1], ref, np.dtype(np.float32))
@@ -203,13 +203,13 @@ def test_unknown_datatype() -> None:
 
 
 @given(st.lists(ELEMENTS, max_size=20))
-def test_bytes_there_and_back(elements: list[bytes]) -> None:
+def test_bytes_survive_a_round_trip(elements: list[bytes]) -> None:
     data = encode_bytes(objects(elements))
     assert decode_bytes(memoryview(data), [len(elements)]).tolist() == elements
 
 
 @given(st.integers(0, 8), st.data())
-def test_bytes_of_one_length_there_and_back(length: int, data: st.DataObject) -> None:
+def test_bytes_of_equal_lengths_survive_a_round_trip(length: int, data: st.DataObject) -> None:
     element = st.binary(min_size=length, max_size=length)
     elements = data.draw(st.lists(element, max_size=20))
     decoded = decode_bytes(memoryview(encode_bytes(objects(elements))), [len(elements)])
@@ -217,14 +217,14 @@ def test_bytes_of_one_length_there_and_back(length: int, data: st.DataObject) ->
     assert all(type(item) is bytes for item in decoded.tolist())
 
 
-def test_lengths_that_only_add_up_to_equal_ones() -> None:
+def test_lengths_that_only_sum_up_to_equal_ones() -> None:
     elements = [b"abcd", b"ab", b"abcdef"]  # 3 times 4 bytes in all
     data = memoryview(encode_bytes(objects(elements)))
     assert decode_bytes(data, [3]).tolist() == elements
 
 
 @given(st.lists(ELEMENTS | st.text(max_size=10), min_size=1, max_size=20))
-def test_bytes_are_what_tritonclient_reads_and_writes(elements: list[bytes | str]) -> None:
+def test_bytes_are_encoded_as_in_tritonclient(elements: list[bytes | str]) -> None:
     array = objects(elements)
     data = encode_bytes(array)
     assert data == serialize_byte_tensor(array).item()
@@ -239,7 +239,7 @@ WORDS = st.text(max_size=5).filter(lambda word: not word.endswith("\0"))
 @given(
     npst.arrays(st.sampled_from(["S5", "S1"]), SHAPES) | npst.arrays("U5", SHAPES, elements=WORDS)
 )
-def test_fixed_width_strings_are_what_tritonclient_writes(array: Array) -> None:
+def test_fixed_width_strings_are_encoded_as_in_tritonclient(array: Array) -> None:
     witness = serialize_byte_tensor(array.astype(object))  # it takes no U arrays
     assert encode_bytes(array) == (witness.item() if witness.size else b"")
 
@@ -258,7 +258,7 @@ def test_bytes_of_an_array_in_fortran_order_are_in_c_order() -> None:
     assert encode_bytes(array.T) == encode_bytes(array.T.copy())
 
 
-def test_all_kinds_of_elements_are_taken() -> None:
+def test_all_kinds_of_elements_are_accepted() -> None:
     elements = [
         b"a\0",
         "é",
@@ -279,7 +279,7 @@ def test_trailing_nuls_of_s_arrays_are_padding() -> None:
 
 
 @pytest.mark.parametrize("element", [1, None, 1.5, ["a"], np.arange(100).reshape(2, 50), "\ud800"])
-def test_element_that_is_no_string_is_named_in_one_line(element: object) -> None:
+def test_a_non_string_element_is_named_in_one_line(element: object) -> None:
     array = np.empty(2, object)
     array[0], array[1] = b"fine", element
     with pytest.raises(TypeError, match="elements must") as caught:
@@ -327,10 +327,10 @@ def test_bytes_in_shared_memory(lanes: tuple[Lane, Lane]) -> None:
 @given(
     st.lists(ELEMENTS, max_size=6), st.integers(-1, 7), st.integers(0, 40), st.binary(max_size=5)
 )
-def test_bytes_are_checked_without_being_taken_apart(
+def test_bytes_are_validated_without_decoding_them(
     elements: list[bytes], more: int, cut: int, behind: bytes
 ) -> None:
-    """In whatever way they are wrong: too many, too few, cut off, followed by something."""
+    """Too many elements, too few, truncated, or followed by other bytes."""
     data = encode_bytes(np.array(elements, object)) + behind
     data = data[: len(data) - cut] if cut < 10 else data
     shape = [max(0, len(elements) + more)]

@@ -1,4 +1,4 @@
-"""`auto_complete_config` in a process of its own: whatever the model does there, the registration hears of its end."""
+"""`auto_complete_config` runs in a separate process: whatever the model does there, the registration gets an outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TritonPythonModel:
 
 
 def complete(folder: Path, body: str, limit_s: float = 60) -> dict[str, Any]:
-    """Return what a model makes of its configuration; `body` is what it does."""
+    """Return the model's completed configuration; `body` is the code that completes it."""
     (folder / "model.py").write_text(MODEL.format(body=body))
     question = {
         "sys_path": [], "folder": str(folder), "file": "model.py", "config": {"name": "m"},
@@ -43,7 +43,7 @@ def test_a_model_may_print_any_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.programs
 @pytest.mark.timeout(60)
-def test_a_process_that_the_model_leaves_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_child_process_left_by_the_model_is_not_awaited(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     body = "import os; child = os.fork(); child or open('never').read(); open('pid', 'w').write(str(child))"
     complete(tmp_path, body)
@@ -51,7 +51,7 @@ def test_a_process_that_the_model_leaves_is_not_waited_for(tmp_path: Path) -> No
 
 
 @pytest.mark.programs
-def test_one_that_does_not_return_is_given_up(tmp_path: Path) -> None:
+def test_a_call_that_does_not_return_is_cancelled(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     with pytest.raises(
         PyTritonValidationError, match=r"did not return within 1 s \(load_timeout_s\)"
@@ -60,7 +60,7 @@ def test_one_that_does_not_return_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-def test_values_that_json_lacks_are_the_model_s_error(tmp_path: Path) -> None:
+def test_values_that_json_cannot_represent_are_the_models_error(tmp_path: Path) -> None:
     with pytest.raises(
         PyTritonValidationError, match=r"failed: TypeError: Object of type set is not JSON"
     ):
@@ -68,12 +68,12 @@ def test_values_that_json_lacks_are_the_model_s_error(tmp_path: Path) -> None:
 
 
 def prepare(target: Any, **given: Any) -> messages.ModelSpec:
-    """Return what a model is registered as."""
+    """Return the registration of a model."""
     config = given.pop("config", None)
     return model_programs.prepare_model(target, "m", config, None, given, None)[0].spec
 
 
-def test_a_class_has_to_return_its_configuration() -> None:
+def test_a_class_must_return_its_configuration() -> None:
     class Forgetful:
         @staticmethod
         def auto_complete_config(config: Any) -> None:
@@ -113,7 +113,7 @@ def test_a_configuration_in_another_encoding_is_reported(tmp_path: Path) -> None
 
 
 def test_implicit_state_is_refused(tmp_path: Path) -> None:
-    """Each request would get the initial state, and the sums of a sequence be wrong without a word."""
+    """Each request would get the initial state, and results of sequences would be silently wrong."""
     folder = make_folder(tmp_path / "m")
     with open(folder / "config.pbtxt", "a", encoding="utf-8") as file:
         file.write('sequence_batching { state [{ input_name: "a" output_name: "b" }] }')

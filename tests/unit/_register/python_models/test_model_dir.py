@@ -1,4 +1,4 @@
-"""config.pbtxt: read, given to tritonserver, and given to the model."""
+"""config.pbtxt: how it is read, passed to tritonserver, and passed to the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole model repository: all of its models are registered, or none of them is."""
+"""A whole model repository: all of its models are registered, or none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Model:
 
 
 class Client:
-    """A daemon's client: what is served before, and what is undone."""
+    """A fake daemon client: previously served models, and what is rolled back."""
 
     def __init__(self, *served: str) -> None:
         self.served = [Model(name) for name in served]
@@ -101,7 +101,7 @@ def test_an_option_of_one_model_is_refused(repository: Path) -> None:
     }
 
 
-def test_when_one_fails_the_others_are_taken_back(repository: Path) -> None:
+def test_if_one_fails_the_others_are_rolled_back(repository: Path) -> None:
     client = Client("a", "other")  # `a` is replaced, `b` is new
     with pytest.raises(RegistrationError) as caught:
         register(repository, client, failing="c")
@@ -121,7 +121,7 @@ def test_a_failed_rollback_is_reported(repository: Path) -> None:
     assert "Not registered: c." in caught.value.message
 
 
-def test_an_interruption_takes_them_back_too(
+def test_an_interruption_rolls_them_back(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Client()
@@ -131,7 +131,7 @@ def test_an_interruption_takes_them_back_too(
     assert client.undone == ["unregister a"]
 
 
-def test_nothing_is_registered_when_a_model_cannot_be_read(repository: Path) -> None:
+def test_an_unreadable_model_prevents_all_registrations(repository: Path) -> None:
     client = Client()
     (repository / "c" / "config.pbtxt").write_text(CONFIG.replace("output", "outputs"))
     with pytest.raises(PyTritonBadParameterError):

@@ -1,4 +1,4 @@
-"""What reaches a server: tokens, parameters, headers, options; and what is refused before."""
+"""What a client sends: tokens, parameters, headers, options; and what it refuses before sending."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONFIG = TritonModelConfig(
 
 
 def values(received: Received) -> dict[str, Any]:
-    """The parameters of a request, whichever protocol it came by; gRPC writes int64 as text."""
+    """The parameters of a request over either protocol; gRPC sends int64 as text."""
     found = {}
     for name, value in received.request.get("parameters", {}).items():
         (value,) = value.values() if isinstance(value, dict) else (value,)
@@ -105,14 +105,14 @@ def carried(fake: FakeTriton) -> set[tuple[str, str | None]]:
     return {(one.method, one.headers.get(header)) for one in fake.received}
 
 
-def test_the_token_is_shown_with_every_call(fake: FakeTriton) -> None:
+def test_the_token_is_sent_with_every_call(fake: FakeTriton) -> None:
     with ModelClient(fake.url, MODEL, access_token="secret") as client:
         call_everything(client)
     methods = ("ready", "config", "infer", "load", "unload")
     assert carried(fake) == {(method, "secret") for method in methods}
 
 
-def test_other_clients_show_the_token(fake: FakeTriton) -> None:
+def test_other_clients_send_the_token(fake: FakeTriton) -> None:
     async def ask() -> None:
         async with AsyncioModelClient(fake.url, MODEL, access_token="secret") as client:
             await client.wait_for_server(60)
@@ -128,7 +128,7 @@ def test_other_clients_show_the_token(fake: FakeTriton) -> None:
     assert {token for _, token in carried(fake)} == {"secret"}
 
 
-def test_no_token_no_header_and_a_calls_own_header_wins(fake: FakeTriton) -> None:
+def test_without_a_token_no_header_is_sent_and_a_calls_header_wins(fake: FakeTriton) -> None:
     with ModelClient(fake.url, MODEL) as client:
         client.infer_sample(X)
     assert {token for _, token in carried(fake)} == {None}
@@ -144,7 +144,7 @@ def test_no_token_no_header_and_a_calls_own_header_wins(fake: FakeTriton) -> Non
 
 
 def ask(*inputs: Any, **named: Any) -> Any:
-    """Ask a server that is not there: what is sent would fail otherwise."""
+    """Send a request to a server that does not exist: if it were sent, it would fail differently."""
     with ModelClient(
         "127.0.0.1:1", MODEL, model_config=CONFIG, ensure_model_is_ready=False
     ) as client:
@@ -182,7 +182,7 @@ def ask(*inputs: Any, **named: Any) -> Any:
         ([X], {"options": {"priority": 1}}, "options must be RequestOptions"),
     ],
 )
-def test_arguments_that_cannot_be(inputs: list[Any], named: Any, said: str) -> None:
+def test_invalid_arguments(inputs: list[Any], named: Any, said: str) -> None:
     with pytest.raises(PyTritonClientValueError, match=said):
         ask(*inputs, **named)
 
@@ -220,7 +220,7 @@ def test_values_that_grpc_cannot_carry_are_reported(name: str, value: str, said:
         (DecoupledModelClient, replace(CONFIG, decoupled=True, batching=False)),
     ],
 )
-def test_missing_inputs_are_reported_before_all_that_may_be_wrong_besides(
+def test_missing_inputs_are_reported_before_other_errors(
     client: Any, config: TritonModelConfig
 ) -> None:
     asking = client("grpc://127.0.0.1:1", MODEL, model_config=config, ensure_model_is_ready=False)
@@ -236,7 +236,7 @@ def test_missing_inputs_are_reported_before_all_that_may_be_wrong_besides(
         (np.array([b"a", 1], object), "Input 'b' has dtype object and holds int"),
     ],
 )
-def test_text_has_to_be_encoded(array: Any, said: str) -> None:
+def test_text_must_be_encoded(array: Any, said: str) -> None:
     with pytest.raises(RuntimeError, match=said):
         ask(a=X, b=array)
 
@@ -264,7 +264,7 @@ def test_text_has_to_be_encoded(array: Any, said: str) -> None:
         {"requested_outputs": [1]},
     ],
 )
-def test_options_that_cannot_be(fields: dict[str, Any]) -> None:
+def test_invalid_options(fields: dict[str, Any]) -> None:
     with pytest.raises(
         PyTritonClientValueError, match=f"RequestOptions: {next(iter(fields))} must"
     ):
@@ -284,17 +284,17 @@ def test_options_that_cannot_be(fields: dict[str, Any]) -> None:
         ({"tls": TlsOptions()}, r"tls= requires a url with https:// or grpcs://"),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:
+def test_invalid_settings(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(PyTritonClientValueError, match=said):
         ModelClient("localhost", **{"model_name": MODEL, **settings})
 
 
-def test_decoupled_clients_want_grpc() -> None:
+def test_decoupled_clients_require_grpc() -> None:
     with pytest.raises(PyTritonClientValueError, match="DecoupledModelClient only supports gRPC"):
         DecoupledModelClient("localhost", MODEL)
 
 
-def test_tls_files_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_tls_files(tmp_path: Path) -> None:
     with pytest.raises(PyTritonClientValueError, match=r"cannot read ca_certificate="):
         TlsOptions(ca_certificate=tmp_path / "missing.pem")
     (tmp_path / "empty.pem").touch()

@@ -1,4 +1,4 @@
-"""Inputs as users give them, in the shapes that Triton takes, and outputs back again."""
+"""Conversion of users' inputs to Triton's shapes, and of outputs back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NUMBER = np.array(7)
         (True, True, [ROW, np.int64(7)], {"x": (1, 3), "n": (1, 1)}),
     ],
 )
-def test_inputs_have_the_shape_of_the_wire(
+def test_inputs_get_tritons_shape(
     batching: bool, sample: bool, positional: list[Any], shapes: dict[str, Any]
 ) -> None:
     arrays = named_inputs(config(batching=batching), positional, {}, sample=sample)
@@ -55,7 +55,7 @@ def test_inputs_have_the_shape_of_the_wire(
     ("batching", "sample", "y", "n"),
     [(True, True, (3,), ()), (True, False, (1, 3), (1,)), (False, True, (1, 3), (1, 1))],
 )
-def test_outputs_have_the_shape_that_the_user_knows(
+def test_outputs_get_the_users_shape(
     batching: bool, sample: bool, y: tuple[int, ...], n: tuple[int, ...]
 ) -> None:
     answer = {"y": ROW[None], "n": NUMBER[None, None]}
@@ -63,7 +63,7 @@ def test_outputs_have_the_shape_that_the_user_knows(
     assert (restored["y"].shape, restored["n"].shape) == (y, n)
 
 
-def test_the_order_of_bytes_is_this_machines() -> None:
+def test_the_byte_order_is_this_machines() -> None:
     swapped = ROW.astype(ROW.dtype.newbyteorder())
     array = named_inputs(config(batching=True), [], {"x": swapped}, sample=True)["x"]
     assert array.dtype == np.float32
@@ -93,7 +93,7 @@ def test_invalid_inputs_are_reported(
         named_inputs(config(batching=True), positional, named, sample=True)
 
 
-def test_a_batch_has_a_row() -> None:
+def test_a_batch_needs_at_least_one_row() -> None:
     none = np.ones((0, 3), np.float32)
     with pytest.raises(
         PyTritonClientValueError, match=r"'x' has no rows \(its shape is \(0, 3\)\)"
@@ -103,6 +103,6 @@ def test_a_batch_has_a_row() -> None:
     assert arrays["x"].shape == (1, 0)  # a row of nothing
 
 
-def test_a_batch_needs_a_model_that_takes_batches() -> None:
+def test_a_batch_needs_a_batching_model() -> None:
     with pytest.raises(PyTritonClientModelDoesntSupportBatchingError, match="use infer_sample"):
         named_inputs(config(batching=False), [ROW], {}, sample=False)

@@ -1,4 +1,4 @@
-"""Clients whose connections have gone: closed while they ask, or of another event loop."""
+"""Clients whose connections are gone: closed during a request, or bound to another event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytriton.client.exceptions import PyTritonClientClosedError, PyTritonClient
 X = np.ones(2, np.float32)
 
 
-def test_closing_ends_a_request_over_grpc() -> None:
+def test_closing_cancels_a_request_over_grpc() -> None:
     caught: list[PyTritonClientClosedError] = []
     with fake_triton("grpc") as fake:
         client = ModelClient(fake.url, MODEL)
@@ -36,7 +36,7 @@ def test_closing_ends_a_request_over_grpc() -> None:
     assert [str(error) for error in caught] == ["ModelClient is closed"]
 
 
-def test_a_client_of_another_event_loop(fake: FakeTriton) -> None:
+def test_a_client_can_be_used_in_another_event_loop(fake: FakeTriton) -> None:
     client = AsyncioModelClient(fake.url, MODEL)  # made outside of any loop
 
     async def ask() -> list[float]:

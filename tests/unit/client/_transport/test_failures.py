@@ -1,4 +1,4 @@
-"""From what a transport raises to what it means, and from there to the exception that the user gets."""
+"""From a transport's exceptions to failures, and from those to the users' exceptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytriton.client.exceptions import (
 
 
 class ServerSaid(Exception):
-    """As tritonclient's InferenceServerException."""
+    """A stand-in for tritonclient's InferenceServerException."""
 
     def __init__(self, text: str, status: str = "") -> None:
         super().__init__(text)
@@ -40,7 +40,7 @@ class ServerSaid(Exception):
 
 
 class GrpcSaid(Exception):
-    """As grpc's own error."""
+    """A stand-in for grpc's error."""
 
     def __init__(self, text: str, code: str) -> None:
         super().__init__(text)
@@ -54,7 +54,7 @@ class GrpcSaid(Exception):
 
 
 class ClientConnectorError(OSError):
-    """As aiohttp's, of a connection that never was."""
+    """A stand-in for aiohttp's error of a failed connection attempt."""
 
     os_error: Any = None
 

@@ -1,4 +1,4 @@
-"""Clients in a forked process: `multiprocessing` forks, and so do web servers that load a program first."""
+"""Clients in forked processes, as with `multiprocessing` or preforking web servers."""
 
 from __future__ import annotations
 

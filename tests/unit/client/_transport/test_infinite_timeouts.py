@@ -1,4 +1,4 @@
-"""Time-outs so long that there is none, as people write them who want to wait for as long as it takes."""
+"""Timeouts so long that they are infinite, from users who want to wait indefinitely."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_an_asyncio_client_answers(fake: FakeTriton, seconds: float) -> None:
 
 
 @without_limit
-def test_a_client_of_tritonclient_is_waited_for(fake: FakeTriton, seconds: float) -> None:
+def test_tritonclients_own_client_can_wait_for_a_server(fake: FakeTriton, seconds: float) -> None:
     with create_client_from_url(fake.url) as client:
         wait_for_model_ready(client, MODEL, timeout_s=seconds)
 
 
 @without_limit
-def test_no_lock_of_any_system_overflows(seconds: float) -> None:
+def test_lock_timeouts_do_not_overflow_on_any_system(seconds: float) -> None:
     settings = ClientSettings("h", MODEL, init_timeout_s=seconds, inference_timeout_s=seconds)
     windows_limit_s = 2**32 / 1000
     assert settings.patience_s < windows_limit_s

@@ -1,4 +1,4 @@
-"""Many requests at once, and several servers."""
+"""Many concurrent requests, and several servers."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_futures(fake: FakeTriton) -> None:
 
 
 @pytest.mark.parametrize("sizes", [{"max_workers": 0}, {"max_queue_size": 0}, {"max_workers": -1}])
-def test_sizes_that_cannot_be(sizes: dict[str, int]) -> None:
+def test_invalid_sizes(sizes: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be greater than 0"):
         FuturesModelClient("localhost", MODEL, **sizes)  # type: ignore[arg-type]
 
 
-def test_a_full_queue_is_an_error_when_it_must_not_block(fake: FakeTriton) -> None:
+def test_a_full_queue_is_an_error_in_non_blocking_mode(fake: FakeTriton) -> None:
     fake.gate.clear()
     with FuturesModelClient(
         fake.url, MODEL, max_workers=2, max_queue_size=1, non_blocking=True
@@ -79,7 +79,7 @@ def test_a_full_queue_blocks(fake: FakeTriton) -> None:
         assert [future.result(30)["y"].tolist() for future in futures] == [[1]] * 3
 
 
-def test_an_exception_in_the_block_waits_for_no_answer(fake: FakeTriton) -> None:
+def test_an_exception_in_the_block_does_not_wait_for_answers(fake: FakeTriton) -> None:
     fake.gate.clear()
     futures = []
     with (  # noqa: PT012, the block is what is tested
@@ -112,7 +112,7 @@ with FuturesModelClient(*sys.argv[1:3], max_workers=1, inference_timeout_s=600) 
 
 @pytest.mark.programs
 @pytest.mark.parametrize("where", ["in the block", "at its end"])
-def test_a_process_leaves_at_ctrl_c_though_requests_are_under_way(
+def test_ctrl_c_ends_a_process_with_requests_in_flight(
     fake: FakeTriton, where: str
 ) -> None:
     fake.gate.clear()
@@ -137,7 +137,7 @@ for _ in range(5):
 """
 
 
-def test_a_process_ends_with_the_requests_of_a_client_that_nobody_closed(fake: FakeTriton) -> None:
+def test_an_unclosed_client_does_not_keep_its_process_alive(fake: FakeTriton) -> None:
     program = [sys.executable, "-c", _AWAITED, fake.url, MODEL]
     said = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True).stdout
     assert said.count("[1.]") == 5
@@ -151,7 +151,7 @@ def test_no_limits(fake: FakeTriton) -> None:
         assert all(future.result()["y"] == 1 for future in futures)
 
 
-def test_closing_with_wait_answers_all(fake: FakeTriton) -> None:
+def test_closing_with_wait_finishes_all_requests(fake: FakeTriton) -> None:
     client = FuturesModelClient(fake.url, MODEL, max_workers=1)
     futures = [client.infer_sample(X) for _ in range(5)]
     client.close()
@@ -176,7 +176,7 @@ def test_closing_without_wait_drops_pending_requests(fake: FakeTriton) -> None:
 
 
 def test_a_subclass_that_splits_batches(fake: FakeTriton) -> None:
-    """As PyTriton's guide on chunking does it."""
+    """As in PyTriton's guide on chunking."""
 
     class ChunkingClient(FuturesModelClient):
         def infer_in_chunks(self, x: Array) -> list[float]:
@@ -201,7 +201,7 @@ def test_threads_share_a_client(fake: FakeTriton) -> None:
     assert (fake.count("ready"), fake.count("config")) == (1, 1)
 
 
-def test_a_client_may_be_closed_and_collected_in_another_thread(fake: FakeTriton) -> None:
+def test_a_client_may_be_closed_and_garbage_collected_in_another_thread(fake: FakeTriton) -> None:
     clients = [ModelClient(fake.url, MODEL), ModelClient(fake.url, MODEL)]
     for client in clients:
         client.infer_sample(X)
@@ -260,12 +260,12 @@ def asked(client: ModelClient, times: int = 6) -> Counter[float]:
     return Counter(float(client.infer_sample(X)["y"][0]) for _ in range(times))
 
 
-def test_servers_take_turns(pair: list[FakeTriton]) -> None:
+def test_servers_are_used_in_turn(pair: list[FakeTriton]) -> None:
     with ModelClient([one.url for one in pair], MODEL) as client:
         assert asked(client) == {1: 3, 2: 3}
 
 
-def test_servers_take_turns_with_asyncio(pair: list[FakeTriton]) -> None:
+def test_servers_are_used_in_turn_with_asyncio(pair: list[FakeTriton]) -> None:
     async def ask() -> Counter[float]:
         async with AsyncioModelClient([one.url for one in pair], MODEL) as client:
             results = await asyncio.gather(*[client.infer_sample(X) for _ in range(6)])
@@ -274,7 +274,7 @@ def test_servers_take_turns_with_asyncio(pair: list[FakeTriton]) -> None:
     assert asyncio.run(ask()) == {1: 3, 2: 3}
 
 
-def test_a_server_without_the_model_is_passed_over_until_it_has_it(
+def test_a_server_without_the_model_is_skipped_until_it_has_it(
     pair: list[FakeTriton], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytriton.client._transport.servers._SKIP_S", 0.05)
@@ -286,7 +286,7 @@ def test_a_server_without_the_model_is_passed_over_until_it_has_it(
         eventually(lambda: asked(client)[1], "the first server is asked again")
 
 
-def test_a_server_that_ends_is_passed_over(pair: list[FakeTriton]) -> None:
+def test_a_stopped_server_is_skipped(pair: list[FakeTriton]) -> None:
     scheme = pair[0].url.partition(":")[0]
     with ExitStack() as stack:
         third = stack.enter_context(fake_triton(scheme, 3))
@@ -298,7 +298,7 @@ def test_a_server_that_ends_is_passed_over(pair: list[FakeTriton]) -> None:
         assert asked(other) == {1: 6}
 
 
-def test_no_server_is_left(pair: list[FakeTriton], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_servers_are_down(pair: list[FakeTriton], monkeypatch: pytest.MonkeyPatch) -> None:
     for one in pair:
         one.knows = False
     wait_for_one_answer(monkeypatch)
@@ -310,8 +310,8 @@ def test_no_server_is_left(pair: list[FakeTriton], monkeypatch: pytest.MonkeyPat
     assert all(one.url in str(caught.value) for one in pair)
 
 
-def test_an_error_of_one_server_is_not_asked_of_another(pair: list[FakeTriton]) -> None:
-    """It may have done the work: asking again is the user's decision."""
+def test_an_error_is_not_retried_on_another_server(pair: list[FakeTriton]) -> None:
+    """The server may have done the work: retrying is the user's decision."""
     for one in pair:
         one.gate.clear()
     with ModelClient([one.url for one in pair], MODEL, inference_timeout_s=2) as client:
@@ -321,7 +321,7 @@ def test_an_error_of_one_server_is_not_asked_of_another(pair: list[FakeTriton]) 
         assert sum(one.count("infer") for one in pair) == 1
 
 
-def test_a_sequence_wants_one_server(pair: list[FakeTriton]) -> None:
+def test_a_sequence_requires_a_single_server(pair: list[FakeTriton]) -> None:
     with (
         ModelClient([one.url for one in pair], MODEL) as client,
         pytest.raises(PyTritonClientValueError, match="Use a client with a single url"),

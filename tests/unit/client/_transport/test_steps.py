@@ -1,4 +1,4 @@
-"""What a client does, written once: blocking and awaited, with the same answers and the same failures."""
+"""Client operations, written once and run blocking or awaited, with the same answers and failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LATE = CallFailed(FailureKind.TIMEOUT, "late")
 
 
 class Connection:
-    """Answers with the name of the method; `fails` with what it is told."""
+    """Answers with the name of the method; raises for the methods in `fails`."""
 
     def __init__(self, *, awaited: bool, fails: list[Exception] | None = None) -> None:
         self.awaited, self.fails = awaited, fails or []
@@ -48,7 +48,7 @@ def do(steps: Steps[Any], pauses: list[float], *, awaited: bool) -> Any:
 pytestmark = pytest.mark.parametrize("awaited", [False, True], ids=["blocking", "awaited"])
 
 
-def test_steps_are_done_in_order_and_get_their_answers(awaited: bool) -> None:
+def test_steps_run_in_order_and_get_their_answers(awaited: bool) -> None:
     connection = Connection(awaited=awaited)
     pauses: list[float] = []
 
@@ -63,7 +63,7 @@ def test_steps_are_done_in_order_and_get_their_answers(awaited: bool) -> None:
     assert pauses == [0.5]
 
 
-def test_a_failed_call_is_the_steps_business(awaited: bool) -> None:
+def test_steps_can_handle_a_failed_call(awaited: bool) -> None:
     connection = Connection(awaited=awaited, fails=[LATE])
 
     def again() -> Steps[str]:
@@ -77,7 +77,7 @@ def test_a_failed_call_is_the_steps_business(awaited: bool) -> None:
     assert do(again(), [], awaited=awaited) == "after that: late"
 
 
-def test_a_failure_that_nobody_takes_comes_out(awaited: bool) -> None:
+def test_an_unhandled_failure_is_raised(awaited: bool) -> None:
     connection = Connection(awaited=awaited, fails=[LATE])
 
     def once() -> Steps[str]:
@@ -89,8 +89,8 @@ def test_a_failure_that_nobody_takes_comes_out(awaited: bool) -> None:
     assert caught.value is LATE
 
 
-def test_another_exception_ends_the_steps(awaited: bool) -> None:
-    """It is a fault, and no answer of a server's."""
+def test_other_exceptions_end_the_steps(awaited: bool) -> None:
+    """They are bugs, not failures of a server."""
     connection = Connection(awaited=awaited, fails=[ZeroDivisionError()])
 
     def once() -> Steps[None]:

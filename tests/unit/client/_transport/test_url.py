@@ -1,4 +1,4 @@
-"""Which URLs the clients take, and what they mean."""
+"""Which URLs the clients accept, and what they mean."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_urls_are_parsed(url: str, meaning: str) -> None:
         8000,
     ],
 )
-def test_a_url_that_cannot_be_read(url: object) -> None:
+def test_an_invalid_url(url: object) -> None:
     with pytest.raises(PyTritonClientInvalidUrlError, match=r"Invalid url .*Use host, host:port"):
         ModelClient(url, "m")  # type: ignore[arg-type]
 
@@ -73,7 +73,7 @@ def test_tritonclients_own_client() -> None:
 
 
 def test_model_urls_are_distinguished_from_server_urls() -> None:
-    """`register` prints it; asked for, it would be waited for in vain."""
+    """`register` prints model URLs; a client would wait for such a server in vain."""
     with pytest.raises(
         PyTritonClientInvalidUrlError,
         match=r"address of a model.*server's address, http://h:1/base, and",

@@ -1,4 +1,4 @@
-"""Time-outs that hold, and how the clients wait for servers and models."""
+"""Timeouts, and how the clients wait for servers and models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ X = np.ones(2, np.float32)
 
 @pytest.fixture(params=["http", "grpc"])
 def mute(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A server that takes connections and never says a word."""
+    """A server that accepts connections and never answers."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -46,7 +46,7 @@ def mute(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(params=["http", "grpc"])
 def nobody(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A URL where nothing listens, and nobody else can."""
+    """A URL where nothing listens, and nothing else can start listening."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"{request.param}://127.0.0.1:{bound.getsockname()[1]}"
@@ -55,7 +55,7 @@ def nobody(request: pytest.FixtureRequest) -> Iterator[str]:
 LATE = r"Waiting for model fake/<latest> to be ready timed out\. After .*://127\.0\.0\.1:"
 
 
-def test_a_mute_server(mute: str) -> None:
+def test_a_silent_server(mute: str) -> None:
     with ModelClient(mute, MODEL, init_timeout_s=0.3) as client:
         with pytest.raises(PyTritonClientTimeoutError, match=LATE) as caught:
             client.infer_sample(X)
@@ -66,7 +66,7 @@ def test_a_mute_server(mute: str) -> None:
         ModelClient(mute, MODEL, lazy_init=False, init_timeout_s=0.3)
 
 
-def test_a_mute_server_and_asyncio(mute: str) -> None:
+def test_a_silent_server_with_asyncio(mute: str) -> None:
     async def ask() -> None:
         async with AsyncioModelClient(mute, MODEL, init_timeout_s=0.3) as client:
             with pytest.raises(PyTritonClientTimeoutError, match=LATE):
@@ -80,7 +80,7 @@ def test_a_mute_server_and_asyncio(mute: str) -> None:
     asyncio.run(ask())
 
 
-def test_the_configuration_has_a_time_out(mute: str) -> None:
+def test_reading_the_configuration_has_a_timeout(mute: str) -> None:
     with (
         ModelClient(mute, MODEL, ensure_model_is_ready=False, init_timeout_s=0.3) as client,
         pytest.raises(
@@ -101,8 +101,8 @@ def test_nobody_listens(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
         client.infer_sample(X)
 
 
-def test_an_inference_has_a_time_out(fake: FakeTriton) -> None:
-    """And what comes too late is not taken for the answer of the next request."""
+def test_an_inference_has_a_timeout(fake: FakeTriton) -> None:
+    """A late answer is not taken for the next request's."""
     with ModelClient(fake.url, MODEL, inference_timeout_s=0.3) as client:
         fake.gate.clear()
         with pytest.raises(
@@ -121,7 +121,7 @@ def test_an_inference_has_a_time_out(fake: FakeTriton) -> None:
         assert eventually(answer, "it is answered") == [2]
 
 
-def test_an_inference_has_a_time_out_with_asyncio(fake: FakeTriton) -> None:
+def test_an_inference_has_a_timeout_with_asyncio(fake: FakeTriton) -> None:
     async def ask() -> None:
         async with AsyncioModelClient(fake.url, MODEL, inference_timeout_s=0.3) as client:
             fake.gate.clear()
@@ -139,8 +139,8 @@ def test_an_inference_has_a_time_out_with_asyncio(fake: FakeTriton) -> None:
     asyncio.run(ask())
 
 
-def test_a_dripping_answer_does_not_stretch_the_time_out() -> None:
-    """Each byte comes in time, the answer never does."""
+def test_a_trickling_answer_does_not_extend_the_timeout() -> None:
+    """Each byte arrives in time, but the answer never completes."""
     stop = threading.Event()
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
@@ -187,7 +187,7 @@ def test_an_unknown_model(fake: FakeTriton, monkeypatch: pytest.MonkeyPatch) -> 
             client.wait_for_model(60)
 
 
-def test_an_unknown_model_is_not_waited_for_as_long_as_a_server(
+def test_an_unknown_model_is_awaited_for_a_shorter_time_than_a_server(
     fake: FakeTriton, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "UNKNOWN_MODEL_GRACE_S", 0.2)
@@ -199,7 +199,7 @@ def test_an_unknown_model_is_not_waited_for_as_long_as_a_server(
         client.infer_sample(X)
 
 
-def test_a_model_that_comes_later(fake: FakeTriton) -> None:
+def test_a_model_that_is_loaded_later(fake: FakeTriton) -> None:
     fake.knows = False
     results: list[float] = []
 
@@ -216,7 +216,7 @@ def test_a_model_that_comes_later(fake: FakeTriton) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_a_server_that_comes_later(scheme: str) -> None:
+def test_a_server_that_starts_later(scheme: str) -> None:
     port = lasting_port()
     url = f"{scheme}://127.0.0.1:{port}"
     results: list[float] = []
@@ -237,7 +237,7 @@ def test_a_server_that_comes_later(scheme: str) -> None:
     assert results == [1]
 
 
-def test_waiting_with_a_client_of_tritonclient(fake: FakeTriton) -> None:
+def test_waiting_with_tritonclients_own_client(fake: FakeTriton) -> None:
     fake.knows = False
     with create_client_from_url(fake.url) as client:
         wait_for_server_ready(client, timeout_s=60, headers={"triton-access-token": "t"})
@@ -248,7 +248,7 @@ def test_waiting_with_a_client_of_tritonclient(fake: FakeTriton) -> None:
         wait_for_model_ready(client, MODEL, timeout_s=60)
 
 
-def test_waiting_in_vain_with_a_client_of_tritonclient(nobody: str) -> None:
+def test_waiting_in_vain_with_tritonclients_own_client(nobody: str) -> None:
     with create_client_from_url(nobody) as client:
         with pytest.raises(PyTritonClientTimeoutError, match="server to be ready timed out"):
             wait_for_server_ready(client, 0.1)
@@ -277,7 +277,7 @@ def test_closing_ends_a_wait(fake: FakeTriton) -> None:
     assert [str(error) for error in caught] == ["ModelClient is closed"]
 
 
-def test_readiness_and_configuration_are_asked_once(fake: FakeTriton) -> None:
+def test_readiness_and_configuration_are_requested_once(fake: FakeTriton) -> None:
     async def ask() -> None:
         async with AsyncioModelClient(fake.url, MODEL) as client:
             await asyncio.gather(*[client.infer_sample(X) for _ in range(20)])
@@ -297,7 +297,7 @@ def test_readiness_and_configuration_are_asked_once(fake: FakeTriton) -> None:
     assert (fake.count("ready"), fake.count("config"), fake.count("infer")) == (1, 1, 4)
 
 
-def test_a_new_client_from_one_that_has_asked_nothing(fake: FakeTriton) -> None:
+def test_a_new_client_from_an_unused_one(fake: FakeTriton) -> None:
     client = ModelClient(fake.url, MODEL, "1", access_token="t", inference_timeout_s=7)
     with ModelClient.from_existing_client(client) as other:
         other.infer_sample(X)
@@ -332,7 +332,7 @@ def test_one_cancelled_task_does_not_end_the_wait_of_others(fake: FakeTriton) ->
         (400, grpc.StatusCode.INVALID_ARGUMENT, "unexpected inference input"),
     ],
 )
-def test_an_error_of_the_server(fake: FakeTriton, error: tuple[int, grpc.StatusCode, str]) -> None:
+def test_a_server_error_ends_the_wait(fake: FakeTriton, error: tuple[int, grpc.StatusCode, str]) -> None:
     fake.error = error
     with (
         ModelClient(fake.url, MODEL) as client,
@@ -350,8 +350,8 @@ def test_an_error_of_the_server(fake: FakeTriton, error: tuple[int, grpc.StatusC
     assert str(caught.value) == f"Error occurred on Triton Inference Server side: {error[2]}"
 
 
-def test_a_refusal_with_a_text_is_not_waited_for(fake: FakeTriton) -> None:
-    """As a proxy in front of a server sends it: its page must not keep the connection busy."""
+def test_a_long_refusal_is_not_read_to_its_end(fake: FakeTriton) -> None:
+    """Such as the error page of a reverse proxy: it must not keep the connection busy."""
     fake.knows, fake.refusal = False, "<html>502</html>" * 1000
     with ModelClient(fake.url, MODEL, init_timeout_s=60) as client:
         with pytest.raises(PyTritonClientModelUnavailableError, match="unknown model"):

@@ -1,4 +1,4 @@
-"""A client for HTTP at the port of gRPC: it says so at once."""
+"""An HTTP client connected to the gRPC port reports that immediately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = r"No HTTP response from http://127\.0\.0\.1:\d+: .*If that is the gRPC p
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """Host and port of a server that speaks gRPC only."""
+    """Host and port of a server that only speaks gRPC."""
     with fake_triton("grpc") as fake:
         yield fake.url[len("grpc://") :]
 

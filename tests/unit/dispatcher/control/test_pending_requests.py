@@ -1,4 +1,4 @@
-"""Requests under way: limited for each connection, and given up once, where they can be, when their client goes."""
+"""Requests in progress: limited per connection, and cancelled once, if possible, when their client exits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ME, OTHER = b"me", b"other"
 
 
 class Asked:
-    """Requests that last until they are answered; `undone` counts how often one was told to stop."""
+    """Requests that last until they are answered; `undone` counts their cancellations."""
 
     def __init__(self) -> None:
         self.requests = PendingRequests()
@@ -75,7 +75,7 @@ def test_requests_per_connection_are_limited_and_unique(loop: VirtualLoop, asked
 
 
 def test_a_request_is_cancelled_once_by_its_own_client(loop: VirtualLoop, asked: Asked) -> None:
-    """It may be busy with undoing what it has done; what cannot be given up is not."""
+    """It may be busy rolling back; requests that cannot be cancelled continue."""
     loop.ask(lambda: asked.begin(b"1"))
     loop.ask(lambda: asked.begin(b"2", abandonable=False))
     for peer, number in [(OTHER, b"1"), (ME, b"3"), (ME, b"2"), (ME, b"1"), (ME, b"1")]:

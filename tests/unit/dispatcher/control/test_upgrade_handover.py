@@ -1,4 +1,4 @@
-"""The dispatcher's socket while the daemon becomes another version of itself: a real ROUTER, real sockets that ask."""
+"""The control socket during an upgrade of the daemon: a real ROUTER, and real client sockets."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CHANGE, LOOK = messages.Unregister("m"), messages.ListModels()
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    """`tmp_path` may be too long for the 107 bytes of a unix socket's path."""
+    """`tmp_path` may exceed the 107 bytes of a unix socket's path."""
     with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as path:
         yield f"ipc://{path}/c"
 
 
 class Scene:
-    """A server that is served in a task, and what it was given."""
+    """A control server running in a task, and the requests that it received."""
 
     def __init__(self, endpoint: str) -> None:
         self.heard: list[messages.AnyMessage] = []
@@ -44,7 +44,7 @@ class Scene:
         return messages.Done()
 
     def ask(self, message: messages.AnyMessage) -> asyncio.Task[messages.AnyMessage]:
-        """Ask in a thread, on a connection of its own."""
+        """Send a request from a thread, on a new connection."""
 
         def ask() -> messages.AnyMessage:
             with closing(ControlClient(self.endpoint)) as client:
@@ -69,7 +69,7 @@ def run(endpoint: str, test: Callable[[Scene], Awaitable[None]]) -> None:
 
 
 def test_connections_during_a_suspension_wait(endpoint: str) -> None:
-    """Twice: an upgrade that failed may be tried again."""
+    """Twice, because a failed upgrade may be retried."""
 
     async def test(scene: Scene) -> None:
         for _ in range(2):
@@ -123,7 +123,7 @@ def test_bound_sockets_are_not_rebound(endpoint: str) -> None:
 
 
 def test_a_pending_change_completes(endpoint: str) -> None:
-    """A model that is being registered has its callable load another one."""
+    """For example, the callable of a model being registered loads another model."""
 
     async def test(scene: Scene) -> None:
         scene.until = asyncio.Event()

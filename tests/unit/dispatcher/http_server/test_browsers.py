@@ -1,4 +1,4 @@
-"""Which requests are refused as a browser's for another site's page."""
+"""Requests that are refused because a browser sent them for another site's page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_requests_to_a_loopback_address(sent: Sent) -> None:
 def test_a_public_name_is_refused_only_at_a_loopback_address(
     address: object, *, refused: bool
 ) -> None:
-    """Elsewhere clients use such names, and whoever reaches the address needs no browser for it."""
+    """At other addresses clients use such names, and whoever reaches the address needs no browser."""
     found = foreign_request("GET", _REBOUND, address)
     assert found is (Foreign.REBOUND if refused else None)
 
@@ -46,5 +46,5 @@ def test_a_host_without_a_port_means_the_default_port() -> None:
     assert foreign_request("GET", headers, ("127.0.0.1", 8080)) is None
 
 
-def test_a_client_without_the_header_host_is_no_browser() -> None:
+def test_a_client_without_a_host_header_is_not_a_browser() -> None:
     assert foreign_request("POST", CIMultiDict(), ("127.0.0.1", 80)) is None

@@ -1,4 +1,4 @@
-"""Which connections are closed, and when; what the log shows of clients' errors."""
+"""Which connections are closed, and when; how the log shows clients' errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Clock:
 
 
 class Connection:
-    """What aiohttp has of one, and the request that came by it."""
+    """aiohttp's side of a connection, and its last request."""
 
     def __init__(self) -> None:
         self.transport: Any = self
@@ -69,7 +69,7 @@ def test_which_connections_are_closed() -> None:
     assert not busy.closed
 
 
-def test_too_many_connections_cost_those_that_idle_the_longest() -> None:
+def test_above_the_limit_the_longest_idle_connections_are_closed() -> None:
     clock = Clock()
     connections = connections_of(2, clock)
     all_ = [Connection() for _ in range(5)]
@@ -83,7 +83,7 @@ def test_too_many_connections_cost_those_that_idle_the_longest() -> None:
     assert [one.closed for one in all_] == [True, False, True, True, False]
 
 
-def test_connections_whose_peer_does_not_read_are_aborted() -> None:
+def test_connections_with_a_peer_that_does_not_read_are_aborted() -> None:
     clock = Clock()
     connections = connections_of(2, clock, 10, 50)
     all_ = stuck, busy, late = [Connection() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Compressed bodies: what comes out of them, and what is refused."""
+"""Compressed bodies: their decompressed contents, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may not register on this daemon."""
+"""Registrations that this daemon refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _spec(*, cached: bool) -> messages.ModelSpec:
     )
 
 
-def test_a_model_with_a_response_cache_wants_a_daemon_that_has_one() -> None:
+def test_a_model_with_a_response_cache_requires_a_daemon_with_one() -> None:
     with pytest.raises(
         RemoteFailure, match=r"model m has response_cache=True.*response-cache-size"
     ):
@@ -33,7 +33,7 @@ def test_a_model_with_a_response_cache_wants_a_daemon_that_has_one() -> None:
 
 
 def test_nvidias_frontend_serves_a_model_without_its_response_cache() -> None:
-    """PyTriton's scripts run unchanged, but not with a cache that may answer another request."""
+    """PyTriton's scripts run unchanged, but never with a cache that may answer another request."""
     config = DaemonConfig(response_cache_size=1 << 20)
     with capture_logs() as logs:
         check_cache(_spec(cached=False), config, frontend_is_native=False)
@@ -47,7 +47,7 @@ def test_nvidias_frontend_serves_a_model_without_its_response_cache() -> None:
 
 @pytest.mark.parametrize("option", ["memory_request", "gpu_memory_request"])
 @pytest.mark.parametrize("size", [0, -5])
-def test_a_model_takes_some_memory(option: str, size: int) -> None:
+def test_a_memory_request_must_be_positive(option: str, size: int) -> None:
     given: dict[str, Any] = {option: size}
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"), **given)
     with pytest.raises(RemoteFailure, match=rf"^{option}={size}: it must be at least 1 byte$"):

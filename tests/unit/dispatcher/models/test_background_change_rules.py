@@ -1,4 +1,4 @@
-"""When nobody's change of a model is made, given up, or not even begun: by the state of all that it needs."""
+"""When a background change of a model is made, cancelled or skipped, depending on the state of everything involved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytriton.dispatcher.models.registration import Registration
 
 
 class Pool:
-    """Workers that have answered so many batches; None: they have one."""
+    """A pool with this many answered batches; None: a batch is in flight."""
 
     def __init__(self) -> None:
         self.suspension = SimpleNamespace(suspended=False, held=False)
@@ -42,7 +42,7 @@ class Pool:
 
 
 class Model:
-    """A registration that scales and sleeps in a second, or not at all."""
+    """A registration that scales or suspends in a second, or not at all."""
 
     def __init__(self, name: str) -> None:
         self.spec = model_spec(name, instances=2, autoscale=messages.Autoscale(0, 8))
@@ -69,7 +69,7 @@ class Model:
 
 
 class Daemon:
-    """The parts that a change needs."""
+    """The services that a change needs."""
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()
@@ -158,7 +158,7 @@ def test_changes_allowed_per_state(daemon: Daemon, state: str, scales: bool, sle
 
 
 @pytest.mark.parametrize("state", ["the daemon stops", "an upgrade begins"])
-def test_a_change_under_way_is_given_up(daemon: Daemon, state: str) -> None:
+def test_a_running_change_is_cancelled(daemon: Daemon, state: str) -> None:
     following = daemon.follow(4)
     daemon.set(state)
     assert daemon.loop.run(following) is False
@@ -170,7 +170,7 @@ def test_a_change_under_way_is_given_up(daemon: Daemon, state: str) -> None:
         assert daemon.loop.run(daemon.follow(4)) is True
 
 
-def test_a_batch_that_comes_in_the_last_moment_keeps_it_awake(daemon: Daemon) -> None:
+def test_a_batch_at_the_last_moment_prevents_the_suspension(daemon: Daemon) -> None:
     daemon.model.spec = model_spec("m", instances=1, autoscale=messages.Autoscale(0, 8))
     daemon.set("a batch is under way")
     assert daemon.loop.run(daemon.follow(0)) is True
@@ -180,14 +180,14 @@ def test_a_batch_that_comes_in_the_last_moment_keeps_it_awake(daemon: Daemon) ->
     assert daemon.model.done == ["suspended"]
 
 
-def test_of_two_at_once_the_second_one_is_not_made(daemon: Daemon) -> None:
+def test_of_two_concurrent_changes_the_second_is_skipped(daemon: Daemon) -> None:
     first, second = daemon.follow(4), daemon.sleep()
     assert daemon.loop.run(second) is False
     assert daemon.loop.run(first) is True
     assert daemon.model.done == ["scaled to 4"]
 
 
-def test_a_client_has_it_to_itself_once_that_is_given_up(daemon: Daemon) -> None:
+def test_a_client_gets_exclusive_access_after_a_cancellation(daemon: Daemon) -> None:
     following = daemon.follow(4)
     daemon.loop.run(daemon.background_changes.preempt("m"))
     assert daemon.reservations.is_free("m")
@@ -196,7 +196,7 @@ def test_a_client_has_it_to_itself_once_that_is_given_up(daemon: Daemon) -> None
     daemon.loop.run(daemon.background_changes.preempt("other"))
 
 
-def test_a_change_that_fails_is_reported_and_leaves_the_model_free(daemon: Daemon) -> None:
+def test_a_failed_change_is_reported_and_releases_the_model(daemon: Daemon) -> None:
     daemon.model.fails = RemoteFailure(ErrorKind.LOAD_FAILED, "no file")
     with pytest.raises(RemoteFailure, match="no file"):
         daemon.loop.run(daemon.follow(4))

@@ -1,4 +1,4 @@
-"""Changes that nobody asked for give way to what clients want, and leave the model as it was."""
+"""Background changes give way to clients' requests, and leave the model as it was."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytriton._protocol import messages
 
 
 class SlowToEnd(PlannedWorker):
-    """Its last lines take a while to arrive, as those of real ones do."""
+    """A worker whose last output arrives late, as with real ones."""
 
     async def stop(self, grace_s: float) -> None:
         await asyncio.sleep(1.0)

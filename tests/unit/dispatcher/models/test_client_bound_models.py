@@ -1,4 +1,4 @@
-"""Models that go when a process ends: ephemeral ones, and those that run in its threads."""
+"""Models that end with a process: ephemeral ones, and those that run in its threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytriton.dispatcher.workers.hosted_worker import Registrant
 
 
 class Served:
-    """A registration, as far as it is ended; `end` is what the registry would do."""
+    """The part of a registration that ends; `end` replaces the registry's."""
 
     def __init__(self, refusal: str | None = None) -> None:
         self.there: list[Registration] = []
@@ -75,8 +75,8 @@ def test_all_models_of_a_process_end_with_it_and_no_others(refusal: str | None) 
     asyncio.run(main())
 
 
-def test_of_temporary_models_that_were_replaced_nothing_stays(sim: SimulatedDaemon) -> None:
-    """Each may have payloads of hundreds of megabytes, and their process may live for months."""
+def test_nothing_stays_of_replaced_ephemeral_models(sim: SimulatedDaemon) -> None:
+    """Payloads may take hundreds of megabytes, and the process may live for months."""
     there = []
     for name in "nmm":
         sim.served(sim.client.register(name, replace=True, ephemeral=True))
@@ -94,7 +94,7 @@ def registrant(pid: int) -> Any:
     return SimpleNamespace(pid=pid, ended=asyncio.get_running_loop().create_future())
 
 
-def test_a_model_in_threads_is_given_up_before_it_is_unregistered() -> None:
+def test_a_model_in_threads_is_disabled_before_it_is_unregistered() -> None:
     async def main() -> None:
         served, gone = Served("not in order"), registrant(4242)
         HostedModels(served.end).expect(served.registration("m"), cast(Registrant, gone))
@@ -108,7 +108,7 @@ def test_a_model_in_threads_is_given_up_before_it_is_unregistered() -> None:
     asyncio.run(main())
 
 
-def test_a_model_that_was_released_is_left_alone() -> None:
+def test_a_released_model_is_left_alone() -> None:
     async def main() -> None:
         served, released = Served(), registrant(4242)
         orphans = HostedModels(served.end)

@@ -1,4 +1,4 @@
-"""Status tells the same of a declaration, whether it serves, waits, or could not be restored."""
+"""Status shows the same declaration, whether a model serves, waits, or failed to be restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Histories of models that are served: workers, proxies and tritonserver end, clients scale and unload them."""
+"""Histories of served models: workers, proxies and tritonserver exit, clients scale and unload them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES
     ],
     ids=["once", "twice", "crashes in load three times", "fails for long"],
 )
-def test_a_worker_that_ends_is_replaced_until_one_serves(
+def test_exited_workers_are_replaced_until_one_serves(
     sim: SimulatedDaemon, plans: list[str], states: set[str]
 ) -> None:
-    """Without any for a while, the model is out of tritonserver."""
+    """Without a worker for a while, the model is unloaded from tritonserver."""
     sim.served(sim.client.register("m"))
     sim.plans = list(plans)
     sim.alive("m")[0].end()
@@ -48,7 +48,7 @@ def test_a_worker_that_ends_is_replaced_until_one_serves(
     assert len(sim.alive("m")) == 1
 
 
-def test_a_model_in_a_crash_loop_can_be_healed_at_once(sim: SimulatedDaemon) -> None:
+def test_a_crash_looping_model_can_be_retried_immediately(sim: SimulatedDaemon) -> None:
     sim.served(sim.client.register("m"))
     sim.usual_plan = "crashes"
     sim.alive("m")[0].end()
@@ -65,10 +65,10 @@ def test_a_model_in_a_crash_loop_can_be_healed_at_once(sim: SimulatedDaemon) -> 
     assert sim.is_served("m")
 
 
-def test_a_model_that_serves_with_an_instance_in_a_crash_loop_is_degraded(
+def test_a_serving_model_with_a_crash_looping_instance_is_degraded(
     sim: SimulatedDaemon,
 ) -> None:
-    """The one word, with its reason, in status, metrics and explain; clients are served all the while."""
+    """Status, metrics and explain agree on the state and its reason; clients are still served."""
 
     def asked(message: messages.AnyMessage) -> Any:
         return sim.answered(sim.client.ask(message))
@@ -122,10 +122,10 @@ def test_scaling_is_all_or_nothing(sim: SimulatedDaemon, plan: str, instances: i
     ("native", "decoupled", "kept"),
     [(False, True, True), (True, True, False), (False, False, False)],
 )
-def test_python_proxies_of_streams_stay_when_workers_go(
+def test_python_proxies_of_streams_stay_when_workers_exit(
     sim: SimulatedDaemon, native: bool, decoupled: bool, kept: bool
 ) -> None:
-    """tritonserver would hear nothing more from those that it ends."""
+    """tritonserver would not notice the exit of proxies that it stops itself."""
     sim.server.proxy_is_native = native
     policy = {"model_transaction_policy": {"decoupled": decoupled}}
     spec = messages.ModelSpec("m", 1, policy, messages.WorkerEnvironment("python"), instances=3)
@@ -161,7 +161,7 @@ def test_unscalable_models_are_reported(sim: SimulatedDaemon) -> None:
 def test_a_scale_that_cannot_be_persisted_is_refused(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch, fails: str, instances: int
 ) -> None:
-    """A full disk refuses at the beginning, other faults of it at the very end."""
+    """A full disk refuses at the start, other disk errors at the very end."""
     sim.served(sim.client.register("m", instances=2))
     started = len(sim.workers)
 
@@ -185,7 +185,7 @@ def test_a_scale_that_cannot_be_persisted_is_refused(
 
 
 def test_a_client_of_tritonserver_unloads_a_model(sim: SimulatedDaemon) -> None:
-    """The daemon sees it, keeps the workers, and does not load it, whatever happens, until a client does."""
+    """The daemon notices, keeps the workers, and does not load it until a client does."""
     sim.served(sim.client.register("m"))
     sim.loop.run(sim.server.unload("m"))
     sim.advance(10.0)
@@ -221,8 +221,8 @@ def test_unregistering_waits_for_batches_as_long_as_the_grace_period(sim: Simula
         assert sim.is_clean(name)
 
 
-def test_the_owner_of_threads_ends_while_a_batch_runs(sim: SimulatedDaemon) -> None:
-    """The model goes at once; its proxies are told that nobody comes any more."""
+def test_the_owner_of_threads_exits_during_a_batch(sim: SimulatedDaemon) -> None:
+    """The model is removed at once; its proxies learn that no worker will come."""
     client = sim.connect()
     sim.served(client.register("m", isolation="thread"))
     (proxy,) = sim.server.models["m"].proxies
@@ -253,7 +253,7 @@ def test_several_models_of_one_process_end_with_it(sim: SimulatedDaemon) -> None
 
 
 def test_a_replaced_models_batches_are_answered_by_its_own_workers(sim: SimulatedDaemon) -> None:
-    """They end when its proxies have, and no later than the grace period."""
+    """Those stop after its proxies, and at the latest after the grace period."""
     sim.served(sim.client.register("m", b"old"))
     (old,) = sim.alive("m")
     former = sim.server.models["m"]
@@ -273,10 +273,10 @@ def test_a_replaced_models_batches_are_answered_by_its_own_workers(sim: Simulate
 
 
 @pytest.mark.parametrize("ephemeral", [True, False])
-def test_given_up_at_any_moment_the_state_directory_knows_what_serves(
+def test_after_a_cancellation_at_any_moment_the_state_directory_matches(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch, ephemeral: bool
 ) -> None:
-    """Its disk is slow: what has been done there is known only later."""
+    """With a slow disk, whose results are known late."""
 
     async def to_thread(function: Callable[..., Any], *arguments: Any) -> Any:
         done = function(*arguments)

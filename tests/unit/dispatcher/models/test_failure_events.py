@@ -1,4 +1,4 @@
-"""Changes of models that fail, as events."""
+"""Events about failed changes of models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytriton.dispatcher.telemetry.events.events import Events
         (asyncio.CancelledError(), "its client cancelled it or exited"),
     ],
 )
-def test_a_failure_is_reported_and_goes_on(error: BaseException, reason: str) -> None:
+def test_a_failure_is_reported_and_raised(error: BaseException, reason: str) -> None:
     reported: list[Event] = []
     with (
         pytest.raises(type(error)),
@@ -52,7 +52,7 @@ def test_success_emits_no_event() -> None:
         (True, ["m"], "replace_failed"),
     ],
 )
-def test_a_registration_that_fails_says_whether_it_was_to_replace(
+def test_a_failed_registration_records_whether_it_was_a_replacement(
     replace: bool, served: list[str], kind: str
 ) -> None:
     reported: list[Event] = []

@@ -1,4 +1,4 @@
-"""Histories of kept models that rest: tritonserver gets one when somebody asks for it."""
+"""Histories of persisted lazy models: tritonserver loads one on its first request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Start = Callable[..., SimulatedDaemon]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a daemon; the one before it has ended by then."""
+    """Start a daemon after the previous one has stopped."""
     with ExitStack() as stack:
         sims: list[SimulatedDaemon] = []
 
@@ -39,7 +39,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def sim(start: Start) -> SimulatedDaemon:
-    """A daemon that keeps two lazy models and one that sleeps, which rest, and one that does not."""
+    """A daemon that persists two lazy models, a suspended one, and a model that is loaded at the start."""
     before = start()
     for name in ("a", "b"):
         before.served(before.client.register(name, lazy=True))
@@ -57,12 +57,12 @@ def deferred(sim: SimulatedDaemon) -> list[str]:
 
 
 def ask_for(sim: SimulatedDaemon, name: str) -> None:
-    """A request for a model waits in the frontend."""
+    """Let a request for a model wait in the frontend."""
     sim.loop.ask(lambda: sim.frontend.on_request(name))
     sim.settle()
 
 
-def test_tritonserver_is_ready_without_those_that_rest(sim: SimulatedDaemon) -> None:
+def test_tritonserver_is_ready_without_lazy_models(sim: SimulatedDaemon) -> None:
     assert set(sim.server.models) == {"eager"}
     assert sim.server.gate_open
     assert deferred(sim) == list(sim.loop.ask(sim.frontend.names).lazy) == ["a", "b", "sleepy"]
@@ -76,7 +76,7 @@ def test_tritonserver_is_ready_without_those_that_rest(sim: SimulatedDaemon) -> 
     assert deferred(sim) == ["a", "b", "sleepy"]
 
 
-def test_a_request_brings_one(sim: SimulatedDaemon) -> None:
+def test_a_request_loads_a_lazy_model(sim: SimulatedDaemon) -> None:
     ask_for(sim, "b")
     assert sim.is_served("b")
     assert sim.alive("b") == []  # it is suspended: a batch resumes it
@@ -87,7 +87,7 @@ def test_a_request_brings_one(sim: SimulatedDaemon) -> None:
     assert sim.frontend.forgotten == ["b"]
 
 
-def test_one_that_cannot_be_restored_holds_up_no_request(sim: SimulatedDaemon) -> None:
+def test_a_failed_restore_blocks_no_request(sim: SimulatedDaemon) -> None:
     sim.server.obstacles["a"] = Obstacle("refuse")
     ask_for(sim, "a")
     assert sim.frontend.forgotten == ["a"]
@@ -96,14 +96,14 @@ def test_one_that_cannot_be_restored_holds_up_no_request(sim: SimulatedDaemon) -
     assert sim.frontend.forgotten == ["a", "a"]
 
 
-def test_one_that_is_unregistered_is_gone(sim: SimulatedDaemon) -> None:
+def test_an_unregistered_lazy_model_is_gone(sim: SimulatedDaemon) -> None:
     assert sim.answered(sim.client.ask(messages.Unregister("a"))) == messages.Done()
     assert sim.frontend.forgotten == ["a"]
     assert "a" not in sim.persisted()
     assert sim.is_clean("a")
 
 
-def test_one_that_is_unregistered_while_it_comes_is_gone(sim: SimulatedDaemon) -> None:
+def test_a_lazy_model_unregistered_during_its_load_is_gone(sim: SimulatedDaemon) -> None:
     sim.server.obstacles["a"] = hangs = Obstacle("hang")
     ask_for(sim, "a")
     gone = sim.client.ask(messages.Unregister("a"))
@@ -115,7 +115,7 @@ def test_one_that_is_unregistered_while_it_comes_is_gone(sim: SimulatedDaemon) -
     assert sim.is_clean("a")
 
 
-def test_clients_bring_what_they_change(sim: SimulatedDaemon) -> None:
+def test_a_client_change_loads_the_model(sim: SimulatedDaemon) -> None:
     sim.served(sim.client.ask(messages.Scale("a", 2)))
     assert len(sim.alive("a")) == 2
     sim.served(sim.client.register("b", replace=True))
@@ -124,7 +124,7 @@ def test_clients_bring_what_they_change(sim: SimulatedDaemon) -> None:
     assert deferred(sim) == []
 
 
-def test_its_name_is_taken(sim: SimulatedDaemon) -> None:
+def test_a_lazy_models_name_is_in_use(sim: SimulatedDaemon) -> None:
     answer = sim.answered(sim.client.register("a"))
     assert isinstance(answer, messages.Failure)
     assert answer.kind == "exists"
@@ -150,7 +150,7 @@ def test_a_model_that_calls_one_waits_for_it(sim: SimulatedDaemon) -> None:
     assert task.result() == messages.Readiness(False)
 
 
-def test_one_that_comes_while_tritonserver_ends_is_loaded_in_the_next_one(
+def test_a_load_interrupted_by_tritonservers_exit_is_repeated_in_the_next(
     sim: SimulatedDaemon,
 ) -> None:
     sim.server.obstacles["a"] = Obstacle("end")
@@ -162,7 +162,7 @@ def test_one_that_comes_while_tritonserver_ends_is_loaded_in_the_next_one(
     assert deferred(sim) == ["b", "sleepy"]
 
 
-def test_they_rest_on_when_tritonserver_ends(sim: SimulatedDaemon) -> None:
+def test_lazy_models_stay_unloaded_after_tritonserver_restarts(sim: SimulatedDaemon) -> None:
     ask_for(sim, "a")
     sim.loop.ask(sim.server.end)
     sim.advance(10.0)
@@ -172,7 +172,7 @@ def test_they_rest_on_when_tritonserver_ends(sim: SimulatedDaemon) -> None:
     assert sim.is_served("b")
 
 
-def test_a_stop_ends_what_comes(sim: SimulatedDaemon) -> None:
+def test_a_stop_cancels_the_load(sim: SimulatedDaemon) -> None:
     sim.server.obstacles["a"] = Obstacle("hang")
     ask_for(sim, "a")
     sim.loop.ask(sim.services.registry.restoring.stop)
@@ -220,6 +220,6 @@ def test_models_needed_by_others_are_not_lazy(start: Start, settings: dict[str, 
         ({"lazy": True, "config": {"sequence_batching": {}}}, False),
     ],
 )
-def test_which_models_tritonserver_need_not_have(spec: dict[str, Any], can: bool) -> None:
+def test_which_models_are_lazy(spec: dict[str, Any], can: bool) -> None:
     config = spec.pop("config", {})
     assert can_load_lazily(msgspec.structs.replace(model_spec("m", **spec), config=config)) is can

@@ -1,4 +1,4 @@
-"""How a lease ends where its end fails, is cut short, or is asked for twice."""
+"""The end of a lease when it fails, is interrupted, or is requested twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Registration:
 
 
 class Registry(list[Any]):
-    """The provisional model, and what becomes of its ends: each takes a second."""
+    """The provisional model, and the outcomes of its ends, which take a second each."""
 
     def __init__(self) -> None:
         super().__init__([Registration()])
@@ -38,7 +38,7 @@ class Registry(list[Any]):
         return next((one for one in self if one.spec.name == name), None)
 
     def entry(self, name: str) -> None:
-        """None is kept that is not served."""
+        """Return None: only served models are persisted here."""
 
     def failures(self) -> dict[str, Any]:
         return {}
@@ -56,7 +56,7 @@ class Registry(list[Any]):
 
 
 class Scene:
-    """A lease that began when its client was told so."""
+    """A lease that began when its client was notified."""
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()
@@ -87,7 +87,7 @@ def scene() -> Iterator[Scene]:
     asyncio.set_event_loop(None)
 
 
-def test_two_callers_of_shutdown_wait_for_the_same_one(scene: Scene) -> None:
+def test_concurrent_rollbacks_wait_for_the_same_one(scene: Scene) -> None:
     both = scene.roll_back(), scene.roll_back()
     for task in both:
         scene.loop.run(task)
@@ -98,7 +98,7 @@ def test_two_callers_of_shutdown_wait_for_the_same_one(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "why", [RemoteFailure(ErrorKind.LOAD_FAILED, "no file"), ValueError("a fault")]
 )
-def test_an_end_that_fails_is_reported_and_tried_again(scene: Scene, why: Exception) -> None:
+def test_a_failed_rollback_is_reported_and_retried(scene: Scene, why: Exception) -> None:
     scene.registry.fates = [why]
     assert scene.failure(scene.roll_back()) == str(why)
     scene.loop.run(scene.roll_back())
@@ -114,7 +114,7 @@ def test_an_expiring_registration_cannot_be_renewed_or_confirmed(scene: Scene) -
     scene.loop.run(taking)
 
 
-def test_one_that_was_kept_in_the_last_moment_stays(scene: Scene) -> None:
+def test_a_registration_confirmed_at_the_last_moment_stays(scene: Scene) -> None:
     taking = scene.roll_back()
     model = scene.registry[0]
     model.spec = msgspec.structs.replace(model.spec, lease=None)
@@ -139,8 +139,8 @@ def test_a_lease_starts_when_its_client_is_notified(scene: Scene) -> None:
     assert scene.registry.ends == 1
 
 
-def test_its_time_is_over_once_however_often_its_end_fails(scene: Scene) -> None:
-    """It is tried again after the same time, and not at each look."""
+def test_expiry_is_reported_once_however_often_the_rollback_fails(scene: Scene) -> None:
+    """It is retried after the same interval, not at every poll."""
     scene.registry.fates = [ValueError("a fault")] * 3
     scene.loop.advance(45.0)
     assert scene.registry.ends == 4
@@ -148,7 +148,7 @@ def test_its_time_is_over_once_however_often_its_end_fails(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_a_share_that_is_none_changes_nothing(scene: Scene, share: float) -> None:
+def test_an_invalid_share_changes_nothing(scene: Scene, share: float) -> None:
     scene.loop.advance(8.0)
     with pytest.raises(RemoteFailure):
         scene.loop.ask(lambda: scene.leases.renew("m", "one", share))

@@ -1,4 +1,4 @@
-"""Provisional registrations: they stay when their client says so in time, and else leave nothing."""
+"""Provisional registrations: they stay if their client confirms them in time, and leave nothing otherwise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEASE = messages.Lease("one", 10.0, 0.1)
 
 
 def begin(sim: SimulatedDaemon, *, replaces: bool) -> None:
-    """Have a provisional model, in the place of another one or as the first of its name."""
+    """Register a provisional model, as a replacement or as the first of its name."""
     if replaces:
         sim.served(sim.client.register("m", b"old"))
     info = sim.served(sim.client.register("m", b"new", replace=replaces, lease=LEASE))
@@ -52,7 +52,7 @@ def test_a_confirmed_registration_stays(sim: SimulatedDaemon, replaces: bool) ->
 
 
 @pytest.mark.parametrize("how", ["taken back", "forgotten"])
-def test_a_first_one_leaves_nothing(sim: SimulatedDaemon, how: str) -> None:
+def test_an_expired_first_registration_leaves_nothing(sim: SimulatedDaemon, how: str) -> None:
     begin(sim, replaces=False)
     if how == "taken back":
         assert end(sim, keep=False).answer == messages.Done()
@@ -77,7 +77,7 @@ def test_the_replaced_registration_serves_again(sim: SimulatedDaemon, how: str) 
     assert payload(sim) == b"new"
 
 
-def test_time_starts_again_when_it_is_renewed(sim: SimulatedDaemon) -> None:
+def test_renewing_restarts_the_lease(sim: SimulatedDaemon) -> None:
     begin(sim, replaces=True)
     for _ in range(10):
         sim.advance(6.0)
@@ -88,8 +88,8 @@ def test_time_starts_again_when_it_is_renewed(sim: SimulatedDaemon) -> None:
     assert "has no such lease" in renew(sim).failure
 
 
-def test_time_begins_when_the_client_knows(sim: SimulatedDaemon) -> None:
-    """It has been served for long by then: a request of the former one has lasted."""
+def test_the_lease_starts_when_the_client_is_notified(sim: SimulatedDaemon) -> None:
+    """The model has served for long by then, because a request of the previous one took long."""
     sim.served(sim.client.register("m", b"old"))
     sim.server.hold_proxies = True
     request = sim.client.register("m", b"new", replace=True, lease=LEASE)
@@ -106,7 +106,7 @@ def test_time_begins_when_the_client_knows(sim: SimulatedDaemon) -> None:
 
 
 def test_an_expiring_lease_cannot_be_confirmed_or_renewed(sim: SimulatedDaemon) -> None:
-    """It waits until tritonserver is up again."""
+    """The rollback waits until tritonserver is up again."""
     begin(sim, replaces=True)
     sim.server.starts_fail = 100
     sim.server.end()
@@ -141,7 +141,7 @@ def test_a_late_cancellation_stops_the_change(sim: SimulatedDaemon, replaces: bo
 
 
 def test_the_confirmed_registration_is_the_requested_one(sim: SimulatedDaemon) -> None:
-    """Not what the load of the moment takes."""
+    """Not the current number of instances under autoscaling."""
     rules = messages.Autoscale(1, 4)
     sim.served(sim.client.register("m", b"new", lease=LEASE, autoscale=rules))
     registration = sim.services.registry.served.by_name("m")
@@ -154,7 +154,7 @@ def test_the_confirmed_registration_is_the_requested_one(sim: SimulatedDaemon) -
 
 
 def test_the_replaced_registration_is_damaged(sim: SimulatedDaemon) -> None:
-    """The model serves on, however often it is to be taken back."""
+    """The model keeps serving, however often a rollback is requested."""
     begin(sim, replaces=True)
     (sim.state / "models" / "m.previous").write_bytes(b"damaged")
     assert "m.previous cannot be used" in end(sim, keep=False).failure
@@ -164,7 +164,7 @@ def test_the_replaced_registration_is_damaged(sim: SimulatedDaemon) -> None:
     assert end(sim, keep=True).answer == messages.Done()
 
 
-def test_explain_says_so_until_it_is_there_to_stay(sim: SimulatedDaemon) -> None:
+def test_explain_mentions_the_lease_until_it_is_confirmed(sim: SimulatedDaemon) -> None:
     def verdict() -> str:
         answer = sim.answered(sim.client.ask(messages.Explain("m")))
         assert isinstance(answer, messages.Explanation)
@@ -188,7 +188,7 @@ def test_its_share_can_be_changed(sim: SimulatedDaemon) -> None:
     assert "its share is 7" in wrong.failure
 
 
-def test_nobody_else_changes_or_ends_it(sim: SimulatedDaemon) -> None:
+def test_nobody_else_changes_or_ends_a_provisional_model(sim: SimulatedDaemon) -> None:
     begin(sim, replaces=True)
     other = sim.client.register("m", b"third", replace=True)
     sim.answered(other)
@@ -201,7 +201,7 @@ def test_nobody_else_changes_or_ends_it(sim: SimulatedDaemon) -> None:
     assert "has no such lease" in end(sim, keep=True).failure
 
 
-def test_a_start_of_the_daemon_does_not_make_it_stay(tmp_path: Path) -> None:
+def test_a_restart_of_the_daemon_does_not_confirm_it(tmp_path: Path) -> None:
     first = SimulatedDaemon(tmp_path)
     first.advance(2.0)
     begin(first, replaces=True)
@@ -218,7 +218,7 @@ def test_a_start_of_the_daemon_does_not_make_it_stay(tmp_path: Path) -> None:
 
 @pytest.fixture
 def restarted(tmp_path: Path) -> Iterator[Restart]:
-    """Starts a daemon again that has had a provisional model; the next workers meet these fates."""
+    """Restarts a daemon that had a provisional model; the next workers have these fates."""
     running: list[SimulatedDaemon] = []
 
     def restart(plans: list[str], replaces: bool) -> SimulatedDaemon:
@@ -236,7 +236,7 @@ def restarted(tmp_path: Path) -> Iterator[Restart]:
         sim.close()
 
 
-def test_one_that_a_start_cannot_restore_is_taken_back(restarted: Restart) -> None:
+def test_a_provisional_model_whose_restore_fails_is_rolled_back(restarted: Restart) -> None:
     sim = restarted(["fails"], True)
     sim.advance(3.0)
     assert payload(sim) == b"old"
@@ -257,14 +257,14 @@ def test_a_failed_rollback_after_a_start_is_retried(restarted: Restart) -> None:
     assert payload(sim) == b"old"
 
 
-def test_a_first_one_that_a_start_cannot_restore_leaves_nothing(restarted: Restart) -> None:
+def test_a_first_registration_whose_restore_fails_leaves_nothing(restarted: Restart) -> None:
     sim = restarted(["fails"], False)
     sim.advance(3.0)
     assert sim.is_clean("m")
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_one_that_is_being_restored_can_be_taken_back(restarted: Restart, replaces: bool) -> None:
+def test_a_provisional_model_can_be_rolled_back_during_its_restore(restarted: Restart, replaces: bool) -> None:
     sim = restarted(["hangs"], replaces)
     assert sim.state_of("m") == "restoring"
     assert "is being restored" in renew(sim).failure
@@ -278,7 +278,7 @@ def test_one_that_is_being_restored_can_be_taken_back(restarted: Restart, replac
     assert payload(sim) == b"old" if replaces else sim.is_clean("m")
 
 
-def test_it_is_taken_back_later_when_that_fails_at_first(sim: SimulatedDaemon) -> None:
+def test_a_failed_rollback_is_repeated_later(sim: SimulatedDaemon) -> None:
     begin(sim, replaces=True)
     sim.plans = ["fails"]
     sim.advance(12.0)
@@ -299,7 +299,7 @@ def test_it_is_taken_back_later_when_that_fails_at_first(sim: SimulatedDaemon) -
         (messages.Lease("x", 10.0), True, "could not be rolled back"),
     ],
 )
-def test_a_trial_that_is_none_is_refused(
+def test_an_invalid_lease_is_refused(
     sim: SimulatedDaemon, lease: messages.Lease, ephemeral: bool, text: str
 ) -> None:
     request = sim.client.register("m", lease=lease, ephemeral=ephemeral)
@@ -316,7 +316,7 @@ def test_a_registration_that_failed_to_roll_back_is_not_replaced(sim: SimulatedD
     assert sim.is_served("m")
 
 
-def test_a_failed_check_of_the_leases_is_not_the_last(
+def test_checks_of_leases_continue_after_a_failure(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(sim, replaces=False)

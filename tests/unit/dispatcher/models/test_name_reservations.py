@@ -1,4 +1,4 @@
-"""One task at a time changes what a name stands for; others are refused, or wait."""
+"""One task at a time may change a name's model; others are refused or wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytriton.dispatcher.models.deployer import Reservations
 
 
 async def hold(names: Reservations, name: str, *, undo: asyncio.Event | None = None) -> None:
-    """Change a name for a minute; from `undo` on, undo that for a minute."""
+    """Change a name for a minute; from `undo` on, roll that back for a minute."""
     with names.reserve(name):
         if undo is None:
             await asyncio.sleep(60)
@@ -22,7 +22,7 @@ async def hold(names: Reservations, name: str, *, undo: asyncio.Event | None = N
             await asyncio.sleep(60)
 
 
-def test_a_name_is_taken_once(loop: VirtualLoop) -> None:
+def test_a_name_is_reserved_once(loop: VirtualLoop) -> None:
     names = Reservations()
 
     async def main() -> None:
@@ -39,7 +39,7 @@ def test_a_name_is_taken_once(loop: VirtualLoop) -> None:
     loop.run(main())
 
 
-def test_a_name_is_free_again_whatever_happens(loop: VirtualLoop) -> None:
+def test_a_name_is_always_released(loop: VirtualLoop) -> None:
     names = Reservations()
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Histories of registrations: what workers, tritonserver and clients do meanwhile, and what is left of it."""
+"""Histories of registrations: concurrent actions of workers, tritonserver and clients, and the result."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def _ends(client: Client, request: Request) -> None:
 @pytest.mark.parametrize("where", ["workers load", "tritonserver loads", "just registered"])
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 @pytest.mark.parametrize("former", [False, True], ids=["new", "replaces"])
-def test_a_client_that_does_not_wait(
+def test_a_client_cancels_its_registration(
     sim: SimulatedDaemon, how: object, where: str, isolation: str, former: bool
 ) -> None:
-    """Its registration is undone, wherever it was; too late, and it is served as any other: by processes only."""
+    """It is rolled back at any stage; if too late, it is served like any other, but only by processes."""
     keeper = sim.connect()
     if former:
         sim.served(keeper.register("m", b"old"))
@@ -126,10 +126,10 @@ def test_a_client_that_does_not_wait(
 @pytest.mark.parametrize("how", [_is_stopping, _ends], ids=["gives up", "ends"])
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 @pytest.mark.parametrize("registered_again", [False, True])
-def test_a_load_that_outlasts_the_wait_for_it_is_undone(
+def test_a_load_that_times_out_is_undone(
     sim: SimulatedDaemon, how: object, isolation: str, registered_again: bool
 ) -> None:
-    """Its late failure kept tritonserver from being ready."""
+    """Its late failure used to keep tritonserver from being ready."""
     obstacle = Obstacle("hang")
     sim.server.obstacles["m"] = obstacle
     client = sim.client
@@ -148,8 +148,8 @@ def test_a_load_that_outlasts_the_wait_for_it_is_undone(
         assert "m" not in sim.server.failures
 
 
-def test_a_name_is_registered_by_one_at_a_time(sim: SimulatedDaemon) -> None:
-    """Of two who replace a model at once, one is told so, and the other one's serves."""
+def test_a_name_is_registered_by_one_client_at_a_time(sim: SimulatedDaemon) -> None:
+    """Of two concurrent replacements, one is refused and the other one serves."""
     sim.served(sim.client.register("m", b"old"))
     sim.plans = ["hangs"]
     first = sim.client.register("m", b"first", replace=True)
@@ -182,8 +182,8 @@ def test_a_client_can_retry_after_cancelling(sim: SimulatedDaemon) -> None:
     assert sim.persisted()["m"].payloads == [b"second"]
 
 
-def test_a_model_that_is_replaced_does_not_load_itself_again(sim: SimulatedDaemon) -> None:
-    """Its workers come back while tritonserver loads the new one: what it loads last is the new one."""
+def test_a_replaced_model_is_not_loaded_again(sim: SimulatedDaemon) -> None:
+    """Its workers recover while tritonserver loads the new one, which must be loaded last."""
     sim.served(sim.client.register("m", b"old"))
     (old,) = sim.alive("m")
     sim.plans = ["crashes", "crashes", "crashes", "hangs"]
@@ -203,8 +203,8 @@ def test_a_model_that_is_replaced_does_not_load_itself_again(sim: SimulatedDaemo
     assert sim.server.history.count("load m") == 2
 
 
-def test_a_former_one_that_waits_for_its_turn_is_not_loaded_any_more(sim: SimulatedDaemon) -> None:
-    """tritonserver is up again, and both are to be loaded; the new one's turn comes first."""
+def test_a_replaced_model_waiting_for_its_load_is_skipped(sim: SimulatedDaemon) -> None:
+    """tritonserver is up again, both are due to be loaded, and the new one comes first."""
     sim.served(sim.client.register("m", b"old"))
     sim.server.obstacles["m"] = Obstacle("end")
     request = sim.client.register("m", b"new", replace=True)
@@ -219,10 +219,10 @@ def test_a_former_one_that_waits_for_its_turn_is_not_loaded_any_more(sim: Simula
     assert sim.persisted()["m"].payloads == [b"new"]
 
 
-def test_a_replacement_given_up_leaves_what_has_no_worker_out_of_tritonserver(
+def test_a_cancelled_replacement_leaves_a_model_without_workers_unloaded(
     sim: SimulatedDaemon,
 ) -> None:
-    """Until a worker of it is back."""
+    """Until one of its workers is back."""
     sim.served(sim.client.register("m", b"old"))
     sim.plans = ["crashes"] * 4
     sim.alive("m")[0].end()
@@ -254,8 +254,8 @@ def test_the_daemon_stops_while_a_model_is_registered(sim: SimulatedDaemon) -> N
     assert sim.persisted() == {}
 
 
-def test_a_daemon_that_stops_says_of_no_model_that_there_is_none(sim: SimulatedDaemon) -> None:
-    """Models end one before the other, and all come back at the next start: none of them is unregistered."""
+def test_a_stopping_daemon_reports_no_model_as_missing(sim: SimulatedDaemon) -> None:
+    """Models stop one after another and return at the next start: none of them is unregistered."""
     for name in ("m", "n"):
         sim.served(sim.client.register(name))
     sim.server.obstacles["n"] = obstacle = Obstacle("hang")
@@ -283,8 +283,8 @@ def test_a_daemon_that_stops_says_of_no_model_that_there_is_none(sim: SimulatedD
     assert set(sim.persisted()) == {"m", "n"}
 
 
-def test_tritonserver_is_waited_for_in_time(sim: SimulatedDaemon) -> None:
-    """A client is told what it waits for; then that it has waited long enough."""
+def test_waiting_for_tritonserver_is_limited(sim: SimulatedDaemon) -> None:
+    """A client is told what it waits for, and then that it has waited too long."""
     sim.server.starts_fail = 100
     sim.server.end()
     request = sim.client.register("m")
@@ -296,7 +296,7 @@ def test_tritonserver_is_waited_for_in_time(sim: SimulatedDaemon) -> None:
     assert sim.workers == []
 
 
-def test_a_disk_that_is_full_fails_a_registration_before_it_begins(
+def test_a_full_disk_fails_a_registration_before_it_starts(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:
@@ -311,8 +311,8 @@ def test_a_disk_that_is_full_fails_a_registration_before_it_begins(
     assert sim.is_clean("m")
 
 
-def test_entries_that_are_no_longer_persisted(sim: SimulatedDaemon, tmp_path: Path) -> None:
-    """A registration that was begun leaves nothing in the state directory, whatever becomes of it."""
+def test_cancelled_registrations_leave_no_entries(sim: SimulatedDaemon, tmp_path: Path) -> None:
+    """Whatever happens, a registration leaves nothing unwanted in the state directory."""
     sim.plans = ["hangs"]
     request = sim.client.register("m")
     sim.settle()

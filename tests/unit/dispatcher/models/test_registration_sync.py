@@ -1,4 +1,4 @@
-"""What another daemon needs to serve the same: told with a digest that knows what was registered, not how often."""
+"""What another daemon needs to serve the same models, with a digest of the registration's content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reported(
     return answer.registrations
 
 
-def test_digest_knows_what_was_registered_and_not_how_often(sim: SimulatedDaemon) -> None:
+def test_the_digest_depends_on_the_content_and_not_on_repetition(sim: SimulatedDaemon) -> None:
     digests: dict[str, str] = {}
     cases: dict[str, Callable[[], Any]] = {
         "first": lambda: sim.client.register("m", b"one"),
@@ -37,7 +37,7 @@ def test_digest_knows_what_was_registered_and_not_how_often(sim: SimulatedDaemon
     assert len(set(digests.values())) == 3
 
 
-def test_payloads_come_when_they_are_wanted(sim: SimulatedDaemon) -> None:
+def test_payloads_are_sent_on_request(sim: SimulatedDaemon) -> None:
     sim.served(sim.client.register("m", b"one"))
     sim.served(sim.client.register("n", b"two"))
     assert [(one.spec.name, one.payloads) for one in reported(sim)] == [("m", []), ("n", [])]

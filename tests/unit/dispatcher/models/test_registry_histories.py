@@ -1,4 +1,4 @@
-"""Random histories of the registry: models come, are replaced, scaled and go; workers, tritonserver and clients end.
+"""Random histories of the registry: models are registered, replaced, scaled and removed; workers, tritonserver and clients exit.
 
 The whole daemon runs on a virtual clock (fakes/simulated_daemon.py). After every step, everything runs until it waits,
 and the invariants are checked.
@@ -34,7 +34,7 @@ _LONG = 12
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Thousands of histories would print each change of each instance."""
+    """Silence the log: thousands of histories would print every change of every instance."""
     former = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
@@ -42,15 +42,15 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _looks_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No model here follows its load or is provisional: who looks for such would be half of each history."""
+def _poll_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll rarely: no model here autoscales or is provisional, and the polls would be half of each history."""
     for name in ("scaling.autoscaler._TICK_S", "models.leases._POLL_INTERVAL_S"):
         monkeypatch.setattr(f"pytriton.dispatcher.{name}", 10.0)
 
 
 @dataclass
 class Asked:
-    """A request, its client, and whether that has given it up."""
+    """A request, its client, and whether the client has cancelled it."""
 
     request: Request
     client: Client
@@ -62,7 +62,7 @@ class Asked:
 
 
 class RegistryHistories(RuleBasedStateMachine):
-    """One daemon after the other in one folder, and all that can happen to them."""
+    """Successive daemons in one folder, and everything that can happen to them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class RegistryHistories(RuleBasedStateMachine):
         self.ask(client, client.register(name, replace=True, instances=instances))
 
     def known(self) -> list[str]:
-        """Return the models that somebody can ask for, or all."""
+        """Return the models that requests may name, or all."""
         registry = self.sim.services.registry
         busy = self.sim.being_changed()
         return [
@@ -234,7 +234,7 @@ class RegistryHistories(RuleBasedStateMachine):
     @precondition(lambda self: self.steps > _LONG)
     @rule(plan=st.sampled_from(["serves", "serves", "fails", "crashes", "hangs"]))
     def the_daemon_is_started_again(self, plan: str) -> None:
-        """What is registered then is restored, if it can be; what is under way is given up."""
+        """Restart the daemon: registered models are restored if possible, and pending requests cancelled."""
         before = self.end_daemon()
         self.begin(plan)
         self.sim.advance(5.0)
@@ -245,7 +245,7 @@ class RegistryHistories(RuleBasedStateMachine):
             assert all(registry.restoring.knows(name) for name in before)
 
     def end_daemon(self) -> dict[str, Any]:
-        self.be_well()
+        self.let_everything_succeed()
         self.sim.stop()
         for asked in self.asked:
             assert asked.given_up or not asked.client.lives or asked.request.answers
@@ -296,7 +296,7 @@ class RegistryHistories(RuleBasedStateMachine):
 
     @invariant()
     def a_model_that_is_ready_is_served(self) -> None:
-        """By the registration that counts: the old one or the new one, never none."""
+        """Check that every ready model is served by its current registration: the old or the new one, never none."""
         if not self.sim.server.ready:
             return
         for registration in self.sim.services.registry.served:
@@ -307,8 +307,8 @@ class RegistryHistories(RuleBasedStateMachine):
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def be_well(self) -> None:
-        """From now on everything goes well; what waits goes on."""
+    def let_everything_succeed(self) -> None:
+        """Let everything succeed from now on, and continue what waits."""
         sim = self.sim
         sim.usual_plan = "serves"
         sim.server.starts_fail = 0
@@ -320,7 +320,7 @@ class RegistryHistories(RuleBasedStateMachine):
         sim.let_batches_end()
 
     def teardown(self) -> None:
-        """Given time, all is answered, all that is registered is served, and all of it can be ended."""
+        """Given time, everything is answered and served, and can be stopped."""
         try:
             self.look_at_the_end()
         finally:
@@ -329,7 +329,7 @@ class RegistryHistories(RuleBasedStateMachine):
 
     def look_at_the_end(self) -> None:
         sim = self.sim
-        self.be_well()
+        self.let_everything_succeed()
         sim.advance(700.0)
         assert [one for one in self.asked if one.pending] == []
         if sim.server.ready:  # what could not be restored is tried again in the next tritonserver

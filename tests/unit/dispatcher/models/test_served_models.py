@@ -1,4 +1,4 @@
-"""Looking up registrations and workers: what is not there is told with what there is, and why not."""
+"""Looking up registrations and workers: what is missing is reported with the alternatives and the reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def registration(name: str, *workers: str, registrant: object = None) -> Any:
 
 @pytest.fixture
 def served(tmp_path: Path) -> ServedModels:
-    """Two models that serve, one of which is just being replaced; one waits to be restored."""
+    """Two serving models, one of which is being replaced, and one that waits for its restore."""
     entry = Entry(
         1, 0.0, messages.ModelSpec("late", 1, {}, messages.WorkerEnvironment("python")), [b""]
     )
@@ -75,6 +75,6 @@ def test_missing_models_are_reported(
     assert caught.value.kind is ErrorKind.NOT_FOUND
 
 
-def test_without_any_model_it_says_so(tmp_path: Path) -> None:
+def test_without_any_model_the_error_says_so(tmp_path: Path) -> None:
     with pytest.raises(RemoteFailure, match="registered models: none"):
         ServedModels(tmp_path, Restorer(Content([], []))).by_name("m")

@@ -1,4 +1,4 @@
-"""Histories of models while tritonserver ends, starts again, or another one takes its place."""
+"""Histories of models while tritonserver exits, restarts, or is replaced by another one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fakes.triton.fake_server import Obstacle
 from pytriton._protocol import messages
 
 
-def test_tritonserver_ends_and_has_all_models_again(sim: SimulatedDaemon) -> None:
-    """Also those that it did not take at once; their workers notice nothing."""
+def test_a_restarted_tritonserver_gets_all_models_again(sim: SimulatedDaemon) -> None:
+    """Including those that it refused at first; their workers notice nothing."""
     for name in ("a", "b", "c"):
         sim.served(sim.client.register(name))
     workers = sim.alive()
@@ -28,8 +28,8 @@ def test_tritonserver_ends_and_has_all_models_again(sim: SimulatedDaemon) -> Non
     assert sim.server.gate_open
 
 
-def test_a_model_that_a_new_tritonserver_refuses_can_be_unregistered(sim: SimulatedDaemon) -> None:
-    """The load that failed is forgotten with it: tritonserver would never be ready again."""
+def test_a_model_refused_after_a_restart_can_be_unregistered(sim: SimulatedDaemon) -> None:
+    """Its failed load is cleared, too, because it would keep tritonserver from being ready."""
     sim.served(sim.client.register("m"))
     sim.server.obstacles["m"] = Obstacle("refuse", 100)
     sim.server.end()
@@ -39,7 +39,7 @@ def test_a_model_that_a_new_tritonserver_refuses_can_be_unregistered(sim: Simula
     assert sim.is_clean("m")
 
 
-def test_a_model_without_a_worker_does_not_hold_up_tritonservers_start(
+def test_a_model_without_a_worker_does_not_delay_tritonservers_start(
     sim: SimulatedDaemon,
 ) -> None:
     for name in ("a", "b"):
@@ -57,10 +57,10 @@ def test_a_model_without_a_worker_does_not_hold_up_tritonservers_start(
 
 
 @pytest.mark.parametrize("proxies", ["attached", "slow"])
-def test_one_that_is_unregistered_while_tritonserver_starts_again_is_gone(
+def test_a_model_unregistered_during_a_restart_is_gone(
     sim: SimulatedDaemon, proxies: str
 ) -> None:
-    """tritonserver has loaded it by then, and it is not known to be up yet."""
+    """tritonserver has loaded it by then, but is not known to be up yet."""
     sim.served(sim.client.register("m"))
     sim.served(sim.client.register("other"))
     sim.server.unseen_s = 5.0
@@ -78,7 +78,7 @@ def test_one_that_is_unregistered_while_tritonserver_starts_again_is_gone(
     assert sim.alive("m") == []
 
 
-def test_one_whose_workers_end_while_tritonserver_starts_again_is_loaded_with_the_next(
+def test_a_model_whose_workers_exit_during_a_restart_is_loaded_with_the_next_worker(
     sim: SimulatedDaemon,
 ) -> None:
     sim.served(sim.client.register("m"))
@@ -107,10 +107,10 @@ def test_one_whose_workers_end_while_tritonserver_starts_again_is_loaded_with_th
     ],
     ids=["replace", "register", "scale", "unregister", "load", "unload"],
 )
-def test_models_do_not_change_while_another_tritonserver_takes_its_place(
+def test_models_do_not_change_while_tritonserver_is_replaced(
     sim: SimulatedDaemon, message: messages.AnyMessage, reported: str | None
 ) -> None:
-    """What only one of the two is told would be lost with it."""
+    """A change sent to only one of the two would be lost with it."""
     sim.served(sim.client.register("m"))
     sim.server.history.clear()
     sim.server.placed.clear()
@@ -124,7 +124,7 @@ def test_models_do_not_change_while_another_tritonserver_takes_its_place(
     assert reported is None or reported in sim.server.history
 
 
-def test_nor_with_a_client_or_with_load(sim: SimulatedDaemon) -> None:
+def test_background_changes_wait_while_tritonserver_is_replaced(sim: SimulatedDaemon) -> None:
     """An ephemeral model ends later, and the autoscaler waits."""
     sim.served(sim.client.register("m", autoscale=messages.Autoscale(1, 4)))
     other = sim.connect()

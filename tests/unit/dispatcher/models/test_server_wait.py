@@ -1,4 +1,4 @@
-"""What a request waits for: tritonserver, a model's restore, and how long."""
+"""What a request waits for, and how long: tritonserver, or a model's restore."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 
 
 class Server:
-    """As much of a tritonserver as is waited for."""
+    """The part of a tritonserver that is awaited."""
 
     def __init__(self) -> None:
         self.ready = self.is_stopping = False
@@ -33,7 +33,7 @@ class Server:
 
 
 class Client:
-    """Hears what it waits for."""
+    """Records what it is told to wait for."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -72,7 +72,7 @@ async def _after(
     await task
 
 
-def test_it_waits_until_tritonserver_is_up() -> None:
+def test_a_request_waits_until_tritonserver_is_up() -> None:
     async def main() -> list[str]:
         server, client = Server(), Client()
         patience = _patience(server, client, _kept())
@@ -83,8 +83,8 @@ def test_it_waits_until_tritonserver_is_up() -> None:
     assert set(asyncio.run(main())) == {"waiting: tritonserver is being started"}
 
 
-def test_a_daemon_that_stops_is_not_waited_for() -> None:
-    """As when tritonserver does not start at all."""
+def test_a_stop_ends_the_wait() -> None:
+    """For example, if tritonserver never starts."""
 
     async def main() -> None:
         server, client = Server(), Client()
@@ -95,7 +95,7 @@ def test_a_daemon_that_stops_is_not_waited_for() -> None:
         asyncio.run(main())
 
 
-def test_there_is_a_limit() -> None:
+def test_the_wait_is_limited() -> None:
     async def main() -> None:
         await _patience(Server(), Client(), _kept(), 0.01).until_up()
 
@@ -106,7 +106,7 @@ def test_there_is_a_limit() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_it_waits_until_a_model_is_restored_or_cannot_be(fails: bool) -> None:
+def test_a_request_waits_until_a_restore_succeeds_or_fails(fails: bool) -> None:
     async def main() -> list[str]:
         server, client = Server(), Client()
         server.be(ready=True)
@@ -127,7 +127,7 @@ def test_it_waits_until_a_model_is_restored_or_cannot_be(fails: bool) -> None:
 
 
 def test_a_restore_can_be_cancelled_at_any_time() -> None:
-    """A running one is undone first, one that waits its turn just forgotten; the others are restored."""
+    """A running one is rolled back first, a queued one is dropped; the others are restored."""
 
     async def main() -> list[str]:
         restoring = _kept("now", "later", "last", slots=LoadSlots(most=1))

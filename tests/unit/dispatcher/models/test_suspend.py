@@ -1,4 +1,4 @@
-"""Histories of models that sleep and wake, on a virtual clock: the daemon's own code but for processes."""
+"""Histories of suspended and resumed models on a virtual clock: the daemon's own code except for processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sleeper(tmp_path: Path) -> Iterator[Sleeper]:
     sleeper.sim.close()
 
 
-def test_an_idle_model_sleeps_and_a_request_wakes_it(sleeper: Sleeper) -> None:
+def test_an_idle_model_is_suspended_and_a_request_resumes_it(sleeper: Sleeper) -> None:
     sim = sleeper.sim
     sleeper.register()
     sim.advance(59.0)
@@ -65,7 +65,7 @@ def test_an_idle_model_sleeps_and_a_request_wakes_it(sleeper: Sleeper) -> None:
     sleeper.fall_asleep()
 
 
-def test_a_model_is_not_ended_while_it_wakes_nor_with_a_batch(sleeper: Sleeper) -> None:
+def test_a_resuming_or_busy_model_is_not_suspended(sleeper: Sleeper) -> None:
     sim = sleeper.sim
     sleeper.register()
     sleeper.fall_asleep()
@@ -86,7 +86,7 @@ def test_a_model_is_not_ended_while_it_wakes_nor_with_a_batch(sleeper: Sleeper) 
     assert worker.alive
 
 
-def test_instances_of_a_model_that_sleeps_become_one_first(sleeper: Sleeper) -> None:
+def test_a_model_is_scaled_to_one_instance_before_its_suspension(sleeper: Sleeper) -> None:
     sim = sleeper.sim
     sleeper.register(instances=3, autoscale=None)
     rules = msgspec.structs.replace(SLEEPY, down_after_s=1000.0)
@@ -99,7 +99,7 @@ def test_instances_of_a_model_that_sleeps_become_one_first(sleeper: Sleeper) -> 
 
 
 @pytest.mark.parametrize("settings", [{"resume_timeout_s": 20.0}])
-def test_waiting_has_a_bound_in_time(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_waiting_for_a_resume_is_limited_in_time(tmp_path: Path, settings: dict[str, Any]) -> None:
     sleeper = Sleeper(tmp_path, **settings)
     sim = sleeper.sim
     try:
@@ -124,8 +124,8 @@ def test_waiting_has_a_bound_in_time(tmp_path: Path, settings: dict[str, Any]) -
         sim.close()
 
 
-def test_waiting_has_a_bound_in_number(tmp_path: Path) -> None:
-    """Each batch that is refused makes room in tritonserver's queue; the others wait on."""
+def test_the_number_of_waiting_batches_is_limited(tmp_path: Path) -> None:
+    """A refused batch frees a place in tritonserver's queue; the others keep waiting."""
     sleeper = Sleeper(tmp_path, resume_queue_size=10)
     sim = sleeper.sim
     try:
@@ -145,8 +145,8 @@ def test_waiting_has_a_bound_in_number(tmp_path: Path) -> None:
         sim.close()
 
 
-def test_a_stop_of_the_daemon_leaves_what_sleeps_to_tritonservers_end(sleeper: Sleeper) -> None:
-    """With hundreds of models, loading something in each one's place takes longer than a stop may."""
+def test_a_stop_does_not_unload_suspended_models(sleeper: Sleeper) -> None:
+    """Loading a placeholder for each of hundreds of models takes longer than a stop may."""
     sim = sleeper.sim
     sleeper.register()
     sleeper.fall_asleep()
@@ -160,7 +160,7 @@ def test_a_stop_of_the_daemon_leaves_what_sleeps_to_tritonservers_end(sleeper: S
         sim.loop.run(sim.handle(late))
 
 
-def test_a_model_that_cannot_wake_says_why_and_is_tried_again(sleeper: Sleeper) -> None:
+def test_a_failed_resume_is_reported_and_retried(sleeper: Sleeper) -> None:
     sim = sleeper.sim
     sleeper.register()
     sleeper.fall_asleep()
@@ -176,7 +176,7 @@ def test_a_model_that_cannot_wake_says_why_and_is_tried_again(sleeper: Sleeper) 
     assert worker_of(sleeper.batch()) == sim.alive("m")[0].name
 
 
-def test_a_failure_while_it_wakes_costs_nothing_but_time(sleeper: Sleeper) -> None:
+def test_a_failed_start_during_a_resume_only_costs_time(sleeper: Sleeper) -> None:
     sleeper.register()
     sleeper.fall_asleep()
     sleeper.sim.plans = ["crashes", "fails"]
@@ -223,7 +223,7 @@ def test_operations_on_a_suspended_model(sleeper: Sleeper, when: str, what: str)
             assert sim.alive("m") == []
 
 
-def test_after_a_start_it_sleeps_until_a_request_comes(tmp_path: Path) -> None:
+def test_after_a_restart_it_is_suspended_until_a_request_arrives(tmp_path: Path) -> None:
     sleeper = Sleeper(tmp_path)
     sleeper.register()
     sleeper.register("other", autoscale=messages.Autoscale(1, 4))
@@ -244,7 +244,7 @@ def test_after_a_start_it_sleeps_until_a_request_comes(tmp_path: Path) -> None:
         sim.close()
 
 
-def test_one_that_tritonserver_refuses_at_its_start_says_why(
+def test_a_suspended_model_refused_at_tritonservers_start_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleeper = Sleeper(tmp_path)
@@ -269,7 +269,7 @@ def test_one_that_tritonserver_refuses_at_its_start_says_why(
 
 @pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize("asked_at_s", [0.5, 2.0])
-def test_models_may_be_unregistered_while_tritonserver_starts_with_them(
+def test_suspended_models_can_be_unregistered_during_tritonservers_start(
     tmp_path: Path, refused: bool, asked_at_s: float
 ) -> None:
     sleeper = Sleeper(tmp_path)
@@ -293,7 +293,7 @@ def test_models_may_be_unregistered_while_tritonserver_starts_with_them(
         sim.close()
 
 
-def test_one_that_could_not_be_scaled_while_it_slept_has_all_its_instances(
+def test_a_failed_scale_of_a_suspended_model_keeps_all_instances(
     sleeper: Sleeper,
 ) -> None:
     sim = sleeper.sim
@@ -307,7 +307,7 @@ def test_one_that_could_not_be_scaled_while_it_slept_has_all_its_instances(
 
 
 def test_a_lazy_model_is_not_loaded_before_a_request(sleeper: Sleeper) -> None:
-    """It does not sleep again; nobody asked for that."""
+    """It is not suspended again either, unless that was requested."""
     sim = sleeper.sim
     sleeper.register(autoscale=None, lazy=True, instances=2)
     assert sim.alive("m") == []
@@ -323,7 +323,7 @@ def test_a_lazy_model_is_not_loaded_before_a_request(sleeper: Sleeper) -> None:
     assert len(sim.alive("m")) == 2
 
 
-def test_a_spare_stays_and_serves_at_once(sleeper: Sleeper) -> None:
+def test_a_standby_worker_stays_and_serves_at_once(sleeper: Sleeper) -> None:
     sim = sleeper.sim
     sleeper.register(standby_workers=1)
     sleeper.fall_asleep()
@@ -337,7 +337,7 @@ def test_a_spare_stays_and_serves_at_once(sleeper: Sleeper) -> None:
     assert len(sim.alive("m")) == 2
 
 
-def test_a_spare_that_still_has_its_lane_wakes_the_model_by_its_work(sleeper: Sleeper) -> None:
+def test_work_of_a_standby_worker_resumes_the_model(sleeper: Sleeper) -> None:
     sim = sleeper.sim
     sleeper.register(standby_workers=1)
     sleeper.fall_asleep()
@@ -349,8 +349,8 @@ def test_a_spare_that_still_has_its_lane_wakes_the_model_by_its_work(sleeper: Sl
     assert len(sim.alive("m")) == 2
 
 
-def test_a_worker_is_parked_and_wakes_the_model(tmp_path: Path) -> None:
-    """The models that were suspended last have one; it is no instance, and ends with the model."""
+def test_a_prestarted_worker_resumes_the_model(tmp_path: Path) -> None:
+    """The most recently suspended models have one; it is not an instance, and ends with the model."""
     sleeper = Sleeper(tmp_path, prestarted_workers=2)
     sim = sleeper.sim
     try:
@@ -376,7 +376,7 @@ def test_a_worker_is_parked_and_wakes_the_model(tmp_path: Path) -> None:
         sim.close()
 
 
-def test_a_parked_worker_that_has_ended_is_not_missed(tmp_path: Path) -> None:
+def test_an_exited_prestarted_worker_is_not_needed(tmp_path: Path) -> None:
     sleeper = Sleeper(tmp_path, prestarted_workers=1)
     sim = sleeper.sim
     try:

@@ -1,4 +1,4 @@
-"""When the models allow an upgrade; changes that the daemon makes on its own are held until then. Virtual time."""
+"""When models allow an upgrade, until which background changes are held back. On a virtual clock."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_restore_prevents_a_handover(tmp_path: Path) -> None:
         assert _why_not_quiescent(second) == "model m is being restored"
 
 
-def test_a_batch_waits_and_wakes_its_model_later(daemon: Budgeted) -> None:
+def test_a_batch_waits_and_resumes_its_model_later(daemon: Budgeted) -> None:
     daemon.register("a", memory_request=100 * MIB)
     hold(daemon)
     batch = daemon.batch("a")

@@ -1,4 +1,4 @@
-"""The proxies of one registration: those that are processes are watched, those in tritonserver are not."""
+"""The proxies of one registration: proxy processes are watched, proxies inside tritonserver are not."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pytriton.dispatcher.models.in_triton.attached_proxies import Proxies
 
 @pytest.fixture
 def stub() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that waits until it is ended."""
+    """A process that waits until it is killed."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
 
 
 class Gone:
-    """Notes the proxies that have gone."""
+    """Records the proxies reported as gone."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -50,7 +50,7 @@ def test_a_proxy_that_was_killed_is_noticed_once(stub: subprocess.Popen[bytes]) 
     asyncio.run(main())
 
 
-def test_a_proxy_that_has_said_that_it_ends_is_not_missed(stub: subprocess.Popen[bytes]) -> None:
+def test_an_announced_exit_is_not_reported(stub: subprocess.Popen[bytes]) -> None:
     async def main() -> None:
         gone = Gone()
         proxies = Proxies(gone)
@@ -76,7 +76,7 @@ def test_one_process_cannot_be_two_proxies(stub: subprocess.Popen[bytes]) -> Non
 
 
 @pytest.mark.parametrize("pid", [2**22 + 1, 2**40, -1])
-def test_a_process_that_is_none_is_refused(pid: int) -> None:
+def test_a_missing_process_is_refused(pid: int) -> None:
     async def main() -> None:
         with pytest.raises(RemoteFailure, match=f"process {pid} is not a proxy") as caught:
             Proxies(Gone()).watch("p", pid)
@@ -85,7 +85,7 @@ def test_a_process_that_is_none_is_refused(pid: int) -> None:
     asyncio.run(main())
 
 
-def test_those_that_tritonserver_has_given_up_are_killed_and_compiled_ones_named(
+def test_proxies_given_up_by_tritonserver_are_killed_and_compiled_ones_named(
     stub: subprocess.Popen[bytes],
 ) -> None:
     async def main() -> None:
@@ -102,8 +102,8 @@ def test_those_that_tritonserver_has_given_up_are_killed_and_compiled_ones_named
     asyncio.run(main())
 
 
-def test_one_that_has_ended_just_now_is_no_trouble(stub: subprocess.Popen[bytes]) -> None:
-    """Nobody has heard of it yet; the number may be another process's."""
+def test_a_proxy_that_just_exited_is_skipped(stub: subprocess.Popen[bytes]) -> None:
+    """The exit is not noticed yet, and the pid may already belong to another process."""
 
     async def main() -> None:
         gone = Gone()
@@ -117,7 +117,7 @@ def test_one_that_has_ended_just_now_is_no_trouble(stub: subprocess.Popen[bytes]
     asyncio.run(main())
 
 
-def test_a_region_that_cannot_be_removed_does_not_keep_it(
+def test_an_undeletable_region_does_not_prevent_a_detach(
     stub: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attached_proxies, "_region_of", lambda pid: tmp_path)  # a folder

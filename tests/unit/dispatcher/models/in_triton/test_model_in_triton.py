@@ -1,4 +1,4 @@
-"""A model in tritonserver whose proxies break, and one that tritonserver does not take."""
+"""A model in tritonserver whose proxies break, and one that tritonserver refuses."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def loads(sim: SimulatedDaemon) -> int:
 
 
 def attached(sim: SimulatedDaemon, registration: Registration, proxy: str) -> int:
-    """Have a proxy attach that is a process; return its pid."""
+    """Attach a proxy that is a process; return its pid."""
     pid = sim.processes.start()
     sim.loop.ask(lambda: registration.proxies.watch(proxy, pid))
     return pid
 
 
 def test_a_proxy_that_exits_silently_causes_a_reload(sim: SimulatedDaemon) -> None:
-    """With another configuration, so that tritonserver starts all proxies anew; those that stay are let go."""
+    """The configuration changes, so tritonserver restarts all proxies; those that stay are detached."""
     registration = registered(sim)
     workers = sim.alive("m")
     pid = attached(sim, registration, "broken")
@@ -59,7 +59,7 @@ def test_a_proxy_that_breaks_while_tritonserver_is_down_is_replaced_once(
 
 
 def test_a_load_refused_by_tritonserver_is_retried(sim: SimulatedDaemon) -> None:
-    """Every now and then, and at once when a worker has come."""
+    """Periodically, and immediately when a worker becomes ready."""
     registration = registered(sim)
     pid = attached(sim, registration, "broken")
     sim.server.obstacles["m"] = Obstacle("refuse", 5)

@@ -1,4 +1,4 @@
-"""How long the ends of proxies are waited for, and what is done to those that stay."""
+"""How long the exits of proxies are awaited, and what happens to those that stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FakeProxies(set[str]):
 
 
 class FakePool:
-    """As much of a pool as proxies end in; `answered` is how many batches are, None while one is under way."""
+    """The part of a pool that detached proxies use; `answered` is the number of answered batches, None while one is in flight."""
 
     def __init__(self) -> None:
         self.proxies = FakeProxies()
@@ -33,7 +33,7 @@ class FakePool:
 
 
 class Ends:
-    """The ends of three compiled proxies."""
+    """The exits of three compiled proxies."""
 
     def __init__(self) -> None:
         self.pool = FakePool()
@@ -49,7 +49,7 @@ def three(loop: VirtualLoop) -> Ends:
     return loop.ask(Ends)
 
 
-def test_it_is_over_when_the_last_one_has_detached(loop: VirtualLoop, three: Ends) -> None:
+def test_the_wait_ends_when_the_last_proxy_has_detached(loop: VirtualLoop, three: Ends) -> None:
     waiting = loop.create_task(three.ends.until_all_ended(30.0, decoupled=False))
     for name in ("p0", "p1"):
         loop.advance(1.0)
@@ -62,7 +62,7 @@ def test_it_is_over_when_the_last_one_has_detached(loop: VirtualLoop, three: End
     assert three.broken == []
 
 
-def test_it_is_over_when_tritonserver_has_ended(loop: VirtualLoop, three: Ends) -> None:
+def test_the_wait_ends_when_tritonserver_has_exited(loop: VirtualLoop, three: Ends) -> None:
     waiting = loop.create_task(three.ends.until_all_ended(30.0, decoupled=False))
     loop.advance(1.0)
     three.ends.forget_all()
@@ -70,7 +70,7 @@ def test_it_is_over_when_tritonserver_has_ended(loop: VirtualLoop, three: Ends) 
     assert three.ends.proxies.names() == set()
 
 
-def test_those_that_stay_are_let_go_after_the_grace_period(loop: VirtualLoop, three: Ends) -> None:
+def test_remaining_proxies_are_detached_after_the_grace_period(loop: VirtualLoop, three: Ends) -> None:
     assert loop.run(three.ends.until_all_ended(30.0, decoupled=False)) is False
     assert loop.time() == 30.0
     three.ends.end_all()
@@ -80,17 +80,17 @@ def test_those_that_stay_are_let_go_after_the_grace_period(loop: VirtualLoop, th
 @pytest.mark.parametrize(
     ("delay_s", "over_s"), [(0.0, 2.0), (5.0, 12.0)], ids=["at once", "with a queue's delay"]
 )
-def test_of_a_decoupled_model_they_may_stay_when_nothing_is_under_way(
+def test_proxies_of_an_idle_decoupled_model_may_stay(
     loop: VirtualLoop, three: Ends, delay_s: float, over_s: float
 ) -> None:
-    """Its workers have had nothing to do for longer than a request may wait in Triton's queue."""
+    """Its workers have been idle for longer than a request may wait in Triton's queue."""
     ended = three.ends.until_all_ended(30.0, decoupled=True, queue_delay_s=delay_s)
     assert loop.run(ended) is True
     assert loop.time() == over_s
     assert len(three.pool.proxies) == 3
 
 
-def test_of_a_decoupled_model_a_batch_under_way_is_waited_for(
+def test_a_batch_in_flight_of_a_decoupled_model_is_awaited(
     loop: VirtualLoop, three: Ends
 ) -> None:
     three.pool.answered = None
@@ -104,8 +104,8 @@ def test_of_a_decoupled_model_a_batch_under_way_is_waited_for(
     assert loop.run(three.ends.until_all_ended(30.0, decoupled=True)) is False
 
 
-def test_only_the_former_ones_are_ended(loop: VirtualLoop, three: Ends) -> None:
-    """Once the model has been loaded anew beside a proxy that broke."""
+def test_only_replaced_proxies_are_detached(loop: VirtualLoop, three: Ends) -> None:
+    """After a reload because of a broken proxy."""
     waiting = loop.create_task(three.ends.until_ended({"p0", "p1", "gone"}, 10.0))
     loop.advance(1.0)
     three.ends.detach("p0")

@@ -1,4 +1,4 @@
-"""What a state directory cannot do is a failure for whoever asked."""
+"""Failures of the state directory reach the requester."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytriton.dispatcher.models.persistence.state_dir import Entry, Store, Store
 
 
 class FullDisk:
-    """A store, and what it has begun to write, where nothing works any more."""
+    """A store, and a pending write, in which every operation fails."""
 
     def __getattr__(self, name: str) -> Any:
         def refuse(*arguments: object, **options: object) -> None:
@@ -52,7 +52,7 @@ def test_commit_errors_are_reported_too() -> None:
         finish(cast(Unfinished, FullDisk()))
 
 
-def test_an_amendment_that_cannot_count_leaves_no_file(
+def test_a_failed_amendment_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path)

@@ -1,4 +1,4 @@
-"""What the state directory holds, and what becomes of it at the next start: histories of restores."""
+"""What the state directory contains, and how it is restored at the next start: histories of restores."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Start = Callable[..., SimulatedDaemon]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts one daemon after the other in the same folder."""
+    """Starts one daemon after another in the same folder."""
     with successive_daemons(tmp_path) as start:
         yield start
 
 
 def test_registrations_are_served_after_a_restart(start: Start) -> None:
-    """As it was then: scaled, replaced, and without what was unregistered."""
+    """With their last scale and replacement, and without unregistered ones."""
     sim = start()
     for name in ("a", "b", "c", "d"):
         sim.served(sim.client.register(name, name.encode()))
@@ -43,7 +43,7 @@ def test_registrations_are_served_after_a_restart(start: Start) -> None:
 @pytest.mark.parametrize("how", ["ephemeral", "thread"])
 @pytest.mark.parametrize("replaces", [False, True])
 def test_client_bound_models_are_not_persisted(start: Start, how: str, replaces: bool) -> None:
-    """Nor is what it has replaced, nor does scaling change that; nor can it be rolled back."""
+    """Nor are the models that they replaced; scaling does not change that, and they cannot be rolled back."""
     sim = start()
     client = sim.connect()
     if replaces:
@@ -64,8 +64,8 @@ def test_client_bound_models_are_not_persisted(start: Start, how: str, replaces:
     assert sim.is_clean("m")
 
 
-def test_a_temporary_model_that_somebody_replaces_is_kept(start: Start) -> None:
-    """And does not go with the process that registered the former one."""
+def test_a_client_bound_model_that_is_replaced_becomes_persistent(start: Start) -> None:
+    """It no longer ends with the process that registered the previous one."""
     sim = start()
     client = sim.connect()
     sim.served(client.register("m", ephemeral=True))
@@ -76,8 +76,8 @@ def test_a_temporary_model_that_somebody_replaces_is_kept(start: Start) -> None:
     assert sim.persisted()["m"].payloads == [b"new"]
 
 
-def test_pending_restores_are_shown_as_registered(start: Start) -> None:
-    """All that the registration alone tells: python, versions, when it was."""
+def test_pending_restores_show_their_declarations(start: Start) -> None:
+    """Everything known from the registration: python, versions, registration time."""
 
     def reported(sim: SimulatedDaemon) -> messages.ModelInfo:
         (model,) = sim.loop.ask(sim.services.status.model_infos)
@@ -105,11 +105,11 @@ def register_many(sim: SimulatedDaemon, names: list[str]) -> None:
 
 
 def loading(sim: SimulatedDaemon) -> list[str]:
-    """The models of which a worker is there."""
+    """The models that have a worker."""
     return [worker._spec.name for worker in sim.alive()]
 
 
-def test_models_are_restored_several_at_once_while_clients_ask(start: Start) -> None:
+def test_several_models_are_restored_at_once_while_clients_send_requests(start: Start) -> None:
     sim = start()
     register_many(sim, ["a", "b", "c"])
     sim = start(usual_plan="hangs")
@@ -136,7 +136,7 @@ def test_models_are_restored_several_at_once_while_clients_ask(start: Start) -> 
     assert sorted(sim.persisted()) == ["a", "b", "new"]
 
 
-def test_a_load_that_hangs_holds_up_no_other_model(start: Start) -> None:
+def test_a_hanging_load_blocks_no_other_model(start: Start) -> None:
     names = [f"m{number:02}" for number in range(MAX_CONCURRENT_LOADS + 4)]
     sim = start()
     register_many(sim, names)
@@ -152,8 +152,8 @@ def test_a_load_that_hangs_holds_up_no_other_model(start: Start) -> None:
     assert [sim.state_of(name) for name in first] == ["ready"] + ["restoring"] * 7
 
 
-def test_many_loads_that_hang_delay_the_others_by_seconds(start: Start) -> None:
-    """And not at all one that somebody waits for."""
+def test_many_hanging_loads_delay_the_others_by_seconds(start: Start) -> None:
+    """And do not delay a model that a request waits for."""
     names = [f"m{number:02}" for number in range(MAX_CONCURRENT_LOADS + 4)]
     sim = start()
     register_many(sim, names)
@@ -169,8 +169,8 @@ def test_many_loads_that_hang_delay_the_others_by_seconds(start: Start) -> None:
     assert [sim.state_of(name) for name in names[MAX_CONCURRENT_LOADS:]] == ["ready"] * 4
 
 
-def test_a_daemon_with_a_hanging_load_is_as_ready_as_the_settings_say(start: Start) -> None:
-    """`served` waits for it, and repositories do not."""
+def test_a_hanging_load_affects_readiness_as_configured(start: Start) -> None:
+    """`all_loaded` waits for it, and repositories do not."""
     sim = start()
     register_many(sim, ["stuck", "sound"])
     sim = start(usual_plan="serves")
@@ -204,7 +204,7 @@ def test_a_model_is_unregistered_while_it_is_restored(start: Start, again: bool)
 
 
 def test_a_model_is_replaced_while_it_is_restored(start: Start) -> None:
-    """It waits until that is over."""
+    """The replacement waits until the restore is over."""
     sim = start()
     sim.served(sim.client.register("m", b"old"))
     sim = start(usual_plan="hangs")
@@ -220,7 +220,7 @@ def test_a_model_is_replaced_while_it_is_restored(start: Start) -> None:
 
 
 def test_a_model_is_rolled_back_while_it_is_restored(start: Start) -> None:
-    """The same; it goes back to what it had before, and there again."""
+    """It returns to its previous version, and back again."""
     sim = start()
     sim.served(sim.client.register("m", b"old"))
     sim.served(sim.client.register("m", b"new", replace=True))
@@ -237,8 +237,8 @@ def test_a_model_is_rolled_back_while_it_is_restored(start: Start) -> None:
     assert sim.persisted()["m"].payloads == [b"new"]
 
 
-def test_a_model_that_cannot_be_restored_is_kept_and_tried_again(start: Start) -> None:
-    """In the next tritonserver, and at the next start of the daemon; whoever asks is told why it is not there."""
+def test_a_failed_restore_is_kept_and_retried(start: Start) -> None:
+    """With the next tritonserver, and at the daemon's next start; requests are told the reason."""
     sim = start()
     for name in ("a", "b"):
         sim.served(sim.client.register(name))
@@ -259,8 +259,8 @@ def test_a_model_that_cannot_be_restored_is_kept_and_tried_again(start: Start) -
 
 
 @pytest.mark.parametrize("ephemeral", [False, True])
-def test_a_name_that_could_not_be_restored_can_be_registered(start: Start, ephemeral: bool) -> None:
-    """It is not restored into the place of what has the name now, when tritonserver is started again."""
+def test_the_name_of_a_failed_restore_can_be_registered(start: Start, ephemeral: bool) -> None:
+    """A restart of tritonserver does not restore the old one over the new one."""
     sim = start()
     sim.served(sim.client.register("m", b"old"))
     sim = start(usual_plan="fails")
@@ -279,9 +279,8 @@ def test_a_name_that_could_not_be_restored_can_be_registered(start: Start, ephem
     assert bool(sim.alive("m")) is not ephemeral
 
 
-def test_a_refused_unregister_forgets_nothing(start: Start) -> None:
-    """A model that could not be restored is being registered anew, so its name cannot be unregistered; nobody
-    loses sight of its file meanwhile."""
+def test_a_refused_unregister_loses_nothing(start: Start) -> None:
+    """A failed restore is being registered again, so its name cannot be unregistered; its file is kept."""
     sim = start()
     sim.served(sim.client.register("m", b"old"))
     sim = start(usual_plan="fails")
@@ -303,7 +302,7 @@ def test_a_refused_unregister_forgets_nothing(start: Start) -> None:
 
 
 def test_repository_models_are_not_persisted(start: Start) -> None:
-    """A kept one of the same name that could not be restored stays kept, and is not served over it."""
+    """A failed restore of the same name stays persisted, and is not served over it."""
     sim = start()
     sim.served(sim.client.register("m", b"old"))
     sim = start(usual_plan="fails")
@@ -326,7 +325,7 @@ def test_repository_models_are_not_persisted(start: Start) -> None:
     assert sim.persisted()["m"].spec.instances == 1
 
 
-def test_tritonserver_ends_while_models_are_restored(start: Start) -> None:
+def test_tritonserver_exits_while_models_are_restored(start: Start) -> None:
     sim = start()
     for name in ("a", "b"):
         sim.served(sim.client.register(name))
@@ -342,7 +341,7 @@ def test_tritonserver_ends_while_models_are_restored(start: Start) -> None:
 
 
 def test_the_daemon_stops_while_models_are_restored(start: Start) -> None:
-    """They are kept as they were."""
+    """They stay persisted."""
     sim = start()
     for name in ("a", "b"):
         sim.served(sim.client.register(name))
@@ -354,7 +353,7 @@ def test_the_daemon_stops_while_models_are_restored(start: Start) -> None:
 
 
 def test_a_failed_restore_can_be_rolled_back(start: Start) -> None:
-    """Where there is something to go back to; once more brings it back again."""
+    """If there is a previous version; a second rollback restores it."""
     sim = start()
     sim.served(sim.client.register("m", b"old"))
     sim.served(sim.client.register("m", b"new", replace=True))
@@ -374,7 +373,7 @@ def test_a_failed_restore_can_be_rolled_back(start: Start) -> None:
 
 
 def test_requests_wait_for_models_that_are_being_restored(start: Start) -> None:
-    """And no longer for one that could not be, or that somebody unregisters meanwhile."""
+    """But not after the restore failed, or the model was unregistered."""
     sim = start()
     register_many(sim, ["a", "b", "c"])
     sim = start(usual_plan="hangs", queues_requests=True)

@@ -1,4 +1,4 @@
-"""What is known of sizes, from one start of the daemon to the next: kept, and learnt anew where it cannot be."""
+"""Known memory sizes across restarts of the daemon: persisted, and measured again where that fails."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_small_differences_are_not_written(
         b'{"form": 1, "models": {"a": {"registration": "1.5", "memory": 1, "shared": {"d": -1}}}}',
     ],
 )
-def test_a_file_that_cannot_be_used_counts_as_none_and_is_replaced(
+def test_an_unusable_file_is_ignored_and_replaced(
     tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "sizes.json").write_bytes(content)
@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_used_counts_as_none_and_is_replaced(
     assert SizeStore(tmp_path).read() == SIZES
 
 
-def test_fields_that_an_earlier_version_did_not_have_and_those_of_a_later_one(
+def test_fields_of_other_versions_are_tolerated(
     tmp_path: Path,
 ) -> None:
     first = {"registration": "1.5", "memory": 1000}

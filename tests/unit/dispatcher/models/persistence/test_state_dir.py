@@ -1,4 +1,4 @@
-"""The state directory: what was written is read back in order, whatever became damaged, and after a crash anywhere."""
+"""The state directory: written entries are read back in order, despite damage or a crash at any point."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reopened(store: Store, folder: Path) -> Store:
 
 
 def test_registrations_are_read_in_order(tmp_path: Path) -> None:
-    """Also when one was replaced, which keeps its place, and one was removed."""
+    """A replaced one keeps its place, and a removed one leaves no gap."""
     store = Store(tmp_path / "state")
     for name in ("c", "a", "b"):
         keep(store, name)
@@ -64,7 +64,7 @@ def test_registrations_are_read_in_order(tmp_path: Path) -> None:
     store.close()
 
 
-def test_everything_is_for_the_owner_alone(tmp_path: Path) -> None:
+def test_everything_is_private_to_the_owner(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store = Store(tmp_path / "state")
@@ -76,14 +76,14 @@ def test_everything_is_for_the_owner_alone(tmp_path: Path) -> None:
     assert [str(path) for path in paths if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
 
 
-def test_a_folder_has_one_user(tmp_path: Path) -> None:
+def test_a_folder_is_used_by_one_daemon(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(StoreError, match=r"another daemon uses the state directory .*--state-dir"):
         Store(tmp_path)
     reopened(store, tmp_path).close()
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match=r"file.*--state-dir.*--ephemeral"):
         Store(tmp_path / "file" / "state")
@@ -95,7 +95,7 @@ DATA = encode(ENTRY)
 
 @given(st.data())
 def test_any_damage_is_noticed(data: st.DataObject) -> None:
-    """A byte changed, the end cut off, something added."""
+    """A changed byte, a truncated file, appended bytes."""
     assert decode(DATA) == ENTRY
     place = data.draw(st.integers(0, len(DATA) - 1))
     other = data.draw(st.integers(0, 255).filter(lambda byte: byte != DATA[place]))
@@ -116,7 +116,7 @@ def test_any_damage_is_noticed(data: st.DataObject) -> None:
 def test_a_damaged_file_is_set_aside(
     tmp_path_factory: pytest.TempPathFactory, damage: bytes
 ) -> None:
-    """With the others read, and the damaged one kept to be looked at; the last one holds another model."""
+    """The others are read, and the damaged one is kept for inspection; the last one contains another model."""
     folder = tmp_path_factory.mktemp("state")
     store = Store(folder)
     keep(store, "a")
@@ -133,10 +133,10 @@ def test_a_damaged_file_is_set_aside(
     store.close()
 
 
-def test_a_file_that_the_disk_does_not_give_stays(
+def test_an_unreadable_file_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next read may find it sound: a moment without a free descriptor costs no model."""
+    """A later read may succeed: a temporary lack of descriptors must not lose a model."""
     store = Store(tmp_path)
     keep(store, "m", b"old")
     keep(store, "m", b"new")
@@ -163,8 +163,8 @@ def test_a_file_that_the_disk_does_not_give_stays(
     store.close()
 
 
-def test_a_file_says_whether_it_replaced_another_one(tmp_path: Path) -> None:
-    """Also after changes of it, without what it has replaced, and with what an older one of its name has left."""
+def test_a_file_records_whether_it_replaced_another(tmp_path: Path) -> None:
+    """Even after changes, without the file that it replaced, and despite leftovers of an older one."""
     store = Store(tmp_path)
     keep(store, "m", b"old")
     assert store.is_first("m")
@@ -182,7 +182,7 @@ def test_a_file_says_whether_it_replaced_another_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_entries_of_earlier_versions_win_over_older_files(tmp_path: Path, first: bool) -> None:
+def test_entries_of_earlier_versions_take_precedence_over_older_files(tmp_path: Path, first: bool) -> None:
     store = Store(tmp_path)
     for suffix in [".registration"] if first else [".registration", ".previous"]:
         (tmp_path / "models" / f"linear{suffix}").write_bytes(FIRST.read_bytes())
@@ -192,7 +192,7 @@ def test_entries_of_earlier_versions_win_over_older_files(tmp_path: Path, first:
 
 
 def test_a_change_modifies_the_stored_registration(tmp_path: Path) -> None:
-    """What is in memory counts only where that is gone."""
+    """The copy in memory is used only if the file is gone."""
     store = Store(tmp_path)
     keep(store, "m", b"older")
     keep(store, "m", b"old")
@@ -226,7 +226,7 @@ def test_entries_of_earlier_versions_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["another form", "another field"])
 def test_entries_of_newer_versions_are_left_alone(tmp_path: Path, kind: str) -> None:
-    """After a downgrade: it is told what to do, and the newer version finds it again."""
+    """After a downgrade, the user is told what to do, and the newer version finds them again."""
     store = Store(tmp_path / "state")
     keep(store, "mine")
     path = tmp_path / "state" / "models" / "theirs.registration"
@@ -246,8 +246,8 @@ def test_entries_of_newer_versions_are_left_alone(tmp_path: Path, kind: str) -> 
     assert list((tmp_path / "state" / "set-aside").iterdir()) == []
 
 
-def test_a_write_that_was_not_finished_leaves_the_old_one(tmp_path: Path) -> None:
-    """Whether it was discarded, or the daemon ended; and nothing is left of it."""
+def test_an_unfinished_write_leaves_the_old_entry(tmp_path: Path) -> None:
+    """Whether it was discarded or the daemon exited; nothing of it is left."""
     store = Store(tmp_path)
     keep(store, "m", b"old")
     store.write(spec("m"), [b"new"], 2.0).discard()
@@ -259,7 +259,7 @@ def test_a_write_that_was_not_finished_leaves_the_old_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("step", ["link", "replace"])
-def test_a_crash_within_the_exchange_leaves_the_old_one(
+def test_a_crash_during_the_replacement_leaves_the_old_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """At each of its steps."""
@@ -287,8 +287,8 @@ def test_a_crash_within_the_exchange_leaves_the_old_one(
     store.close()
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that says what to do; the old one stays, nothing is left of the new one."""
+def test_a_full_disk_leaves_the_old_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the fix; the old entry stays, and nothing is left of the new one."""
     store = Store(tmp_path)
     keep(store, "m", b"old")
 
@@ -304,8 +304,8 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.close()
 
 
-def test_a_folder_that_others_may_write_to(tmp_path: Path) -> None:
-    """What is in it is run."""
+def test_a_folder_writable_by_others_is_refused(tmp_path: Path) -> None:
+    """Its contents are executed."""
     folder = tmp_path / "state"
     folder.mkdir()
     folder.chmod(0o777)
@@ -316,7 +316,7 @@ def test_a_folder_that_others_may_write_to(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755  # a folder that was there stays as it was
 
 
-def test_a_damaged_previous_one_is_reported(tmp_path: Path) -> None:
+def test_a_damaged_previous_version_is_reported(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     keep(store, "m", b"old")
     keep(store, "m", b"new")
