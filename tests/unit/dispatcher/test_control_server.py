@@ -1,4 +1,4 @@
-"""The dispatcher's socket against peers of ill will: a real ROUTER in a loop, real sockets that talk to it."""
+"""The control socket against hostile peers: a real ROUTER in a loop, and real client sockets."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _MANY = 2000
 
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
-    """A folder for sockets: `tmp_path` may be too long for the 107 bytes of a unix socket's path."""
+    """A folder for sockets: `tmp_path` may exceed the 107 bytes of a unix socket's path."""
     with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as path:
         yield Path(path)
 
 
 class Service:
-    """A handler: answers QUICK at once, holds HELD until the end, and knows what it was given."""
+    """A handler: answers QUICK immediately, holds HELD until the end, and records its requests."""
 
     def __init__(self) -> None:
         self.heard: list[messages.AnyMessage] = []
@@ -110,7 +110,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     ],
     ids=["message", "frames"],
 )
-def test_oversized_message_is_refused_and_the_peer_goes_on(
+def test_an_oversized_message_is_refused_and_the_peer_continues(
     short_dir: Path, frames: list[bytes], why: str
 ) -> None:
     async def test() -> None:
@@ -138,7 +138,7 @@ def test_oversized_message_is_refused_and_the_peer_goes_on(
     ids=["none", "bytes", "type", "member"],
 )
 def test_a_malformed_message_gets_an_error(short_dir: Path, frames: list[bytes], why: str) -> None:
-    """Else a client of another version, or in another language, waits for ever."""
+    """Otherwise a client of another version, or in another language, would hang."""
 
     async def test() -> None:
         async with serving(short_dir) as (service, client, _):
@@ -194,7 +194,7 @@ def test_a_command_is_named_without_arguments_that_may_be_secrets(
     assert said == f"user {user}, process 42 ({shown})"
 
 
-def test_a_sender_that_has_gone_keeps_its_numbers() -> None:
+def test_an_exited_sender_keeps_its_ids() -> None:
     no_user, no_process = (1 << 31) - 2, 1 << 30
     said = peers.describe_sender(peers.Sender("", no_user, no_process))
     assert said == f"user {no_user}, process {no_process}"
@@ -202,7 +202,7 @@ def test_a_sender_that_has_gone_keeps_its_numbers() -> None:
 
 
 def test_requests_during_a_suspension_are_answered_afterwards(short_dir: Path) -> None:
-    """As when an upgrade is given up after the control socket fell silent."""
+    """As when an upgrade is aborted after the control socket was suspended."""
 
     async def test() -> None:
         endpoint = f"ipc://{short_dir}/c"
@@ -225,7 +225,7 @@ def test_requests_during_a_suspension_are_answered_afterwards(short_dir: Path) -
     run(test)
 
 
-def test_payload_over_the_limit_disconnects_its_sender_only(short_dir: Path) -> None:
+def test_a_payload_over_the_limit_disconnects_only_its_sender(short_dir: Path) -> None:
     async def test() -> None:
         large = control.ALWAYS_ACCEPTED_BYTES
         async with serving(short_dir, max_payload_size=100_000) as (service, client, other):
@@ -244,7 +244,7 @@ def test_payload_over_the_limit_disconnects_its_sender_only(short_dir: Path) -> 
     run(test)
 
 
-def test_a_payload_that_arrives_is_refused_in_words(short_dir: Path) -> None:
+def test_a_received_payload_that_is_too_large_gets_an_error(short_dir: Path) -> None:
     async def test() -> None:
         async with serving(short_dir, max_payload_size=100_000) as (service, client, _):
             await client.send(1, messages.encode(QUICK), b"", bytes(100_001))
@@ -268,7 +268,7 @@ def test_a_payload_that_arrives_is_refused_in_words(short_dir: Path) -> None:
         ((100, 1, MAX_PAYLOADS + 1), "1025 payloads"),
     ],
 )
-def test_a_large_message_is_asked_for_first(
+def test_large_messages_need_permission_first(
     short_dir: Path, sizes: tuple[int, int, int], why: str | None
 ) -> None:
     async def test() -> None:
@@ -287,7 +287,7 @@ def test_a_large_message_is_asked_for_first(
 
 
 def test_a_client_sends_nothing_that_would_be_dropped(short_dir: Path) -> None:
-    """It would wait for ever for the answer: ZeroMQ tells neither side."""
+    """It would wait forever for the answer, because ZeroMQ notifies neither side."""
 
     def ask(payload: bytes) -> messages.AnyMessage:
         with closing(control.ControlClient(f"ipc://{short_dir}/c")) as client:
@@ -306,7 +306,7 @@ def test_a_client_sends_nothing_that_would_be_dropped(short_dir: Path) -> None:
     run(test)
 
 
-def test_requests_under_way_are_limited_for_each_connection(short_dir: Path) -> None:
+def test_concurrent_requests_are_limited_for_each_connection(short_dir: Path) -> None:
     async def test() -> None:
         async with serving(short_dir) as (service, client, other):
             for number in range(MAX_REQUESTS):
@@ -328,7 +328,7 @@ def test_requests_under_way_are_limited_for_each_connection(short_dir: Path) -> 
     run(test)
 
 
-def test_replayed_request_is_refused_while_the_first_is_under_way(short_dir: Path) -> None:
+def test_a_replayed_request_is_refused_during_the_first_one(short_dir: Path) -> None:
     async def test() -> None:
         async with serving(short_dir) as (service, client, _):
             for _ in range(2):
@@ -341,8 +341,8 @@ def test_replayed_request_is_refused_while_the_first_is_under_way(short_dir: Pat
     run(test)
 
 
-def test_client_that_never_reads_costs_a_bounded_memory(short_dir: Path) -> None:
-    """2,000 answers of 100 kB would be 200 MB: nearly all of them are dropped, others are served."""
+def test_a_client_that_never_reads_costs_bounded_memory(short_dir: Path) -> None:
+    """2,000 answers of 100 kB would be 200 MB: nearly all are dropped, and other clients are served."""
 
     async def test() -> None:
         async with serving(short_dir) as (service, _, other):
@@ -368,6 +368,6 @@ def test_client_that_never_reads_costs_a_bounded_memory(short_dir: Path) -> None
 
 
 def resident() -> int:
-    """Bytes of memory of this process."""
+    """Return this process's resident memory in bytes."""
     with open("/proc/self/statm", encoding="ascii") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""The daemon's life in this process, with a program in tritonserver's place: starts, ends, and what it tells."""
+"""The daemon's life in this process, with a program in tritonserver's place: starts, exits and notifications."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.programs
 
 
 class ServiceManager(Notifier):
-    """Notes what it is told; knows how the daemon is at any time."""
+    """Records the daemon's notifications."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class ServiceManager(Notifier):
 
 
 class Scene:
-    """A daemon that has been made, with all that `run` gives it."""
+    """A daemon with everything that `run` passes to it."""
 
     def __init__(self, folder: Path, behaviour: str, **settings: Any) -> None:
         program = fake_server_program.install(folder, behaviour)
@@ -85,7 +85,7 @@ class Scene:
         self._running: asyncio.Task[int] | None = None
 
     async def until_ready(self) -> asyncio.Task[int]:
-        """Start; return what is done with the exit code when the daemon has stopped."""
+        """Start the daemon; return the task that ends with its exit code."""
         running = self._running = asyncio.ensure_future(self.daemon.main(self.statuses.append))
         ready = asyncio.ensure_future(self.manager.is_ready.wait())
         await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -93,7 +93,7 @@ class Scene:
         return running
 
     async def close(self) -> None:
-        """End what is left, also of a test that has failed."""
+        """Stop what is left, even after a failed test."""
         if self._running is not None:
             self.services.shutdown.request("the test is over")
             await self._running
@@ -176,7 +176,7 @@ def test_a_signal_stops_it(folder: Path) -> None:
         ("taken", ExitCode.SERVER_FAILED, "Address already in use"),
     ],
 )
-def test_a_tritonserver_that_does_not_start_is_the_end(
+def test_a_tritonserver_that_does_not_start_stops_the_daemon(
     folder: Path, behaviour: str, code: ExitCode, reported: str
 ) -> None:
     async def scene(one: Scene) -> None:
@@ -189,7 +189,7 @@ def test_a_tritonserver_that_does_not_start_is_the_end(
     play(scene, folder, behaviour)
 
 
-def test_a_port_that_is_taken_has_an_exit_code_of_its_own(folder: Path) -> None:
+def test_a_used_port_has_its_own_exit_code(folder: Path) -> None:
     async def scene(one: Scene) -> None:
         with socket.create_server(("127.0.0.1", one.config.http_port)):
             assert await one.daemon.main(None) == ExitCode.PORT_IN_USE
@@ -199,7 +199,7 @@ def test_a_port_that_is_taken_has_an_exit_code_of_its_own(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_where_clients_with_a_key_cannot_be_answered_nothing_is_started(
+def test_an_unusable_tcp_address_prevents_the_start(
     folder: Path, taken: bool
 ) -> None:
     async def scene(one: Scene) -> None:
@@ -215,7 +215,7 @@ def test_where_clients_with_a_key_cannot_be_answered_nothing_is_started(
         play(scene, folder, control_tcp=f"127.0.0.1:{other.getsockname()[1]}")
 
 
-def test_a_tritonserver_that_has_ended_is_started_again(folder: Path) -> None:
+def test_an_exited_tritonserver_is_restarted(folder: Path) -> None:
     async def scene(one: Scene) -> None:
         running = await one.until_ready()
         first = one.services.status.status().server.pid
@@ -235,7 +235,7 @@ def test_a_tritonserver_that_has_ended_is_started_again(folder: Path) -> None:
     play(scene, folder)
 
 
-def test_a_callable_that_asks_for_a_fresh_start_gets_an_exit_code_of_its_own(folder: Path) -> None:
+def test_an_unrecoverable_callable_has_its_own_exit_code(folder: Path) -> None:
     async def scene(one: Scene) -> None:
         running = await one.until_ready()
         one.services.shutdown.unrecoverable("m", "the GPU is gone")
@@ -249,10 +249,10 @@ def test_a_callable_that_asks_for_a_fresh_start_gets_an_exit_code_of_its_own(fol
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_the_end_of_whom_it_lives_for(
+def test_the_owners_exit_stops_the_daemon(
     folder: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
-    """What is under way is answered; where nothing is, all ends at once."""
+    """Requests in flight are answered; without any, everything stops immediately."""
 
     class Ended:
         pid = 4242
@@ -278,7 +278,7 @@ def test_the_end_of_whom_it_lives_for(
     play(scene, folder)
 
 
-def test_settings_are_reread_once_it_is_ready(folder: Path) -> None:
+def test_settings_are_reloaded_once_it_is_ready(folder: Path) -> None:
     async def scene(one: Scene) -> None:
         config = one.config
         kept = {name: getattr(config, name) for name in ("http_port", "metrics_port", "allow_grpc")}

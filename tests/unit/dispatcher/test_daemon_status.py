@@ -1,4 +1,4 @@
-"""What the daemon tells of itself, for each state of its parts."""
+"""The daemon's status for each state of its parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _info(name: str, state: str = "ready") -> messages.ModelInfo:
 
 
 class Parts:
-    """The daemon's parts, as far as they are asked."""
+    """The parts of the daemon that the status reads."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.registered: list[messages.ModelInfo] = []
@@ -95,7 +95,7 @@ def parts(tmp_path: Path) -> Parts:
     return Parts(tmp_path)
 
 
-def test_models_in_the_order_of_those_that_serve_them(parts: Parts, tmp_path: Path) -> None:
+def test_models_are_ordered_by_who_serves_them(parts: Parts, tmp_path: Path) -> None:
     parts.registered = [_info("b"), _info("a")]
     parts.in_repositories = [_info("r")]
     parts.not_yet_restored = [_info("a", "starting"), _info("k", "starting")]
@@ -124,7 +124,7 @@ def test_the_status_lists_every_problem(parts: Parts, tmp_path: Path) -> None:
 
 @pytest.fixture
 def writing(tmp_path: Path) -> Iterator[SimulatedDaemon]:
-    """A daemon that keeps its events on the disk."""
+    """A daemon that writes its events to disk."""
     with successive_daemons(tmp_path) as start:
         yield start(event_log_size=100_000)
 
@@ -156,7 +156,7 @@ def test_a_full_state_directory_is_reported_until_it_has_room(
     eventually(lambda: problems() == [], lambda: str(problems()))
 
 
-def test_where_nothing_is_kept_there_is_no_state_directory(tmp_path: Path) -> None:
+def test_without_persistence_there_is_no_state_directory(tmp_path: Path) -> None:
     assert Parts(tmp_path, ephemeral=True).status.status().state_dir == ""
 
 
@@ -190,7 +190,7 @@ def test_a_tritonserver_that_is_down_is_reported(
     assert parts.status.for_service_manager().text == f"ready: 0 of 0 models ready; {reported}"
 
 
-def test_a_daemon_that_is_stopping_is_not_unhealthy(parts: Parts) -> None:
+def test_a_stopping_daemon_is_not_unhealthy(parts: Parts) -> None:
     parts.status.phase = "ready"
     assert parts.status.for_service_manager().healthy
     parts.is_healthy = False

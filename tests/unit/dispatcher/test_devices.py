@@ -1,4 +1,4 @@
-"""What becomes of `devices`: refused when a GPU is not there, else each instance's own variable."""
+"""The `devices` option: refused for missing GPUs, and otherwise one variable per instance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_gpu")
-def test_a_registration_is_refused_for_a_gpu_that_is_not_there() -> None:
+def test_a_registration_for_a_missing_gpu_is_refused() -> None:
     check_devices(msgspec.structs.replace(SPEC, instances=4, devices=["0", "", None, "0"]))
     with pytest.raises(RemoteFailure) as caught:
         check_devices(msgspec.structs.replace(SPEC, instances=2, devices=["", "0,3"]))
@@ -32,7 +32,7 @@ def test_a_registration_is_refused_for_a_gpu_that_is_not_there() -> None:
     )
 
 
-def test_each_instance_has_its_own_and_spares_go_round() -> None:
+def test_each_instance_has_its_own_device_and_standby_workers_use_them_in_turn() -> None:
     world = msgspec.structs.replace(SPEC.world, env={"CUDA_VISIBLE_DEVICES": "7"})
     devices = ["0", "1,2", "", None]
     spec = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""A daemon that drains: what it refuses, for how long it serves, and how it ends."""
+"""A draining daemon: what it refuses, how long it keeps serving, and how it exits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def drain(sim: SimulatedDaemon, wish: messages.Drain) -> None:
     assert request.answer == messages.Done()
 
 
-def test_it_serves_on_for_a_while_and_ends_with_0(sim: SimulatedDaemon) -> None:
+def test_a_drained_daemon_keeps_serving_for_a_while_and_exits_with_0(sim: SimulatedDaemon) -> None:
     assert sim.server.gate_open
     drain(sim, _FOR_SETTLING)
     assert (phase(sim), sim.server.gate_open) == ("draining", False)
@@ -57,7 +57,7 @@ def test_it_serves_on_for_a_while_and_ends_with_0(sim: SimulatedDaemon) -> None:
         messages.LoadFromRepository("other"),
     ],
 )
-def test_no_model_is_changed_any_more(sim: SimulatedDaemon, message: messages.AnyMessage) -> None:
+def test_changes_of_models_are_refused(sim: SimulatedDaemon, message: messages.AnyMessage) -> None:
     drain(sim, _FOR_SETTLING)
     answer = sim.answered(sim.client.ask(message))
     assert isinstance(answer, messages.Failure)
@@ -65,7 +65,7 @@ def test_no_model_is_changed_any_more(sim: SimulatedDaemon, message: messages.An
     assert REFUSAL in answer.text
 
 
-def test_no_model_is_registered_but_one_may_go(sim: SimulatedDaemon) -> None:
+def test_registrations_are_refused_and_unregistering_is_allowed(sim: SimulatedDaemon) -> None:
     drain(sim, _FOR_SETTLING)
     for replace in (False, True):
         answer = sim.answered(sim.client.register("n", replace=replace))
@@ -75,7 +75,7 @@ def test_no_model_is_registered_but_one_may_go(sim: SimulatedDaemon) -> None:
     assert sim.answered(gone) == messages.Done()
 
 
-def test_another_tritonserver_is_not_ready_either(sim: SimulatedDaemon) -> None:
+def test_a_restarted_tritonserver_is_not_ready_either(sim: SimulatedDaemon) -> None:
     drain(sim, _FOR_SETTLING)
     sim.server.end()
     sim.advance(5.0)
@@ -83,7 +83,7 @@ def test_another_tritonserver_is_not_ready_either(sim: SimulatedDaemon) -> None:
     assert not sim.server.gate_open
 
 
-def test_it_waits_to_be_stopped_where_others_stop_it(sim: SimulatedDaemon) -> None:
+def test_with_an_external_stop_it_waits_to_be_stopped(sim: SimulatedDaemon) -> None:
     request = sim.client.ask(messages.Drain(settle_s=5.0, stop=False))
     sim.advance(4.5)
     assert request.answer is None
@@ -94,7 +94,7 @@ def test_it_waits_to_be_stopped_where_others_stop_it(sim: SimulatedDaemon) -> No
     assert not sim.services.shutdown.requested.is_set()
 
 
-def test_one_that_starts_drains_once_it_serves(
+def test_a_starting_daemon_drains_once_it_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -134,8 +134,8 @@ def test_waiting_callers_use_the_new_time(sim: SimulatedDaemon, stop: bool) -> N
     assert sim.services.shutdown.requested.is_set() is stop
 
 
-def test_batches_under_way_get_the_time_that_was_asked_for(sim: SimulatedDaemon) -> None:
-    """Not the grace period of the settings, which is 30 s."""
+def test_batches_in_flight_get_the_requested_time(sim: SimulatedDaemon) -> None:
+    """Rather than the grace period of the settings, which is 30 s."""
     sim.server.hold_proxies = True
     drain(sim, messages.Drain(settle_s=0.0, timeout_s=100.0))
     sim.advance(90.0)
@@ -152,23 +152,23 @@ def test_batches_under_way_get_the_time_that_was_asked_for(sim: SimulatedDaemon)
         messages.Drain(timeout_s=1e9),
     ],
 )
-def test_times_that_are_none_change_nothing(sim: SimulatedDaemon, wish: messages.Drain) -> None:
+def test_invalid_times_change_nothing(sim: SimulatedDaemon, wish: messages.Drain) -> None:
     answer = sim.answered(sim.client.ask(wish))
     assert isinstance(answer, messages.Failure)
     assert phase(sim) == "ready"
 
 
-def test_it_is_an_event_that_says_who(sim: SimulatedDaemon) -> None:
+def test_a_drain_is_an_event_with_its_requester(sim: SimulatedDaemon) -> None:
     drain(sim, messages.Drain(settle_s=7.0))
     (event,) = [one for one in sim.services.event_log.all() if one.kind == kinds.DRAINING.name]
     assert event.numbers == {"settle_s": 7.0, "stop": 1}
     assert "process" in event.who
 
 
-def test_it_drains_once_it_is_not_ready_any_more(
+def test_the_drain_starts_once_tritonserver_is_not_ready(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tritonserver that is slow to hear it is asked by balancers until then: their time begins afterwards."""
+    """Until a slow tritonserver reports that, load balancers keep sending requests: their time starts afterwards."""
     close_gate = sim.server.close_gate
 
     async def slowly() -> None:

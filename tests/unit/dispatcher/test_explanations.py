@@ -1,4 +1,4 @@
-"""Which events a client gets, of which it asks for some."""
+"""Which events a client's query returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOG = [
 
 
 class Served:
-    """Knows `m`, `n` and `quiet`, of which nothing is told."""
+    """Knows the models `m`, `n` and `quiet`, the last without events."""
 
     def find_starting(self, name: str) -> Any:
         return SimpleNamespace(name=name) if name == "begins" else None
@@ -36,7 +36,7 @@ class Served:
 
 
 class Daemon:
-    """A daemon that has told the events of _LOG."""
+    """A daemon that has emitted the events of _LOG."""
 
     registry = SimpleNamespace(
         served=Served(), restoring=SimpleNamespace(problems=["a kept file cannot be read"])
@@ -101,7 +101,7 @@ def test_selected_events_are_returned(
     assert daemon.events(**asked) == serials
 
 
-def test_events_to_slow_readers_are_bounded(
+def test_events_for_slow_readers_are_limited(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explanations, "MAX_EVENTS", 2)
@@ -123,7 +123,7 @@ def test_an_unknown_name_is_an_error(daemon: Daemon, asked: dict[str, Any], why:
         daemon.events(**asked)
 
 
-def test_a_model_that_nobody_has_heard_of_is_not_explained(daemon: Daemon) -> None:
+def test_an_unknown_model_is_not_explained(daemon: Daemon) -> None:
     asked = messages.Explain("nope")
     with pytest.raises(RemoteFailure, match="no model 'nope'"):
         daemon.loop.run(daemon.explainer.explain(asked))

@@ -1,4 +1,4 @@
-"""What the dispatcher does with each control message, and what it answers: of clients, workers and proxies."""
+"""What the dispatcher does with each control message from clients, workers and proxies, and its answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ask(
 
 
 def reported(sim: SimulatedDaemon, message: messages.AnyMessage) -> messages.AnyMessage | None:
-    """Have a worker or a proxy say something; return the answer, if there is one."""
+    """Send a worker's or proxy's message; return the answer, if there is one."""
     return sim.loop.run(sim.handle(message))
 
 
@@ -39,7 +39,7 @@ def attach(sim: SimulatedDaemon, **more: Any) -> messages.Attach:
 
 
 def test_every_message_for_the_dispatcher_has_a_handler(sim: SimulatedDaemon) -> None:
-    """All that clients send, and what workers and proxies ask or tell; the rest are answers and orders."""
+    """Everything that clients, workers and proxies send; the other messages are answers and orders."""
     sent = set(typing.get_args(client.FromClient))
     sockets_own = {messages.Offer, messages.Cancel}
     assert sockets_own.isdisjoint(sim.daemon._handlers)
@@ -47,10 +47,10 @@ def test_every_message_for_the_dispatcher_has_a_handler(sim: SimulatedDaemon) ->
     assert missing == [], "give these a handler in dispatcher/handlers.py: handlers_of"
 
 
-def test_two_models_of_the_openai_api_have_no_id_in_common(
+def test_ids_of_the_openai_api_are_unique(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model may be replaced by one with the same aliases."""
+    """A replacement may keep its model's aliases."""
     monkeypatch.setattr(sim.services.openai, "open", lambda: None)
 
     def register(name: str, *aliases: str, replace: bool = False) -> messages.AnyMessage:
@@ -69,7 +69,7 @@ def test_two_models_of_the_openai_api_have_no_id_in_common(
 
 
 @pytest.mark.parametrize("former_is_served", [True, False])
-def test_messages_of_a_former_version_are_served_if_possible(
+def test_messages_of_a_previous_version_are_handled_if_possible(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch, former_is_served: bool
 ) -> None:
     former = messages.PROTOCOL - 1
@@ -142,7 +142,7 @@ def test_errors_are_reported(
     ],
     ids=["name", "instances", "payloads", "lanes", "GPU", "cache"],
 )
-def test_a_registration_that_cannot_be_is_refused_before_anything_is_started(
+def test_an_invalid_registration_is_refused_before_anything_is_started(
     sim: SimulatedDaemon, spec: messages.ModelSpec, payloads: list[bytes], failure: str
 ) -> None:
     answer = ask(sim, messages.Register(spec), *payloads)
@@ -178,7 +178,7 @@ def test_logs_are_sent_as_far_as_they_fit(sim: SimulatedDaemon) -> None:
 
 
 def test_a_worker_is_given_its_model(sim: SimulatedDaemon) -> None:
-    """Its hello is answered by LoadModel, once; then it says how it is."""
+    """LoadModel answers its hello, once; then the worker reports its state."""
     sim.usual_plan = "silent"
     request = sim.client.register("m")
     sim.settle()
@@ -191,7 +191,7 @@ def test_a_worker_is_given_its_model(sim: SimulatedDaemon) -> None:
     assert sim.is_served("m")
 
 
-def test_a_worker_that_has_failed_is_reported_with_its_traceback(sim: SimulatedDaemon) -> None:
+def test_a_failed_worker_is_reported_with_its_traceback(sim: SimulatedDaemon) -> None:
     sim.usual_plan = "hangs"
     request = sim.client.register("m")
     sim.settle()
@@ -202,7 +202,7 @@ def test_a_worker_that_has_failed_is_reported_with_its_traceback(sim: SimulatedD
     )
 
 
-def test_a_worker_that_is_spent_is_exchanged(sim: SimulatedDaemon) -> None:
+def test_a_worker_due_for_recycling_is_replaced(sim: SimulatedDaemon) -> None:
     sim.served(sim.client.register("m"))
     (old,) = sim.alive("m")
     reported(sim, messages.WorkerRecycleDue(old.name, messages.RecycleReason.MAX_BATCHES, "first"))
@@ -219,7 +219,7 @@ def test_a_process_cannot_declare_its_own_exit_reason(sim: SimulatedDaemon) -> N
     assert len(sim.alive("m")) == 1
 
 
-def test_a_worker_that_does_not_accept_gets_no_batches_where_others_can(
+def test_a_worker_that_is_not_accepting_gets_no_batches_if_others_can(
     sim: SimulatedDaemon,
 ) -> None:
     sim.served(sim.client.register("m", instances=2))
@@ -249,8 +249,8 @@ def test_an_unrecoverable_error_stops_the_daemon(sim: SimulatedDaemon) -> None:
     assert sim.persisted().keys() == {"m"}
 
 
-def test_a_worker_s_end_that_says_the_same_stops_it_too(sim: SimulatedDaemon) -> None:
-    """What it says itself may be lost, while the daemon becomes another version."""
+def test_a_workers_exit_code_also_stops_the_daemon(sim: SimulatedDaemon) -> None:
+    """The worker's message may be lost while the daemon is upgraded."""
     sim.served(sim.client.register("m"))
     sim.loop.ask(lambda: sim.services.shutdown.on_unrecoverable_exit("m"))
     assert sim.loop.run(sim.main) == ExitCode.UNRECOVERABLE
@@ -264,8 +264,8 @@ def test_a_client_stops_the_daemon(sim: SimulatedDaemon) -> None:
     assert sim.persisted().keys() == {"m"}
 
 
-def test_a_proxy_gets_a_worker_and_verdicts(sim: SimulatedDaemon) -> None:
-    """It attaches, loses the worker in a batch, attaches again, and detaches."""
+def test_a_proxy_gets_a_worker_and_retry_decisions(sim: SimulatedDaemon) -> None:
+    """It attaches, loses the worker during a batch, attaches again, and detaches."""
     sim.served(sim.client.register("m", instances=2, execution_timeout_s=2.0))
     key = sim.server.models["m"].registration
     attached = reported(sim, attach(sim))
@@ -291,7 +291,7 @@ def test_a_proxy_gets_a_worker_and_verdicts(sim: SimulatedDaemon) -> None:
     assert len(registration.pool.proxies) == proxies - 1
 
 
-def test_a_proxy_does_not_hold_up_tritonservers_start(sim: SimulatedDaemon) -> None:
+def test_a_proxy_does_not_delay_tritonservers_start(sim: SimulatedDaemon) -> None:
     sim.served(sim.client.register("m"))
     message = attach(sim)
     sim.usual_plan = "hangs"
@@ -302,7 +302,7 @@ def test_a_proxy_does_not_hold_up_tritonservers_start(sim: SimulatedDaemon) -> N
 
 
 def test_circular_calls_are_reported(sim: SimulatedDaemon) -> None:
-    """One that comes back to a model whose workers all wait; two models that wait for each other."""
+    """A call back to a model whose workers all wait, and two models that wait for each other."""
     for name in ("m", "n"):
         sim.served(sim.client.register(name))
     circle = reported(sim, messages.MayCall("m", ["m", "n"], ["w1", "w2"]))
@@ -332,7 +332,7 @@ def test_readiness_is_reported_per_version(sim: SimulatedDaemon) -> None:
     assert reported(sim, messages.AskReadiness("none", "")) == messages.Readiness(False)
 
 
-def test_settings_are_reread_when_the_daemon_is_ready(
+def test_settings_are_reloaded_when_the_daemon_is_ready(
     sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = msgspec.structs.replace(sim.config, grace_period_s=1.0)

@@ -1,4 +1,4 @@
-"""When tritonserver says that it is ready, and when the service manager is told that the daemon is."""
+"""When tritonserver reports that it is ready, and when the service manager is notified."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERTEX = {"allow-vertex-ai": "true", "vertex-ai-default-model": "m"}
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts one daemon after the other in the same folder; the first keeps the models `m` and `n`."""
+    """Starts one daemon after another in the same folder; the first one persists the models `m` and `n`."""
     with successive_daemons(tmp_path) as start:
         first = start()
         for name in ("m", "n"):
@@ -55,7 +55,7 @@ def test_it_is_ready_when_the_setting_says_so(
 
 
 @pytest.mark.parametrize("when", ["server_up", "all_attempted", "all_loaded"])
-def test_a_tritonserver_that_is_started_again_is_ready_when_it_has_its_models(
+def test_a_restarted_tritonserver_is_ready_when_it_has_its_models(
     start: Start, when: str
 ) -> None:
     sim = start(readiness=when)
@@ -73,7 +73,7 @@ def test_a_tritonserver_that_is_started_again_is_ready_when_it_has_its_models(
     assert sim.is_served("m")
 
 
-def test_a_model_given_up_does_not_keep_it_waiting(start: Start) -> None:
+def test_a_disabled_model_does_not_delay_readiness(start: Start) -> None:
     sim = start(usual_plan="fails")
     assert not sim.server.gate_open
     for name in ("m", "n"):
@@ -82,7 +82,7 @@ def test_a_model_given_up_does_not_keep_it_waiting(start: Start) -> None:
     assert sim.server.gate_open
 
 
-def test_models_of_repositories_are_waited_for_too(start: Start, tmp_path: Path) -> None:
+def test_repository_models_delay_readiness_too(start: Start, tmp_path: Path) -> None:
     folder = tmp_path / "repository"
     repositories.add(folder, "own", {"1/libtriton_mine.so": b""}, 'backend: "mine"')
     repositories.add(folder, "odd", {"1/model.plan": b""}, 'platform: "tensorrt_plan"')
@@ -95,8 +95,8 @@ def test_models_of_repositories_are_waited_for_too(start: Start, tmp_path: Path)
 
 
 @pytest.mark.parametrize("when", ["server_up", "all_attempted", "all_loaded"])
-def test_vertex_ais_frontend_comes_up_when_its_model_is_served(start: Start, when: str) -> None:
-    """That takes another start of tritonserver; a client that registers the model waits for it."""
+def test_vertex_ais_frontend_starts_when_its_model_is_served(start: Start, when: str) -> None:
+    """That requires a restart of tritonserver; a client that registers the model waits for it."""
     sim = start()
     sim.answered(sim.client.ask(messages.Unregister("m")))
     sim = start(tritonserver_options=_VERTEX, readiness=when)
@@ -113,10 +113,10 @@ def test_vertex_ais_frontend_comes_up_when_its_model_is_served(start: Start, whe
     assert sim.is_served("n")
 
 
-def test_a_frontend_that_has_vertex_ais_endpoint_is_not_ready_without_its_model(
+def test_a_frontend_with_vertex_ais_endpoint_is_not_ready_without_its_model(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not started a second time."""
+    """It is not restarted."""
     sim = start()
     sim.answered(sim.client.ask(messages.Unregister("m")))
     monkeypatch.setattr(FakeServer, "vertex_needs_model", False)
@@ -128,7 +128,7 @@ def test_a_frontend_that_has_vertex_ais_endpoint_is_not_ready_without_its_model(
     assert (sim.server.starts, sim.server.gate_open) == (1, True)
 
 
-def test_a_client_does_not_wait_for_ever_for_vertex_ais_frontend(start: Start) -> None:
+def test_a_client_does_not_wait_forever_for_vertex_ais_frontend(start: Start) -> None:
     sim = start()
     sim.answered(sim.client.ask(messages.Unregister("m")))
     sim = start(tritonserver_options=_VERTEX, server_wait_timeout_s=20.0)

@@ -1,4 +1,4 @@
-"""The lock of the runtime directory: by its content, clients see which daemon runs there."""
+"""The lock of the runtime directory, whose content names the running daemon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rundir(tmp_path_factory: pytest.TempPathFactory) -> RuntimeDir:
 
 
 def test_an_upgrade_does_not_rewrite_the_pid(rundir: RuntimeDir) -> None:
-    """Who looks while the file is empty takes the daemon for ended, and gives up what it has asked."""
+    """A client that reads an empty file takes the daemon for dead, and cancels its requests."""
     with _locked(rundir, None, None) as lock:
         assert rundir.running_pid() == os.getpid()
         handed = os.dup(lock)
@@ -30,7 +30,7 @@ def test_an_upgrade_does_not_rewrite_the_pid(rundir: RuntimeDir) -> None:
 
 
 def test_the_socket_of_another_daemon_stays(rundir: RuntimeDir) -> None:
-    """It has made the directory anew, after this one's was deleted."""
+    """It created the directory again after this one's was deleted."""
     with _locked(rundir, None, None):
         rundir.lock_file.unlink()
         rundir.lock_file.touch()

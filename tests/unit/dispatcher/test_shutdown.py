@@ -1,4 +1,4 @@
-"""Why a daemon ends, with which exit code: of several who ask for it, the first one says."""
+"""Why a daemon stops, and its exit code: the first of several requests decides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytriton.dispatcher.telemetry.events.kinds import EventKind
 
 
 class End:
-    """A daemon's end, and what has come of it."""
+    """A daemon's shutdown and its outcome."""
 
     def __init__(self, folder: Path) -> None:
         self.reported: list[str] = []
@@ -50,7 +50,7 @@ class End:
             raise OSError("/dev/shm cannot be read")
 
     def do(self, step: str) -> None:
-        """Have somebody ask for it, or say something."""
+        """Request a shutdown, or report something."""
         if step in ("SIGTERM", "SIGINT"):
             self.shutdown.signalled(step)
         elif step == "tritonserver does not stay up":
@@ -109,20 +109,20 @@ def test_the_first_shutdown_request_sets_the_reason_and_exit_code(
     assert end.reported[-1] == kinds.STOPPED.name
 
 
-def test_a_worker_s_exit_repeats_no_report(end: End) -> None:
+def test_a_workers_exit_does_not_repeat_its_report(end: End) -> None:
     for step in ("SIGTERM", "m says no GPU", "a worker ends so"):
         end.do(step)
     assert end.reported == [kinds.STOPPING.name, kinds.UNRECOVERABLE.name]
 
 
-def test_a_tritonserver_that_did_not_start_leaves_its_own_code(end: End) -> None:
+def test_a_tritonserver_that_did_not_start_has_its_own_exit_code(end: End) -> None:
     end.shutdown.server_failed("its port is taken", ExitCode.PORT_IN_USE)
     assert end.said() == (ExitCode.PORT_IN_USE, "its port is taken")
     assert not end.shutdown.requested.is_set()
 
 
 class Exited(BaseException):
-    """The daemon's process has ended at once."""
+    """Raised instead of an immediate exit of the process."""
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("first", "code"), [("m says no GPU", 70), ("it was drained", 0), ("a client asks", 0)]
 )
-def test_the_first_signal_does_not_cut_an_end_short(end: End, first: str, code: int) -> None:
+def test_the_first_sigterm_does_not_shorten_a_shutdown(end: End, first: str, code: int) -> None:
     end.do(first)
     said = end.said()
     end.do("SIGTERM")
@@ -151,15 +151,15 @@ def test_the_first_signal_does_not_cut_an_end_short(end: End, first: str, code: 
 
 @pytest.mark.usefixtures("exits")
 @pytest.mark.parametrize("first", ["a client asks", "it was drained", "m says no GPU", "SIGTERM"])
-def test_sigint_ends_at_once_what_stops_already(end: End, first: str) -> None:
-    """That is what `stop` advises when it has waited long enough."""
+def test_sigint_ends_a_running_shutdown_immediately(end: End, first: str) -> None:
+    """`stop` advises that when it has waited too long."""
     end.do(first)
     with pytest.raises(Exited):
         end.do("SIGINT")
     assert end.killed == 1
 
 
-def test_a_first_sigint_stops_in_order(end: End) -> None:
+def test_the_first_sigint_stops_gracefully(end: End) -> None:
     end.do("SIGINT")
     assert end.said() == (0, "SIGINT")
     assert end.killed == 0
@@ -167,7 +167,7 @@ def test_a_first_sigint_stops_in_order(end: End) -> None:
 
 @pytest.mark.usefixtures("exits")
 @pytest.mark.parametrize("disk_is_full", [False, True])
-def test_a_second_signal_ends_it_whatever_else_fails(end: End, disk_is_full: bool) -> None:
+def test_a_second_signal_always_ends_the_daemon(end: End, disk_is_full: bool) -> None:
     end.disk_is_full = disk_is_full
     end.do("SIGTERM")
     with pytest.raises(Exited) as exited:
@@ -183,7 +183,7 @@ def test_a_second_signal_ends_it_whatever_else_fails(end: End, disk_is_full: boo
 
 @pytest.mark.usefixtures("exits")
 @pytest.mark.parametrize("disk_is_full", [False, True])
-def test_a_daemon_without_its_directory_leaves_the_new_one_alone(
+def test_a_daemon_whose_directory_was_deleted_leaves_the_new_one_alone(
     end: End, disk_is_full: bool
 ) -> None:
     end.disk_is_full = disk_is_full

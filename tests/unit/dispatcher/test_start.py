@@ -1,4 +1,4 @@
-"""A daemon as the command line starts it: what it is handed, and what it is not."""
+"""A daemon started by the command line: what it inherits, and what it does not."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def config_of(tmp_path: Path, **settings: Any) -> DaemonConfig:
     return DaemonConfig(runtime_dir=str(tmp_path / "run"), **settings)
 
 
-def test_a_daemon_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It outlives this process, and does not speak for it to a service manager."""
+def test_a_daemon_in_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It outlives this process, and does not notify the service manager on its behalf."""
     program = tmp_path / "python"
     program.write_text(STAND_IN)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -70,7 +70,7 @@ def test_a_daemon_in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert asked == [(config, on_ready, None)]
 
 
-def test_an_owner_that_cannot_be_is_a_usage_error(
+def test_an_invalid_owner_is_a_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(ENV_OWNER, "me")

@@ -1,4 +1,4 @@
-"""Histories of models that come back: those of clients and those of repositories, whatever fails on the way."""
+"""Histories of restores of clients' and repositories' models, with failures on the way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TAKES_S = 1.0
 
 
 class Returns:
-    """Notes what is brought back, and when that has begun and ended."""
+    """Records what is restored, and when each part starts and ends."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
@@ -73,10 +73,10 @@ def returns() -> Iterator[Returns]:
 
 
 @pytest.mark.parametrize("fails", [set(), {"restored"}])
-def test_repositories_do_not_wait_for_what_clients_registered(
+def test_repositories_do_not_wait_for_clients_models(
     returns: Returns, fails: set[str]
 ) -> None:
-    """Nor for a restore that has a fault."""
+    """Nor for a restore with an internal error."""
     returns.fails = fails
     returns.begin()
     returns.loop.advance(_TAKES_S + 0.1)
@@ -101,7 +101,7 @@ def test_failed_restores_are_retried_when_tritonserver_is_back(returns: Returns)
     ]
 
 
-def test_a_tritonserver_that_comes_back_during_a_restore_is_not_missed(returns: Returns) -> None:
+def test_a_tritonserver_restart_during_a_restore_is_not_missed(returns: Returns) -> None:
     returns.begin()
     returns.loop.advance(2.0 * _TAKES_S)
     returns.server_is_up_again()
@@ -110,7 +110,7 @@ def test_a_tritonserver_that_comes_back_during_a_restore_is_not_missed(returns: 
     assert returns.history.count("repositories") == 1
 
 
-def test_a_fault_of_repositories_leaves_the_restore(returns: Returns) -> None:
+def test_an_internal_error_of_repositories_does_not_affect_the_restore(returns: Returns) -> None:
     returns.fails = {"repositories"}
     returns.begin()
     returns.loop.advance(100.0)

@@ -1,4 +1,4 @@
-"""The daemon's routes of typed functions: which descriptions it refuses, and what it publishes of the others."""
+"""The daemon's routes of typed functions: refused descriptions, and what is published of the others."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_route_belongs_to_one_model(sim: SimulatedDaemon) -> None:
     assert isinstance(register(sim, web("/a"), "first", replace=True), messages.Registered)
 
 
-def test_the_descriptions_of_all_models_are_bounded(sim: SimulatedDaemon) -> None:
+def test_the_total_size_of_descriptions_is_limited(sim: SimulatedDaemon) -> None:
     large = {"A": {"description": "a" * 1_000_000}}
     for number in range(33):
         assert isinstance(
@@ -145,7 +145,7 @@ def test_the_document_is_published_whatever_the_models_are_called(sim: Simulated
     assert sorted(titles) == ["a", "a", "b", "b", "b.Item", "b.Item"]
 
 
-def test_schemas_of_one_name_stay_apart() -> None:
+def test_schemas_of_the_same_name_are_distinguished() -> None:
     def spec(name: str, kind: str) -> messages.ModelSpec:
         reference = {"$ref": "#/components/schemas/Item"}
         content = {"application/json": {"schema": reference}}

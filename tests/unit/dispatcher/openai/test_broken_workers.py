@@ -1,4 +1,4 @@
-"""Workers that answer nonsense, and clients that leave or do not read: what the frontend says, counts and keeps."""
+"""Workers with malformed answers, and clients that disconnect or do not read: errors, metrics and cleanup."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("said", NONSENSE, ids=repr)
-def test_malformed_messages_raise_one_clear_error(said: str) -> None:
-    """In the middle of a stream, too, and not a second head of an answer."""
+def test_malformed_messages_cause_one_clear_error(said: str) -> None:
+    """Also within a stream, where a second response head must not follow."""
 
     async def before(client: Client) -> None:
         status, _, text = await post(client, HELLO)
@@ -84,7 +84,7 @@ def test_error_codes_create_a_limited_number_of_series() -> None:
     rig.run(test)
 
 
-def test_a_failure_is_one_short_line_of_the_log() -> None:
+def test_a_failure_is_logged_in_one_short_line() -> None:
     async def test(client: Client) -> None:
         await post(client, HELLO, headers={"x-request-id": "mine"})
         (line,) = rig.said
@@ -96,7 +96,7 @@ def test_a_failure_is_one_short_line_of_the_log() -> None:
 
 
 def test_a_disconnected_client_is_not_a_server_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write to it fails before its task is cancelled: the log and the metrics blame nobody."""
+    """Writing fails before the task is cancelled: the log and the metrics must blame nobody."""
 
     async def test(client: Client) -> None:
         async def gone(self: Any, data: bytes) -> None:

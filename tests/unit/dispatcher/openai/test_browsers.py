@@ -1,4 +1,4 @@
-"""Of the frontend: pages in browsers, and what HTTP asks of its answers."""
+"""The OpenAI frontend and browsers: pages of other sites, and HTTP semantics of its answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIBRARY = "authorization,content-type,x-stainless-lang,x-stainless-retry-count"
 
 
 def request(method: str = "POST", **headers: str) -> Any:
-    """A request to a loopback address with headers: `sec_fetch_site` is Sec-Fetch-Site."""
+    """A request to a loopback address; `sec_fetch_site` sets Sec-Fetch-Site."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     address = {"sockname": ("127.0.0.1", 8003)}
     return SimpleNamespace(
@@ -64,8 +64,8 @@ def test_which_pages_may_run_models(
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_page_cannot_have_its_own_name_resolved_to_this_machine(method: str) -> None:
-    """It would see the answers; those that every page may see anyway, where the setting says so."""
+def test_dns_rebinding_is_refused(method: str) -> None:
+    """The page would read the answers; if the setting allows every page, only those answers are readable."""
     rebound = request(method, Host="page.example.com:8003")
     with pytest.raises(APIError, match="public name"):
         refuse_foreign(rebound, ())
@@ -90,13 +90,13 @@ def test_only_header_names_are_echoed(asks: str, may: bool) -> None:
     assert may or reported.startswith("authorization")
 
 
-def test_caches_keep_answers_of_different_pages_apart() -> None:
+def test_caches_separate_answers_by_origin() -> None:
     assert cors_headers(request(origin="https://b"), ()) == {}
     assert cors_headers(request(origin="https://b"), ("https://a",)) == {"Vary": "Origin"}
     assert cors_headers(request(), ("https://a",)) == {"Vary": "Origin"}
 
 
-def test_a_page_may_send_the_headers_of_its_library() -> None:
+def test_a_page_may_send_the_headers_of_openai_libraries() -> None:
     async def test(client: Client) -> None:
         asks = {**PAGE, "Access-Control-Request-Headers": LIBRARY}
         async with client.options(ROUTE, headers=asks) as answer:
@@ -117,7 +117,7 @@ def test_a_page_may_send_the_headers_of_its_library() -> None:
 
 @pytest.mark.parametrize("allowed", [(), ("https://other",)])
 def test_pages_of_other_sites_cannot_run_models(allowed: tuple[str, ...]) -> None:
-    """A browser sends this without asking: it is called plain text."""
+    """Browsers send plain text without a preflight request."""
     rig = OpenAIHarness([f"u{USAGE}\n{{}}"], cors_origins=allowed)
 
     async def test(client: Client) -> None:
@@ -159,7 +159,7 @@ def test_responses_follow_http(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("key", "said"), [(KEY, b"100 Continue"), ("wrong", b"401 ")])
-def test_a_body_is_asked_for_once_the_key_is_right(key: str, said: bytes, tmp_path: Path) -> None:
+def test_a_body_is_requested_only_after_the_key_was_accepted(key: str, said: bytes, tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n')
 

@@ -1,4 +1,4 @@
-"""A client's connection: answers to invalid HTTP, disconnected clients, and limits of request bodies."""
+"""A client's connection: answers to invalid HTTP, disconnects, and limits of request bodies."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_errors_do_not_echo_the_input(
     assert logged == [(request, 400, error, message)]  # as aiohttp does
 
 
-def test_a_started_answer_is_not_followed_by_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_started_answer_is_not_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     def begun(*_: object) -> None:
         raise ConnectionError("Response is sent already, cannot send another response")
 
@@ -95,7 +95,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Held:
-    """A server whose handler answers when it may, and notes that it was cancelled."""
+    """A server whose handler answers on request, and records its cancellation."""
 
     def __init__(self) -> None:
         self.begun, self.may_answer, self.cancelled = (asyncio.Event() for _ in range(3))
@@ -151,7 +151,7 @@ def test_a_half_closed_client_gets_all_its_responses() -> None:
 
 
 def test_an_immediately_half_closed_client_is_answered() -> None:
-    """The end comes together with the request, before anybody has looked at that."""
+    """The end of the stream arrives together with the request."""
 
     async def test(held: Held, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         held.may_answer.set()

@@ -1,4 +1,4 @@
-"""Of the frontend: how many texts a request for embeddings may have, and how many batches are under way at a time."""
+"""The embeddings API: the number of texts in a request, and the number of concurrent batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytriton.openai import APIError
 
 
 class Embedder:
-    """In the place of tritonserver: a text's embedding is its number; counts the batches under way."""
+    """Replaces tritonserver: a text's embedding is its number; counts the concurrent batches."""
 
     def __init__(self, broken: str = "") -> None:
         self.now = self.most = self.asked = 0
@@ -42,7 +42,7 @@ class Embedder:
 
 
 def answered(answer: Any, data: bytes, embedder: Embedder) -> Any:
-    """Return what a route answers to a body."""
+    """Return a route's answer to a body."""
 
     async def ask() -> Any:
         models = [ApiModel("m", OpenAICard(["embeddings"]), most_texts=2)]
@@ -71,7 +71,7 @@ def _plain_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytriton.dispatcher.openai.embeddings.packed", lambda text: text.encode())
 
 
-def test_batches_go_out_a_few_at_a_time_and_come_back_in_order() -> None:
+def test_batches_are_sent_a_few_at_a_time_and_returned_in_order() -> None:
     embedder = Embedder()
     texts = [f"{'t' * (41 - n)}{n}" for n in range(41)]
     found = msgspec.json.decode(answered(answer_tensors, tensors(texts), embedder).body)
@@ -102,7 +102,7 @@ def test_too_many_texts_are_refused() -> None:
     assert answered(answer_tensors, tensors(many[1:]), embedder).status == 200
 
 
-def test_the_dimensions_that_a_client_wants_go_to_the_model() -> None:
+def test_requested_dimensions_are_passed_to_the_model() -> None:
     embedder = Embedder()
     body = msgspec.json.encode({"model": "m", "input": ["t1", "t2", "t3"], "dimensions": 1})
     answered(answer_embeddings, body, embedder)

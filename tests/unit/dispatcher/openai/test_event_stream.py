@@ -1,4 +1,4 @@
-"""Answers of tritonserver's, however their bytes come: whole, byte by byte, broken off, or no HTTP at all."""
+"""Answers of tritonserver in any segmentation: whole, byte by byte, truncated, or not HTTP at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BROKEN = {
 
 
 async def answered(answer: bytes, step: int) -> tuple[int, bytes, bytes]:
-    """Return the status, the body, and what was asked; the answer comes `step` bytes at a time."""
+    """Return the status, the body and the request; the answer arrives in pieces of `step` bytes."""
     asked: list[bytes] = []
 
     async def serve(reader: Any, writer: asyncio.StreamWriter) -> None:
@@ -59,7 +59,7 @@ async def answered(answer: bytes, step: int) -> tuple[int, bytes, bytes]:
 
 @pytest.mark.parametrize("step", [1, 3, 1 << 16])
 @pytest.mark.parametrize("case", CASES)
-def test_answers_are_read_however_they_are_cut(case: str, step: int) -> None:
+def test_answers_are_read_in_any_segmentation(case: str, step: int) -> None:
     answer, status, body = CASES[case]
     got_status, got_body, asked = asyncio.run(answered(answer, step))
     assert (got_status, got_body) == (status, body)
@@ -74,7 +74,7 @@ def test_broken_streams_are_reported(case: str) -> None:
 
 
 class Paused:
-    """A transport that says whether it is read."""
+    """A transport that records whether reading is paused."""
 
     reading = True
 
@@ -137,7 +137,7 @@ def test_a_tap_receives_events_while_a_reader_waits() -> None:
 
 
 @pytest.mark.parametrize("last", [b"3\r\nend\r\n0\r\n\r\n", b"3\r\nendless\r\n"])
-def test_a_tap_does_not_get_the_end(last: bytes) -> None:
+def test_a_tap_does_not_receive_the_end(last: bytes) -> None:
     async def test() -> None:
         stream = EventStream()
         stream.connection_made(cast(asyncio.Transport, Paused()))
@@ -168,8 +168,8 @@ def test_a_tap_does_not_get_the_end(last: bytes) -> None:
     ],
     ids=str,
 )
-def test_a_tap_gets_the_same_however_chunks_come(chunks: list[bytes], body: bytes) -> None:
-    """One that comes whole and by itself takes a shorter way."""
+def test_a_tap_receives_the_same_in_any_segmentation(chunks: list[bytes], body: bytes) -> None:
+    """A complete chunk that arrives alone takes a fast path."""
 
     async def test() -> None:
         stream = EventStream()

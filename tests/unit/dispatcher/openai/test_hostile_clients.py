@@ -1,4 +1,4 @@
-"""The frontend's process against clients that mean it harm: clear errors, no growth, no key in its log."""
+"""The frontend's process against hostile clients: clear errors, bounded memory, no keys in its log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def chat(text: str, **more: Any) -> bytes:
     return json.dumps({"model": "m", "messages": [message], **more}).encode()
 
 
-def test_large_requests_leave_nothing_behind(frontend: OpenAIProcess) -> None:
+def test_large_requests_leak_no_memory(frontend: OpenAIProcess) -> None:
     large = chat("x" * (10 << 20))
     head = b'{"model":"m","messages":[{"role":"user","content":"x"}],"a":'
     deep = head + b"[" * 500_000
@@ -139,7 +139,7 @@ def test_floods_with_wrong_keys(frontend: OpenAIProcess) -> None:
     assert frontend.resident < settled + SLACK
 
 
-def test_keys_in_requests_that_cannot_be_read_are_not_logged(frontend: OpenAIProcess) -> None:
+def test_keys_in_malformed_requests_are_not_logged(frontend: OpenAIProcess) -> None:
     for line in (f"Authorization: Bearer {WRONG}\x00", f"Authorization: {WRONG * 900}", WRONG):
         with frontend.connect() as client:
             client.sendall(f"POST /v1/models?key={WRONG} HTTP/1.1\r\n{line}\r\n\r\n".encode())
@@ -154,7 +154,7 @@ def test_keys_in_requests_that_cannot_be_read_are_not_logged(frontend: OpenAIPro
     assert len(logged.splitlines()) < 20
 
 
-def test_headers_and_bodies_that_do_not_come(frontend: OpenAIProcess) -> None:
+def test_unfinished_headers_and_bodies_time_out(frontend: OpenAIProcess) -> None:
     with frontend.hurrying(headers_s=1, body_s=2):
         headers_and_bodies_that_do_not_come(frontend)
 
@@ -192,7 +192,7 @@ def headers_and_bodies_that_do_not_come(frontend: OpenAIProcess) -> None:
 
 
 def test_reading_from_upstream_pauses_for_slow_clients(frontend: OpenAIProcess) -> None:
-    """Streams without an end: the frontend takes some of each, the model has to wait, and nothing is left."""
+    """For endless streams, the frontend buffers a limited amount, and the model must wait."""
     body = chat("endless", stream=True)
     request = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
@@ -202,7 +202,7 @@ def test_reading_from_upstream_pauses_for_slow_clients(frontend: OpenAIProcess) 
     clients = 16
 
     def stall() -> int:
-        """Have streams begin that nobody reads, until nothing moves; return the frontend's memory then."""
+        """Start streams that nobody reads, until nothing moves; return the frontend's memory."""
         sent.clear()
         with contextlib.ExitStack() as stack:
             for _ in range(clients):
@@ -239,7 +239,7 @@ def test_a_frontend_exits_if_it_cannot_receive_updates(tmp_path: Path) -> None:
         process.close()
 
 
-def test_connections_that_idle_are_closed(frontend: OpenAIProcess) -> None:
+def test_idle_connections_are_closed(frontend: OpenAIProcess) -> None:
     before, settled = frontend.sockets(), frontend.resident
     idle = []
     for number in range(300):

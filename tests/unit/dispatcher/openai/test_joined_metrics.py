@@ -1,4 +1,4 @@
-"""The frontend's metrics in the daemon's own: asked for over the socket between both, and told in all formats."""
+"""The OpenAI frontend's metrics within the daemon's: requested over their socket, and exported in all formats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAMILY = MetricData("gen_ai_x", "gauge", "Something.", [([("a", "b")], [("", "",
 
 
 class FakeChild:
-    """A process that ends when the test says so."""
+    """A process that exits when the test says so."""
 
     pid = 1
 
@@ -44,7 +44,7 @@ class FakeChild:
 
 
 class Process:
-    """What the daemon has of the frontend, and the frontend's end of their socket, which the test plays."""
+    """The daemon's handle of the frontend, and the frontend's end of their socket, played by the test."""
 
     def __init__(self) -> None:
         anything: Any = None
@@ -100,8 +100,8 @@ def test_concurrent_requests_share_one_response() -> None:
     run(test)
 
 
-def test_the_first_line_of_a_process_is_its_state() -> None:
-    """However soon somebody scrapes: anything else would end it."""
+def test_the_first_line_to_a_process_is_its_state() -> None:
+    """However early a scrape comes: any other line would make it exit."""
 
     async def around() -> None:
         process = Process()
@@ -120,7 +120,7 @@ def test_the_first_line_of_a_process_is_its_state() -> None:
     asyncio.run(around())
 
 
-def test_a_frontend_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_frontend_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_METRICS_S", 0.01)
 
     async def test(process: Process) -> None:
@@ -137,7 +137,7 @@ def test_a_frontend_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("end", ["nonsense", "its end"])
-def test_a_frontend_that_answers_nonsense_or_ends_has_no_metrics(end: str) -> None:
+def test_a_frontend_with_invalid_answers_or_an_exited_one_has_no_metrics(end: str) -> None:
     async def test(process: Process) -> None:
         asked = asyncio.ensure_future(process.frontend.metrics())
         assert await process.reader.readline() == METRICS
@@ -151,7 +151,7 @@ def test_a_frontend_that_answers_nonsense_or_ends_has_no_metrics(end: str) -> No
 
 
 def test_a_partially_written_line_prevents_the_handover() -> None:
-    """The next version of the dispatcher would go on in the middle of it."""
+    """The next version of the dispatcher would continue in the middle of it."""
     line = bytes(4 << 20)  # more than a socket takes
 
     async def test(process: Process) -> None:

@@ -1,4 +1,4 @@
-"""Quotas of tokens: what requests under way may use is held for them, and what they do not use goes back."""
+"""Token quotas: requests in flight reserve what they may use, and return what they did not use."""
 
 from __future__ import annotations
 

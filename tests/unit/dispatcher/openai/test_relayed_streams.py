@@ -1,4 +1,4 @@
-"""Events on their way from tritonserver's connection to the client's, in the moment in which they come."""
+"""Events relayed from tritonserver's connection to the client's as soon as they arrive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = f"u{USAGE}\ndata: end\n\n"
 
 @pytest.fixture
 def relayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], bool]]:
-    """What came while the task of a stream waited, and whether it could go on waiting."""
+    """Return what was sent while a stream's task waited, and whether it could keep waiting."""
     found: list[tuple[list[str], bool]] = []
     plain = AnswerRelay._write_now
 
@@ -30,12 +30,12 @@ def relayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], bool]]:
 
 
 def stepwise(*texts: Any) -> list[Any]:
-    """Return a script that waits for an event before each text but the first."""
+    """Return a script that waits for an event before each text except the first."""
     return [texts[0], *[step for text in texts[1:] for step in (asyncio.Event(), text)]]
 
 
 async def read_stepwise(client: Client, script: list[Any]) -> str:
-    """Read a stream, and set the next event of the script whenever something has come."""
+    """Read a stream, and set the script's next event whenever data has arrived."""
     left = [step for step in script if isinstance(step, asyncio.Event)]
     found = ""
     async with client.post("/v1/chat/completions", data=STREAM) as answer:
@@ -84,7 +84,7 @@ def test_an_error_after_relayed_events(relayed: list[Any], last: Any, code: str)
     assert relayed[0] == (["sdata: 1\n\n"], True)
 
 
-def test_a_client_that_reads_slowly_gets_all_of_it(relayed: list[Any]) -> None:
+def test_a_slow_reader_gets_everything(relayed: list[Any]) -> None:
     events = [f"data: {n} {'x' * (1 << 20)}\n\n" for n in range(24)]  # more than sockets hold
     rig = OpenAIHarness([])
 

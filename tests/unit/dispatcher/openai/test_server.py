@@ -1,4 +1,4 @@
-"""The frontend with a tritonserver that is faked: what is refused, what is passed on, keys and quotas."""
+"""The OpenAI frontend with a fake tritonserver: what is refused, what is forwarded, keys and quotas."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_invalid_requests_never_reach_a_model(body: Any, status: int, code: str)
     rig.run(test)
 
 
-def test_remote_urls_are_refused_unless_they_may_go_on() -> None:
+def test_remote_urls_are_refused_unless_allowed() -> None:
     part = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}
     body = {"model": "m", "messages": [{"role": "user", "content": [part]}]}
 
@@ -126,7 +126,7 @@ def test_remote_urls_are_refused_unless_they_may_go_on() -> None:
 @pytest.mark.parametrize("kind", ["message", "function_call_output"])
 @pytest.mark.parametrize("read", ["content", "output"])
 def test_other_fields_do_not_hide_a_remote_url(kind: str, read: str) -> None:
-    """The item's type says which field the worker reads, whatever else the item has."""
+    """The item's type determines the field that the worker reads, whatever other fields the item has."""
     hidden = [{"type": "input_image", "image_url": "http://169.254.169.254/"}]
     item = {"type": kind, "role": "user", "content": [], "output": [], read: hidden}
     rig = OpenAIHarness([f"u{USAGE}\n{{}}"])
@@ -171,7 +171,7 @@ def test_slow_requests_time_out() -> None:
 
 
 class Limit:
-    """The time that an answer may take, which is over when a test says so."""
+    """The time limit of an answer, which expires when the test says so."""
 
     def __init__(self, patch: pytest.MonkeyPatch, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -197,7 +197,7 @@ class Limit:
         task.result()
 
 
-def test_a_silent_stream_gets_comments_and_a_late_one_ends(
+def test_a_silent_stream_gets_comments_and_an_overdue_one_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limit = Limit(monkeypatch, 77.0)
@@ -386,7 +386,7 @@ def test_a_changed_key_file_is_reloaded(tmp_path: Path) -> None:
         "[",
     ],
 )
-def test_files_of_keys_that_cannot_be_used(text: str, tmp_path: Path) -> None:
+def test_unusable_key_files(text: str, tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(text)
     with pytest.raises(KeysError):
@@ -396,8 +396,8 @@ def test_files_of_keys_that_cannot_be_used(text: str, tmp_path: Path) -> None:
 _ALIASES = ["meta-llama/Llama-3.1-8B-Instruct", "llama3:8b"]
 
 
-def test_a_model_is_reached_by_its_aliases() -> None:
-    """The answer bears the id that was asked for, and the list has all of them."""
+def test_a_model_is_reachable_by_its_aliases() -> None:
+    """The answer has the requested id, and the list contains all of them."""
     rig = OpenAIHarness([f"u{USAGE}\n{{}}"])
     rig.aliases = _ALIASES
 
@@ -433,7 +433,7 @@ def test_a_key_may_name_a_model_or_an_alias(tmp_path: Path) -> None:
 
 
 def test_the_access_token_allows_loading_and_unloading() -> None:
-    """As with Triton's own OpenAI frontend; the frontend does not lend its own token."""
+    """As with Triton's own OpenAI frontend; the frontend does not lend its own token to clients."""
     rig = OpenAIHarness([])
     rig.aliases = _ALIASES
 

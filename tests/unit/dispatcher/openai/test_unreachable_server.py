@@ -1,4 +1,4 @@
-"""A daemon whose OpenAI frontend could not ask tritonserver serves none."""
+"""A daemon whose OpenAI frontend could not reach tritonserver does not start one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tritonserver says: events in any pieces, and errors by what they say."""
+"""Answers of tritonserver: events in arbitrary pieces, and errors classified by their text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SENT = b"".join(f"data: {json.dumps({'text_output': one})}\n\n".encode() for one
 
 
 class Answer:
-    """In the place of an `EventStream`: it has come in pieces."""
+    """Replaces an `EventStream`; it arrives in pieces."""
 
     tap: Any = None
     relays = False
@@ -47,8 +47,8 @@ def test_the_end_of_an_event_may_be_split() -> None:
     assert texts_in([SENT[:end], SENT[end : end + 1], SENT[end + 1 :]]) == SAID
 
 
-def test_the_pieces_of_a_large_text_are_looked_at_once() -> None:
-    """To put each to the former ones took a minute of the frontend for a text of 50 MB."""
+def test_pieces_of_a_large_text_are_scanned_once() -> None:
+    """Concatenating each piece with the previous ones took a minute for a text of 50 MB."""
     answer: Any = Answer(())
     texts = AnswerTexts(answer)
     head = b'data: {"text_output": "'

@@ -19,7 +19,7 @@ Start = Callable[..., SimulatedDaemon]
 async def _specification(
     model: FoundModel, *_: object, **__: object
 ) -> tuple[messages.ModelSpec, bytes]:
-    """What a program of its own would make of the model's files."""
+    """What the inspecting process would make of the model's files."""
     if (model.folder / "spoilt").exists():
         raise UnservableModel(f"model {model.name}: its files are spoilt")
     return model_spec(model.name, versions=sorted(model.versions)), b"recipe"
@@ -27,7 +27,7 @@ async def _specification(
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """`py` is for workers, `own` for tritonserver, `pair` an ensemble of both, `odd` for nobody."""
+    """`py` is for workers, `own` for tritonserver, `pair` an ensemble of both, and `odd` cannot be served."""
     folder = tmp_path / "repository"
     repositories.add(folder, "py", {"1/model.py": b""}, 'backend: "python"')
     repositories.add(folder, "own", {"1/libtriton_mine.so": b""}, 'backend: "mine"')
@@ -38,7 +38,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts one daemon after the other that is given the repository; 10 seconds later it has loaded its models."""
+    """Starts one daemon after another with the repository; after 10 seconds each has loaded its models."""
     loading = "pytriton.dispatcher.repository.model_loader.specification"
     monkeypatch.setattr(loading, _specification)
     usual = {"model_repository": (str(repository),)}

@@ -1,4 +1,4 @@
-"""Requests of tritonserver's clients to load and unload models: which are carried out, and what is no request."""
+"""Requests of tritonserver's clients to load and unload models: which are carried out, and which are ignored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def framed(*strings: bytes) -> bytes:
 
 
 class Repository:
-    """A repository with the models a, b and c: c is an ensemble of a, which was loaded by itself, and b."""
+    """A repository with the models a, b and c: c is an ensemble of b and of a, which was also loaded by itself."""
 
     def __init__(self) -> None:
         self.reported: list[Any] = []
@@ -64,7 +64,7 @@ class Repository:
 
 
 class Scene:
-    """Who answers such requests, with a repository and a model `mine` that a client has registered."""
+    """The handler of such requests, with a repository and a model `mine` registered by a client."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "models.sock"
@@ -178,7 +178,7 @@ def test_the_daemon_s_own_requests_are_passed_through(tmp_path: Path) -> None:
         (KeyError("a fault"), "1"),
     ],
 )
-def test_why_a_load_failed_reaches_the_client(
+def test_the_reason_of_a_failed_load_reaches_the_client(
     tmp_path: Path, failure: Exception, code: str
 ) -> None:
     async def scene(one: Scene) -> None:
@@ -222,7 +222,7 @@ def test_only_tritonserver_is_answered(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_request_has_its_parts_in_the_interposer_s_order() -> None:
+def test_a_requests_parts_are_in_the_interposers_order() -> None:
     async def read(sent: bytes) -> ClientRequest:
         reader = asyncio.StreamReader()
         reader.feed_data(sent)

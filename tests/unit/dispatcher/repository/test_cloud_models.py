@@ -1,4 +1,4 @@
-"""A model in a bucket that tritonserver has no backend for: whoever asks learns why, and what to do."""
+"""A model in a bucket for which tritonserver has no backend: requests get the reason and the fix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytriton.dispatcher.repository.repository_models import RepositoryModels
 
 
 class _Server:
-    """A tritonserver that sees one model in its bucket and has no backend for it."""
+    """A tritonserver that sees one model in its bucket, and has no backend for it."""
 
     ready = True
 
@@ -34,7 +34,7 @@ class _Python:
 
 
 class _Registry:
-    """It has no models."""
+    """A registry without models."""
 
     restoring = Restorer(Content([], []))
     served = ()
@@ -70,7 +70,7 @@ def test_reason_names_what_a_bucket_can_hold(tmp_path: Path) -> None:
 
 
 def test_available_backends_exclude_our_own(tmp_path: Path) -> None:
-    """With the kind and the traceback of what tritonserver said; also where it has no backend at all."""
+    """With the kind and traceback of tritonserver's error, and also if it has no backend at all."""
     said = RemoteFailure(ErrorKind.UNAVAILABLE, "it said no\n", "its traceback")
     bare = cloud_failure(said, tmp_path)
     for name in ("openvino", "python", "pytriton", "pytriton_native"):

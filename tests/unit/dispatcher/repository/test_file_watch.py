@@ -1,4 +1,4 @@
-"""The watch on files of repositories: what it tells of what comes, changes and goes, and from when on."""
+"""The watch on repositories' files: what it reports as added, changed and removed, and since when."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Start = Callable[..., SimulatedDaemon]
 
 
 class Files:
-    """Repositories as the watch sees them: "a1 b2" is model a with its first files, and b with its second."""
+    """Repositories as the watch sees them: "a1 b2" means model a with its first files and b with its second."""
 
     def __init__(self, there: str) -> None:
         self.there = there
@@ -38,7 +38,7 @@ class Files:
 
 
 class Watched:
-    """A watch whose looks are told as text: "+" what is to be loaded, "-" what to be unloaded."""
+    """A watch whose polls are reported as text: "+" for models to load, "-" for models to unload."""
 
     def __init__(self, there: str) -> None:
         self.loop = VirtualLoop()
@@ -64,7 +64,7 @@ class Watched:
         return self.loop.create_task(self.watch.run())
 
     def look(self, there: str) -> str:
-        """Return what is told at the next look, when that is there."""
+        """Return the result of the next poll."""
         self.files.there, self.reported = there, []
         self.loop.advance(EVERY_S)
         return self.reported[0] if self.reported else "no look"
@@ -101,7 +101,7 @@ def test_each_poll_reports_the_changes_since_the_last(
 
 
 def test_changes_before_the_start_are_seen_by_the_first_poll(watched: Watched) -> None:
-    """Models are loaded between the two, which may take minutes."""
+    """Loading the models in between may take minutes."""
     watched.begin()
     watched.files.there = "a2 b1"
     watched.run()
@@ -118,7 +118,7 @@ def test_a_failed_poll_is_reported_again(watched: Watched) -> None:
 
 
 def test_changes_are_seen_by_the_next_poll(watched: Watched) -> None:
-    """Also what the load of the model has written: whoever did is not known."""
+    """Including what the model's own load has written: the writer is unknown."""
     watched.begin()
     watched.run()
     watched.then = "a3"

@@ -1,4 +1,4 @@
-"""Specifications of registrations: the process that inspects a model's files, instances, and refused models."""
+"""Model specifications: the process that inspects a model's files, instances, and refused models."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_instance_groups_become_workers_and_devices(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_group_on_gpus_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in Triton; a worker would serve it on the CPU, and nobody know."""
+    """As in Triton; otherwise a worker would silently serve it on the CPU."""
     monkeypatch.delenv(gpus.VARIABLE, raising=False)
     monkeypatch.setattr(gpus, "_known_count", lambda: 0)
     monkeypatch.setattr(gpus, "_count", lambda: 0)
@@ -120,7 +120,7 @@ def test_a_group_on_gpus_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_implicit_state_is_refused(tmp_path: Path) -> None:
-    """Only tritonserver's own backends keep it: a worker would answer as if each request were the first."""
+    """Only tritonserver's own backends keep it: a worker would treat each request as the first of its sequence."""
     config = 'sequence_batching { state [{ input_name: "a" output_name: "b" }] }'
     model = read_model(repositories.add(tmp_path, "m", {"1/model.onnx": b""}, config))
     onnx = route(model, tmp_path)

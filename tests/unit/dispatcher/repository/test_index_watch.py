@@ -1,4 +1,4 @@
-"""tritonserver's index against what the daemon knows: believed only where nothing has changed meanwhile."""
+"""tritonserver's index compared with the daemon's records: trusted only if nothing has changed during the request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytriton.dispatcher.repository.watch import IndexWatch
 
 
 class Server:
-    """Answers with an index, after a while."""
+    """Answers with an index after a while."""
 
     def __init__(self) -> None:
         self.ready = True
@@ -30,7 +30,7 @@ class Server:
 
 
 class Model:
-    """A registration as the watch sees it, and what it has been told."""
+    """A registration as the watch sees it, and the states passed to it."""
 
     def __init__(self, name: str) -> None:
         self.spec = self.in_triton = self
@@ -46,7 +46,7 @@ class Model:
 
 
 class Records(list[Model]):
-    """Of a repository's models."""
+    """The records of a repository's models."""
 
     def marks(self) -> list[Any]:
         return [(one.mark, one.marked, one.sync_with_index, one.name) for one in self]

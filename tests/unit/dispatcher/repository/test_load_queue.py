@@ -1,4 +1,4 @@
-"""Histories of many models that are loaded at once: which fail, which are tried again, and what waits for what."""
+"""Histories of many concurrent loads: which fail, which are retried, and which wait for others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DOWN_S, _LOAD_S = 10.0, 1.0
 
 
 class Loads(list[Any]):
-    """The models that are loaded, with the fate of their loads; it stands for the registry and for events, too.
+    """The loaded models, with the outcomes of their loads; it also replaces the registry and the events.
 
     Attributes:
         fates: outcomes of the next loads of each model: "serves", "is refused", "has a fault", "ends it"
@@ -130,8 +130,8 @@ def test_concurrent_loads_are_limited_by_slots(loop: VirtualLoop) -> None:
     assert loop.time() == 2 * _LOAD_S
 
 
-def test_an_ensemble_waits_for_its_steps_alone(loop: VirtualLoop) -> None:
-    """Also for those of an ensemble that is its step; others may hang."""
+def test_an_ensemble_waits_only_for_its_steps(loop: VirtualLoop) -> None:
+    """Including the steps of an ensemble that is its step; other loads may hang."""
     loads = Loads(loop, {})
     loads.hangs = {"x"}
     ensembles = {"pair": ["a", "b"], "triple": ["pair", "f", "cloud"], "stuck": ["x", "a"]}
@@ -148,14 +148,14 @@ def test_an_ensemble_waits_for_its_steps_alone(loop: VirtualLoop) -> None:
 
 
 def test_circular_ensembles_fail_without_hanging(loop: VirtualLoop) -> None:
-    """tritonserver tells what is wrong with them."""
+    """tritonserver reports what is wrong with them."""
     loads = Loads(loop, {})
     at_start(loads, "chicken egg", {"chicken": ["egg"], "egg": ["chicken"]})
     assert sorted(loads.tries) == ["chicken", "egg"]
 
 
 def test_hanging_loads_do_not_block_others(loop: VirtualLoop) -> None:
-    """With all slots taken, one more begins every ten seconds, and those that end make room at once."""
+    """With all slots taken, one more load starts every ten seconds, and finished loads free their slots at once."""
     loads = Loads(loop, {})
     loads.hangs = set("abcdef")
     starting = loop.create_task(loads.loads.load_all(list("abcdefghij"), {}))
@@ -186,7 +186,7 @@ def test_loads_waiting_for_memory_block_no_others(loop: VirtualLoop) -> None:
 
 @pytest.mark.parametrize("after_s", [0.5, 3.5, 12.0])
 def test_cancelling_stops_all_loads(loop: VirtualLoop, after_s: float) -> None:
-    """While some are loaded, while tritonserver is down, and while they are tried again."""
+    """During loads, while tritonserver is down, and during retries."""
     loads = Loads(loop, {"a": ["serves"], "f": ["ends it"]})
     starting = loop.create_task(loads.loads.load_all(list("abcdefgh"), {}))
     loop.advance(after_s)
@@ -210,7 +210,7 @@ def test_changed_models_are_loaded_one_by_one(loop: VirtualLoop) -> None:
     assert loads.known.of("a").reason == "no such backend"
 
 
-def test_nothing_is_loaded_before_tritonserver_has_again_what_it_served(loop: VirtualLoop) -> None:
+def test_previously_served_models_are_loaded_first_after_a_restart(loop: VirtualLoop) -> None:
     loads = Loads(loop, {})
     loads.known.server_lost = True
     loading = loop.create_task(loads.loads.reload(["a"], []))

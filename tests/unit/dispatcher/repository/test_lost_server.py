@@ -1,4 +1,4 @@
-"""Histories of a tritonserver that ends while it loads models of a repository: all are served but the culprit."""
+"""Histories of a tritonserver that crashes while loading a repository's models: all but the culprit are served."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_tritonserver_exits_again_during_the_reload(start: Start, name: str) -> 
 
 
 def test_only_the_model_that_crashes_tritonserver_fails(start: Start, repository: Path) -> None:
-    """And is not tried again by itself, but by who asks for it."""
+    """It is retried only on request."""
     add_own(repository, "a", "z")
     sim = start()
     all_of_them = {**ALL, "a": OWN, "z": OWN}
@@ -61,7 +61,7 @@ def test_only_the_model_that_crashes_tritonserver_fails(start: Start, repository
 
 
 def test_a_client_may_retry_the_model_that_crashes_tritonserver(start: Start) -> None:
-    """As often as the client does; the daemon itself loads it no more."""
+    """As often as it wants; the daemon itself does not load it again."""
     sim = start()
     sim.server.obstacles["own"] = Obstacle("end", times=2)
     asked = [sim.client.ask(messages.LoadFromRepository("own")) for _ in range(2)]
@@ -74,7 +74,7 @@ def test_a_client_may_retry_the_model_that_crashes_tritonserver(start: Start) ->
     assert states(sim)["own"] == OWN
 
 
-def test_a_model_that_is_refused_at_one_start_is_tried_at_the_next(start: Start) -> None:
+def test_a_model_refused_at_one_start_is_retried_at_the_next(start: Start) -> None:
     sim = start()
     sim.server.end()
     sim.server.obstacles["own"] = Obstacle("refuse")
@@ -96,7 +96,7 @@ def test_tritonserver_exits_during_the_first_loads(
     own: str,
     starts: int,
 ) -> None:
-    """Those that it loaded at the same time, and those that come while it is started again, are served."""
+    """Models loaded at the same time, and those added during its restart, are served."""
     add_own(repository, "a", "b", "y", "z")
     made = SimulatedDaemon._make_server
 
@@ -120,7 +120,7 @@ def test_tritonserver_exits_during_the_first_loads(
 
 
 def test_tritonserver_exits_while_file_changes_are_loaded(start: Start, repository: Path) -> None:
-    """What has changed is loaded anew by the one that is started next, and what comes meanwhile."""
+    """The next one loads what changed, and what was added in between."""
     sim = start(model_control_mode="poll", tritonserver_options={"repository-poll-secs": "5"})
     sim.server.obstacles["own"] = Obstacle("end")
     sim.server.history.clear()

@@ -1,4 +1,4 @@
-"""Models that load, unload and ask after other models."""
+"""Models that load, unload and query other models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = json.dumps({"backend": "python", "max_batch_size": 4})
 
 
 class Asker:
-    """A model that asks, in its worker w1."""
+    """A requesting model in its worker w1."""
 
     def __init__(self, sim: SimulatedDaemon) -> None:
         self.sim = sim
@@ -65,7 +65,7 @@ def test_an_ensemble_is_unloaded_with_its_steps(asker: Asker) -> None:
     asker.unload("pair", dependents=True)  # nothing happens, as in tritonserver
 
 
-def test_files_that_come_along_are_served_until_the_model_is_unloaded(asker: Asker) -> None:
+def test_uploaded_files_are_served_until_the_model_is_unloaded(asker: Asker) -> None:
     given = asker.sim.rundir.path / "given"
     asker.load("mine", CONFIG, ["file:1/model.py", "file:2/model.py"], b"one", b"two")
     assert asker.is_ready("mine")
@@ -135,13 +135,13 @@ def test_readiness_of_a_version(asker: Asker, version: str, ready: bool) -> None
         assert asker.is_ready(name, version) is ready
 
 
-def test_a_version_that_is_none_is_reported(asker: Asker) -> None:
+def test_an_invalid_version_is_reported(asker: Asker) -> None:
     with pytest.raises(RemoteFailure, match=r"'1\.5' is not a valid model version"):
         asker.is_ready("py", "1.5")
 
 
-def test_files_that_tritonserver_refuses_leave_the_former_ones(asker: Asker) -> None:
-    """Where they lie, and what it would load once more."""
+def test_refused_files_leave_the_previous_ones(asker: Asker) -> None:
+    """In their place, where tritonserver would load them again."""
     asker.load("own")
     link = asker.sim.rundir.models / "own"
     former = link.readlink()

@@ -1,4 +1,4 @@
-"""Model repositories as the daemon reads them: versions, routing, instances, and what is wrong in words."""
+"""Model repositories as the daemon reads them: versions, routing, instances, and clear errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytriton.formats import pbtxt, table
 
 @pytest.fixture
 def pip_backends(tmp_path: Path) -> Path:
-    """What the pip-installed tritonserver has."""
+    """The backends of the pip-installed tritonserver."""
     for name in ("python", "pytriton"):
         (tmp_path / "backends" / name).mkdir(parents=True)
     return tmp_path / "backends"
@@ -45,7 +45,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("file", "config", "backend", "title"), CASES)
-def test_workers_serve_what_tritonserver_lacks_the_backend_for(
+def test_workers_serve_formats_that_tritonserver_has_no_backend_for(
     tmp_path: Path, pip_backends: Path, file: str, config: str | None, backend: str, title: str
 ) -> None:
     model = read_model(write(tmp_path / "models", "m", file, config))
@@ -78,7 +78,7 @@ def test_workers_serve_python_models(
         ("libtriton_mine.so", 'backend: "mine"'),
     ],
 )
-def test_tritonserver_serves_what_it_can(
+def test_tritonserver_serves_formats_of_its_backends(
     tmp_path: Path, pip_backends: Path, file: str, config: str | None
 ) -> None:
     assert route(read_model(write(tmp_path / "models", "m", file, config)), pip_backends) is None
@@ -129,7 +129,7 @@ def test_a_version_without_its_file_is_reported(tmp_path: Path, pip_backends: Pa
         files_of(model.with_config({"version_policy": {"specific": {"versions": [9]}}}), form)
 
 
-def test_only_whole_numbers_are_versions(tmp_path: Path) -> None:
+def test_only_integers_are_versions(tmp_path: Path) -> None:
     files = {"1/x": b"", "02/x": b"", "v3/x": b"", "0/x": b"", "10/x": b""}
     assert sorted(read_model(repositories.add(tmp_path, "m", files)).versions) == [1, 10]
 
@@ -143,7 +143,7 @@ def test_an_invalid_configuration_is_reported_with_its_position(tmp_path: Path) 
         read_model(folder)
 
 
-def test_a_repository_that_is_not_there_is_reported(tmp_path: Path) -> None:
+def test_a_missing_repository_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UnservableModel, match="nowhere cannot be read"):
         model_names(tmp_path / "nowhere")
 
@@ -160,7 +160,7 @@ def test_a_snapshot_changes_with_the_files(tmp_path: Path) -> None:
     assert snapshot(folder) == changed
 
 
-def test_sizes_in_a_configuration_are_numbers() -> None:
+def test_sizes_in_a_configuration_must_be_numbers() -> None:
     config = pbtxt.parse(
         'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 3 ] reshape { shape: [ 3 ] } } ]'
     )

@@ -1,4 +1,4 @@
-"""What is known of a repository's models, and what tritonserver's index may change of it."""
+"""Records of a repository's models, and how tritonserver's index may change them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def registered(name: str, *, ready: bool = True, unloaded: bool = False) -> Any:
 
 
 class Registered(list[Any]):
-    """The registrations; none is being restored."""
+    """The registrations, none of which is being restored."""
 
     restoring = Restorer(Content([], []))
 
@@ -30,7 +30,7 @@ class Registered(list[Any]):
 
 
 class Known:
-    """A model that tritonserver serves itself, an ensemble of it and of one that workers serve, and one that failed."""
+    """A model served by tritonserver, an ensemble of it and of a worker's model, and a failed model."""
 
     def __init__(self) -> None:
         self.server = SimpleNamespace(ready=True)
@@ -73,7 +73,7 @@ def test_owners_of_names(known: Known) -> None:
     assert not known.records.serves("workers")
 
 
-def test_which_versions_tritonserver_serves(known: Known) -> None:
+def test_versions_served_by_tritonserver(known: Known) -> None:
     names = ("own", "pair", "workers", "failed", "unknown")
     versions = [known.records.versions_in_tritonserver(name) for name in names]
     assert versions == [[1, 3], [], None, None, None]
@@ -81,7 +81,7 @@ def test_which_versions_tritonserver_serves(known: Known) -> None:
     assert known.records.versions_in_tritonserver("own") is None
 
 
-def test_a_failure_without_a_former_version_counts_as_failed(known: Known) -> None:
+def test_a_failure_without_a_previous_version_counts_as_failed(known: Known) -> None:
     assert known.records.failed
     known.records.of("failed").served_by = TRITONSERVER  # until it ended
     assert known.records.failed
@@ -89,7 +89,7 @@ def test_a_failure_without_a_former_version_counts_as_failed(known: Known) -> No
     assert not known.records.failed
 
 
-def test_status_of_tritonservers_own(known: Known) -> None:
+def test_status_of_tritonservers_own_models(known: Known) -> None:
     known.records.of("failed").reason = "no such backend"
     (own, pair, failed) = known.records.infos("http://h:1")
     assert (failed.state, failed.served_by, failed.error) == ("failed", "", "no such backend")

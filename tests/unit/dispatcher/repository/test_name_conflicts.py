@@ -1,4 +1,4 @@
-"""Histories of names that repositories and clients both have: who registers a model, has its name."""
+"""Histories of names used by both a repository and a client: a client's registration has the name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_registered_names_take_precedence_over_repositories(start: Start) -> Non
 
 
 @pytest.mark.parametrize("how", ["replaces", "unregisters and registers"])
-def test_a_client_s_model_that_replaced_a_repository_s_belongs_to_the_client(
+def test_a_clients_replacement_of_a_repositorys_model_belongs_to_the_client(
     start: Start, repository: Path, how: str
 ) -> None:
     sim = start(model_control_mode="poll", tritonserver_options={"repository-poll-secs": "5"})
@@ -87,7 +87,7 @@ def test_a_client_registers_a_model_while_the_repositorys_is_prepared(
 
 
 def test_unloading_leaves_a_persisted_registration_of_the_same_name(start: Start) -> None:
-    """A registration that could not be restored waits for another start, while the repository's has its name."""
+    """A failed restore waits for another start, while the repository's model has its name."""
     sim = start(model_control_mode="explicit")
     sim.served(sim.client.register("py"))
     sim = start(model_control_mode="explicit", usual_plan="fails")
@@ -99,7 +99,7 @@ def test_unloading_leaves_a_persisted_registration_of_the_same_name(start: Start
 
 
 def test_a_model_unregistered_by_a_client_is_unloaded(start: Start) -> None:
-    """And can be loaded once more."""
+    """It can be loaded again."""
     sim = start()
     sim.answered(sim.client.ask(messages.Unregister("py")))
     assert sim.is_clean("py")
@@ -108,7 +108,7 @@ def test_a_model_unregistered_by_a_client_is_unloaded(start: Start) -> None:
 
 
 def test_owners_of_names_survive_an_upgrade(start: Start) -> None:
-    """A client's model that has taken a repository model's place is not the repository's afterwards."""
+    """A client's replacement of a repository's model does not become the repository's."""
     sim = start()
     sim.served(sim.client.register("py", replace=True))
     models = sim.services.repository_models
@@ -122,7 +122,7 @@ def test_owners_of_names_survive_an_upgrade(start: Start) -> None:
 
 
 def test_a_load_waits_only_for_a_restore_of_the_same_name(start: Start) -> None:
-    """Who has the name depends on whether that can be restored; the repository's other models do not wait for it."""
+    """The name's owner depends on that restore; other models of the repository do not wait."""
     for can_be_restored in (True, False):
         sim = start(model_control_mode="explicit")
         sim.served(sim.client.register("py", b"registered", replace=not can_be_restored))
@@ -152,7 +152,7 @@ def test_a_load_waits_only_for_a_restore_of_the_same_name(start: Start) -> None:
 def test_an_ensemble_waits_for_a_step_that_is_being_restored(
     start: Start, repository: Path
 ) -> None:
-    """And for that alone."""
+    """And for nothing else."""
     repositories.add_ensemble(repository, "mixed", ["theirs", "own"])
     sim = start(model_control_mode="explicit")
     sim.served(sim.client.register("theirs"))
@@ -165,8 +165,8 @@ def test_an_ensemble_waits_for_a_step_that_is_being_restored(
     assert sim.state_of("stuck") == "restoring"
 
 
-def test_status_shows_what_is_being_loaded(start: Start) -> None:
-    """For how long, too; and what waits for its turn."""
+def test_status_shows_loading_models(start: Start) -> None:
+    """With the duration, and the models waiting for a slot."""
     sim = start(usual_plan="hangs")
     infos = {one.name: one for one in sim.loop.ask(sim.services.status.model_infos)}
     assert (infos["py"].state, infos["pair"].state) == ("loading", "loading")

@@ -1,4 +1,4 @@
-"""Repositories whose files change during the search or cannot be read, and files that came with a load request."""
+"""Repositories whose files change while they are read or cannot be read, and files uploaded with a load request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOT_ASKED: Any = None
 
 
 def places(*repositories: Path) -> Repositories:
-    """Without one in a cloud, neither tritonserver nor the registry is asked."""
+    """Without a repository in a cloud, neither tritonserver nor the registry is needed."""
     paths = tuple(str(one) for one in repositories)
     return Repositories(paths, Path("/nowhere"), _NOT_ASKED, _NOT_ASKED)
 
@@ -46,7 +46,7 @@ def add(repository: Path, name: str, versions: int = 1) -> None:
 
 @pytest.fixture
 def exchanging(tmp_path: Path) -> Iterator[Path]:
-    """A repository whose model is exchanged again and again."""
+    """A repository whose model is replaced again and again."""
     add(tmp_path, "model", versions=40)
     stopped = threading.Event()
 
@@ -65,15 +65,15 @@ def exchanging(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_models_may_be_replaced_during_a_snapshot(exchanging: Path) -> None:
-    """Such a look sees what the former one did, or nothing of the model."""
+    """The snapshot has the model's previous files, or nothing of it."""
     at = places(exchanging)
     seen = look(at, {})
     for _ in range(examples(500)):
         seen = look(at, seen)
 
 
-def test_a_repository_that_cannot_be_read_keeps_its_models(tmp_path: Path) -> None:
-    """And is told once. One that comes after it does not take over meanwhile."""
+def test_an_unreadable_repository_keeps_its_models(tmp_path: Path) -> None:
+    """It is reported once, and a later repository does not take over its names."""
     first, second, away = (tmp_path / name for name in ("first", "second", "away"))
     add(first, "one")
     add(first, "both")
@@ -93,8 +93,8 @@ def test_a_repository_that_cannot_be_read_keeps_its_models(tmp_path: Path) -> No
 
 
 @needs_root
-def test_a_folder_that_must_not_be_read_is_reported_once() -> None:
-    """What else the model has is looked at."""
+def test_an_unreadable_folder_is_reported_once() -> None:
+    """The model's other folders are read."""
     with tempfile.TemporaryDirectory() as name:  # tmp_path is for this user alone
         repository = Path(name)
         repository.chmod(0o755)

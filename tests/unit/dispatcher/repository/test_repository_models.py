@@ -1,4 +1,4 @@
-"""Histories of models that lie in a repository: loaded, loaded anew, unloaded, while things end or are refused."""
+"""Histories of a repository's models: loaded, reloaded and unloaded, while things fail."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _explained(sim: SimulatedDaemon, name: str) -> str:
 
 
 def test_startup_load_failures_appear_in_status_and_log(start: Start, repository: Path) -> None:
-    """Not only by the index: status, explain and the events have it, and why the server is not ready."""
+    """As well as in explain and the events, with the reason why the server is not ready."""
     sim = start()
     answer = sim.answered(sim.client.ask(messages.GetStatus()))
     assert isinstance(answer, messages.Status)
@@ -118,7 +118,7 @@ def test_a_repository_that_cannot_be_read_is_reported_by_status(
 
 
 @pytest.mark.parametrize("name", ["py", "own"])
-def test_a_model_that_cannot_be_reloaded_serves_on(
+def test_a_model_that_cannot_be_reloaded_keeps_serving(
     start: Start, repository: Path, name: str
 ) -> None:
     sim = start()
@@ -137,7 +137,7 @@ def test_a_model_that_cannot_be_reloaded_serves_on(
 
 
 def test_a_model_for_workers_is_reloaded_and_unloaded(start: Start) -> None:
-    """Without a failed request: the former one serves until then. Nothing of it is kept."""
+    """Without a failed request: the previous version serves until then. Nothing of it is persisted."""
     sim = start()
     (old,) = sim.alive("py")
     assert load(sim, "py") == ""
@@ -152,7 +152,7 @@ def test_a_model_for_workers_is_reloaded_and_unloaded(start: Start) -> None:
     assert "no model 'py' from a model repository is loaded" in unload(sim, "py")
 
 
-def test_a_model_of_tritonservers_own_leaves_no_link_behind(start: Start) -> None:
+def test_a_model_of_tritonserver_leaves_no_link_behind(start: Start) -> None:
     sim = start()
     link = sim.rundir.models / "own"
     assert link.is_symlink()
@@ -172,7 +172,7 @@ def test_a_model_of_tritonservers_own_leaves_no_link_behind(start: Start) -> Non
 
 
 def test_a_restarted_tritonserver_reloads_all_models(start: Start) -> None:
-    """Models first that ensembles are made of."""
+    """Steps of ensembles first."""
     sim = start()
     sim.server.history.clear()
     sim.server.end()
@@ -185,7 +185,7 @@ def test_a_restarted_tritonserver_reloads_all_models(start: Start) -> None:
     assert (sim.rundir.models / "own").is_symlink()
 
 
-def test_a_load_that_hangs_after_a_restart_holds_up_no_other_model(
+def test_a_hanging_load_after_a_restart_blocks_no_other_model(
     start: Start, repository: Path
 ) -> None:
     for name in ("other", "third"):
@@ -203,7 +203,7 @@ def test_a_load_that_hangs_after_a_restart_holds_up_no_other_model(
 
 
 def test_the_model_that_crashes_every_start_is_identified(start: Start, repository: Path) -> None:
-    """The others, which it took along, are served."""
+    """The others are served."""
     for name in ("other", "third"):
         repositories.add(repository, name, {"1/libtriton_mine.so": b""}, 'backend: "mine"')
     sim = start()
@@ -216,7 +216,7 @@ def test_the_model_that_crashes_every_start_is_identified(start: Start, reposito
 
 
 class LatePython:
-    """In the place of `PythonOnDemand`: the python backend's Python takes until a test says that it is there."""
+    """Replaces `PythonOnDemand`: the python backend's Python becomes available when the test says so."""
 
     def __init__(self, *_: object) -> None:
         self.there = asyncio.Event()
@@ -235,10 +235,10 @@ class LatePython:
 
 
 @pytest.mark.parametrize("is_reported", [True, False], ids=["by this version", "by one before"])
-def test_tritonserver_ends_before_the_next_version_has_laid_out_its_python(
+def test_tritonserver_exits_before_an_upgraded_daemon_has_its_python(
     start: Start, repository: Path, monkeypatch: pytest.MonkeyPatch, is_reported: bool
 ) -> None:
-    """Whoever loads a model again that needs the python backend waits for that."""
+    """Reloads of models that need the python backend wait for it."""
     monkeypatch.setattr("pytriton.dispatcher.services.PythonOnDemand", LatePython)
     repositories.add(repository, "stock", {"1/model.py": b""}, 'backend: "python"')
     sim = start(python_backend_model=("stock",))
@@ -304,7 +304,7 @@ def test_a_client_of_tritonserver_unloads_and_loads_a_model(start: Start, name: 
 
 
 def test_a_repository_is_polled(start: Start, repository: Path) -> None:
-    """What comes is loaded, what changes loaded anew, what goes unloaded; what is spoilt serves on."""
+    """Added models are loaded, changed ones reloaded, removed ones unloaded; broken ones keep serving."""
     sim = start(model_control_mode="poll", tritonserver_options={"repository-poll-secs": "5"})
     repositories.add(repository, "late", {"1/model.py": b""}, 'backend: "python"')
     sim.advance(6.0)
@@ -324,7 +324,7 @@ def test_a_repository_is_polled(start: Start, repository: Path) -> None:
 
 
 def test_changes_during_an_upgrade_are_loaded_afterwards(start: Start, repository: Path) -> None:
-    """The next version goes on from what the former one has seen, and knows what that has loaded."""
+    """The next version continues from the previous one's snapshot and loaded models."""
     sim = start(model_control_mode="poll", tritonserver_options={"repository-poll-secs": "5"})
     models = sim.services.repository_models
     before = {name: dataclasses.replace(one) for name, one in models.records.items()}
@@ -348,7 +348,7 @@ def test_changes_during_an_upgrade_are_loaded_afterwards(start: Start, repositor
 
 
 @pytest.mark.parametrize("is_reloaded", [True, False], ids=["reloaded", "drained"])
-def test_a_stop_gives_tritonservers_own_models_the_grace_that_holds(
+def test_a_stop_gives_tritonservers_own_models_the_current_grace_period(
     start: Start, monkeypatch: pytest.MonkeyPatch, is_reloaded: bool
 ) -> None:
     sim = start(grace_period_s=30.0)

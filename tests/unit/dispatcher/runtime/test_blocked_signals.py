@@ -1,4 +1,4 @@
-"""Signals that come while a process becomes another program: the next one gets them."""
+"""Signals received during an execve reach the next program."""
 
 from __future__ import annotations
 

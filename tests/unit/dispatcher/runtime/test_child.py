@@ -1,4 +1,4 @@
-"""A child process that cannot be watched: it is ended, since nobody else would."""
+"""A child process that cannot be watched is killed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 @pytest.mark.parametrize(
     ("owner", "name"), [(linux, "pidfd_open"), (ChildOutput, "__init__")], ids=["pidfd", "output"]
 )
-def test_a_child_that_cannot_be_watched_is_ended(
+def test_a_child_that_cannot_be_watched_is_killed(
     monkeypatch: pytest.MonkeyPatch, owner: object, name: str
 ) -> None:
-    """There is no descriptor left for it, say."""
+    """For example, if no descriptor is left."""
 
     def fails(*arguments: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -1,4 +1,4 @@
-"""What children print: all of it, in order, unless it is more than the log takes; and no print waits for the log."""
+"""Children's output: complete and in order, unless there is too much for the log; and children never wait for the log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOTE = re.compile(r"\[… ([\d,]+) bytes dropped: ")
 
 
 def lines_of(code: str, on_line: Callable[[bytes], None] = lambda line: None) -> list[bytes]:
-    """Run a program and return the lines that were handed on."""
+    """Run a program and return the lines passed to the log."""
     lines: list[bytes] = []
 
     def take(line: bytes) -> None:
@@ -82,7 +82,7 @@ def test_excess_output_is_dropped_with_a_note(
     assert lines.count(line) * 100 + left_out == count * 100
 
 
-def test_a_child_that_has_closed_its_output_is_handed_over() -> None:
+def test_a_child_that_closed_its_output_can_be_handed_over() -> None:
     async def hand_over() -> None:
         code = "import os; os.write(1, b'half'); os.close(1); os.read(0, 1)"
         lines: list[bytes] = []

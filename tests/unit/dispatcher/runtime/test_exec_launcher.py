@@ -1,4 +1,4 @@
-"""Programs that are started so that they die with whoever started them."""
+"""Programs that die with the process that started them."""
 
 from __future__ import annotations
 

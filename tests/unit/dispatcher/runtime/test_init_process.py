@@ -1,4 +1,4 @@
-"""PID 1's duties, by a process that gets orphans as PID 1 does (PR_SET_CHILD_SUBREAPER, prctl(2))."""
+"""The duties of PID 1, tested in a process that adopts orphans as PID 1 does (PR_SET_CHILD_SUBREAPER, prctl(2))."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_signals_are_passed_on() -> None:
         assert process.wait(60) == 5
 
 
-def test_a_daemon_that_is_killed_is_reported_as_a_shell_does() -> None:
+def test_a_killed_daemon_is_reported_as_by_a_shell() -> None:
     with start(_HEARS_TWO_SIGNALS) as process:
         subprocess.run(["kill", "-KILL", first_line(process)[1]], check=True)
         assert process.wait(60) == 128 + signal.SIGKILL

@@ -1,4 +1,4 @@
-"""The process that ends others: when its master is gone, so is what the master had started, and nothing else."""
+"""The helper that kills what the daemon started once the daemon is dead, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 
 
 def _group() -> subprocess.Popen[bytes]:
-    """A process group whose first process is not its last."""
+    """A process group whose leader exits before its other process."""
     return subprocess.Popen(["/bin/sh", "-c", "sleep 1000 & wait"], start_new_session=True)
 
 
@@ -30,7 +30,7 @@ def test_process_lists_show_one_short_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [None, signal.SIGKILL])
 def test_child_processes_are_killed_with_the_daemon(tmp_path: Path, number: int | None) -> None:
-    """Also when the first process of a group has ended before."""
+    """Even if a group's leader has already exited."""
     regions = [tmp_path / "mine-1", tmp_path / "mine-2", tmp_path / "other"]
     for region in regions:
         region.touch()
@@ -68,7 +68,7 @@ def test_a_killed_helper_does_not_prevent_the_exit(tmp_path: Path, adopted: bool
 
 
 def test_processes_that_left_their_group_are_killed_too(tmp_path: Path) -> None:
-    """It has the variable from its parents, which have ended; what others have started stays."""
+    """They inherited the variable from parents that have exited; other processes survive."""
     kill_on_death, another = KillOnDeath(tmp_path / "mine-"), KillOnDeath(tmp_path / "others-")
     script = "setsid sleep 1000 >/dev/null & echo $!"
     try:

@@ -1,4 +1,4 @@
-"""The log: records of the daemon and lines of its children, in files that rotate."""
+"""The log: the daemon's records and its children's output, in rotated files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytriton.dispatcher.runtime import logs
 
 @pytest.fixture
 def rundir(tmp_path: Path) -> Iterator[RuntimeDir]:
-    """A runtime directory to log into; whatever log is open is closed at the end."""
+    """A runtime directory to log into; an open log is closed at the end."""
     rundir = RuntimeDir(tmp_path / "r")
     rundir.create()
     yield rundir
@@ -43,7 +43,7 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 
 def logged(rundir: RuntimeDir, line: bytes, **labels: Any) -> dict[str, Any]:
-    """Return the one record that a line of a worker becomes."""
+    """Return the only record made of a worker's line."""
     before = len(records(rundir.log_file()))
     logs.log_child_line(logs.child_logger("worker", **labels), line)
     (record,) = records(rundir.log_file())[before:]
@@ -62,7 +62,7 @@ def test_a_record_is_one_json_line_with_time_and_level(rundir: RuntimeDir) -> No
     }  # fmt: skip
 
 
-def test_records_below_the_level_are_left_out(rundir: RuntimeDir) -> None:
+def test_records_below_the_level_are_dropped(rundir: RuntimeDir) -> None:
     open_log(rundir, log_level="warning")
     structlog.get_logger().info("quiet")
     structlog.get_logger().error("loud")
@@ -149,7 +149,7 @@ def test_the_journal_gets_priorities_and_no_timestamps(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """For people at least: who asks for JSON gets all of it."""
+    """In text form; JSON keeps all fields."""
     with open(tmp_path / "stream", "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         info = os.fstat(stream.fileno())
@@ -242,7 +242,7 @@ _SAID = {
 
 
 def said_by_worker(rundir: RuntimeDir) -> list[tuple[str, str]]:
-    """Return the level and the text of what is logged when a model logs a line of each level."""
+    """Return the level and text logged for a worker's line of each level."""
     before = len(records(rundir.log_file()))
     for line in _SAID.values():
         logs.log_child_line(logs.child_logger(source="worker"), line)
@@ -325,13 +325,13 @@ def test_initial_log_settings_follow_the_options_of_tritonserver(
 @pytest.mark.parametrize(
     "line", [b"", b"\n", b" \t", b"I1121 05:13:48.926368 4701 server.cc:604] \n"]
 )
-def test_empty_lines_are_left_out(line: bytes, rundir: RuntimeDir) -> None:
+def test_empty_lines_are_dropped(line: bytes, rundir: RuntimeDir) -> None:
     open_log(rundir)
     logs.log_child_line(logs.child_logger("tritonserver"), line)
     assert records(rundir.log_file()) == []
 
 
-def test_a_line_carries_its_labels(rundir: RuntimeDir) -> None:
+def test_a_record_has_the_labels_of_its_child(rundir: RuntimeDir) -> None:
     open_log(rundir)
     logger = logs.child_logger("worker", model="m", instance=2, pid=77)
     logs.log_child_line(logger, b"hi", "stderr")
@@ -362,10 +362,10 @@ def test_only_the_last_state_of_a_progress_bar_is_logged(rundir: RuntimeDir) -> 
 )
 @given(line=st.binary(max_size=200))
 def test_any_line_can_be_logged(line: bytes, rundir: RuntimeDir) -> None:
-    """Whatever a child prints: at most one record, and the log stays JSON lines."""
+    """Whatever a child prints yields at most one record, and the log stays JSON lines."""
 
     def children() -> int:
-        """Count without what asyncio says of other tests' tasks when they are collected."""
+        """Count without asyncio's messages about other tests' garbage-collected tasks."""
         return sum(one.get("source") == "worker" for one in records(rundir.log_file()))
 
     open_log(rundir)

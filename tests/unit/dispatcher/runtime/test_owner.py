@@ -1,4 +1,4 @@
-"""Processes that a daemon lives for: it notices their end, whatever it does, and leaves no folder behind."""
+"""A daemon that belongs to another process notices that process's exit, and leaves no folder behind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ signal.pause()
 
 
 class Family:
-    """A process, and the daemon that lives for it."""
+    """An owner process and its daemon."""
 
     def __init__(self, folder: Path, how: str, workspace: bool = True) -> None:
         self.runtime_dir, self.workspace = folder / "run", folder / "deep" / "workspace"
@@ -68,7 +68,7 @@ class Family:
         self.daemon = int(pids.split()[1])
 
     def line(self) -> str:
-        """Return the next line that either of them prints; "" when both have ended."""
+        """Return the next line printed by either; "" after both have exited."""
         assert self.owner.stdout is not None
         return self.owner.stdout.readline().strip()
 
@@ -96,7 +96,7 @@ def test_a_daemon_reacts_to_its_owners_exit_and_leaves_no_folder(
     assert not family.runtime_dir.exists()
 
 
-def test_a_daemon_that_is_not_serving_yet_is_interrupted(
+def test_a_starting_daemon_is_interrupted(
     tmp_path: Path, families: list[Family]
 ) -> None:
     family = Family(tmp_path, "interrupted", workspace=False)
@@ -156,7 +156,7 @@ def test_an_existing_workspace_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["me", "-1", "0", "12 ", "1.5", "१२x"])
-def test_an_owner_variable_without_a_process_is_reported(value: str) -> None:
+def test_an_owner_variable_without_a_running_process_is_reported(value: str) -> None:
     with pytest.raises(OwnerError, match=r"PYTRITON_DAEMON_OWNER: .* is not a process id"):
         owner_of(None, {"PYTRITON_DAEMON_OWNER": value})
 
@@ -166,8 +166,8 @@ def test_a_daemon_without_an_owner() -> None:
     assert owner_of(None, {"PYTRITON_DAEMON_OWNER": ""}) is None
 
 
-def test_a_daemon_ends_with_the_first_owner_that_exits() -> None:
-    """Here that is the one that the environment names, not the script that it is private to."""
+def test_a_daemon_stops_with_the_first_owner_that_exits() -> None:
+    """Here that is the one in the environment, rather than the script that it is private to."""
     program = f"""
 import os, threading
 from pytriton.dispatcher.runtime.owner import owner_of

@@ -1,4 +1,4 @@
-"""The end of a process group: nothing of it stays, neither processes nor what they have in /dev/shm."""
+"""Stopping a process group leaves neither processes nor files in /dev/shm."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def kill_on_death(tmp_path: Path) -> Iterator[KillOnDeath]:
 
 
 async def _child(kill_on_death: KillOnDeath, program: str) -> tuple[Child, str]:
-    """Return a child that has printed a line, and that."""
+    """Return a child and the first line that it printed."""
     lines: asyncio.Queue[str] = asyncio.Queue()
     child = await Child.start(
         [sys.executable, "-c", program],
@@ -87,7 +87,7 @@ def _group_of(pid: int) -> int:
 
 @pytest.mark.parametrize("way", ["in order", "killed by us", "killed by somebody"])
 def test_memory_of_a_child_is_removed(kill_on_death: KillOnDeath, way: str) -> None:
-    """`multiprocessing` has it removed when the child and its own children have ended, however that comes."""
+    """`multiprocessing` removes it after the child and its own children have exited, for whatever reason."""
 
     async def run() -> None:
         child, name = await _child(kill_on_death, _LEAVES_MEMORY)
@@ -105,7 +105,7 @@ def test_memory_of_a_child_is_removed(kill_on_death: KillOnDeath, way: str) -> N
 
 
 def test_memory_of_an_immediately_killed_child_is_removed(kill_on_death: KillOnDeath) -> None:
-    """As with a worker that has passed a hard limit."""
+    """As for a worker that exceeded a hard limit."""
 
     async def run() -> None:
         child, name = await _child(kill_on_death, _LEAVES_MEMORY)
@@ -121,7 +121,7 @@ def test_memory_of_an_immediately_killed_child_is_removed(kill_on_death: KillOnD
 def test_a_process_posing_as_a_tracker_is_killed(
     kill_on_death: KillOnDeath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has a moment, and no more."""
+    """It gets a moment to exit."""
     monkeypatch.setattr(child, "CLEAN_UP_S", 0.01)
     arguments = f"{sys.executable!r}, 'python', '-c', {_FALSE_TRACKER!r}"
     program = f"import os, time\nif os.fork() == 0:\n    os.execl({arguments})\n"
@@ -137,7 +137,7 @@ def test_a_process_posing_as_a_tracker_is_killed(
 
 
 def test_memory_is_removed_when_the_daemon_is_killed(tmp_path: Path) -> None:
-    """By the helper that outlives it."""
+    """By the kill-on-death helper, which outlives it."""
     helper = KillOnDeath(tmp_path / "nothing-")
     process = subprocess.Popen(
         [sys.executable, "-c", _LEAVES_MEMORY],
@@ -157,8 +157,8 @@ def test_memory_is_removed_when_the_daemon_is_killed(tmp_path: Path) -> None:
     _all_end(process.pid)
 
 
-def test_files_of_another_user_do_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as what a callable has started with sudo: nobody else can end it."""
+def test_processes_of_another_user_do_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, if a callable used sudo: only root can kill them."""
 
     def refuse(group: int, number: int) -> None:
         raise PermissionError(1, "Operation not permitted")

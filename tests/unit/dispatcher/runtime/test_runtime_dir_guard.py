@@ -1,4 +1,4 @@
-"""What a daemon does when its runtime directory is deleted, and when another daemon makes one of that name."""
+"""A daemon's reaction to the deletion of its runtime directory, and to another daemon's new one of the same name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytriton.dispatcher.runtime.runtime_dir_guard import RuntimeDirGuard
 
 
 class Scene:
-    """A directory that is held, and what its holder was told."""
+    """A held directory, and the notifications of its holder."""
 
     def __init__(self, path: Path) -> None:
         self.rundir = RuntimeDir(path)
@@ -26,7 +26,7 @@ class Scene:
         self.was_reported = asyncio.Event()
 
     def make(self, pid: str = "4242", *, locked: bool = True) -> int:
-        """Make the directory, as a daemon does."""
+        """Create the directory as a daemon does."""
         self.rundir.create()
         lock = os.open(self.rundir.lock_file, os.O_CREAT | os.O_RDWR, 0o600)
         self.locks.append(lock)

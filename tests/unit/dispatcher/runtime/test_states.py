@@ -1,4 +1,4 @@
-"""The tables of states: what may follow what, and that nothing else may."""
+"""The tables of states: the legal transitions, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many tasks may still be started: read from trees as the kernel shows them."""
+"""How many more tasks may be started, read from trees of kernel files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PID = os.getpid()
 
 
 class Kernel:
-    """The files of the kernel that tell of tasks and their limits."""
+    """The kernel's files about tasks and their limits."""
 
     def __init__(self, folder: Path) -> None:
         self.proc, self.cgroups = folder / "proc", folder / "cgroup"

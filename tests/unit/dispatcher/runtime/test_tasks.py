@@ -1,4 +1,4 @@
-"""Work that is finished although its task is cancelled."""
+"""Work that finishes although its task is cancelled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytriton.dispatcher.runtime.tasks import SupervisedTasks, run_in_background
 
 
 class Work:
-    """Something that begins, waits until it may go on, and ends."""
+    """An operation that starts, waits until it may continue, and ends."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.begun, self.may_end, self.ended = asyncio.Event(), asyncio.Event(), False
@@ -83,7 +83,7 @@ def test_the_error_of_the_work_reaches_the_caller() -> None:
 
 
 def test_a_cancellation_is_not_lost_when_the_work_fails() -> None:
-    """A loop that handles such errors would never end: `stop` hung while a changed model was reloaded."""
+    """Otherwise a loop that handles such errors never ends: `stop` hung while a changed model was reloaded."""
 
     async def main() -> None:
         work = Work(ValueError("went wrong"))

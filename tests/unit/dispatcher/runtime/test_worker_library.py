@@ -1,4 +1,4 @@
-"""The `pytriton` of workers in another interpreter: the daemon's sources, and bytecode of their own."""
+"""The `pytriton` of workers in another interpreter: the daemon's sources with separate bytecode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytriton.dispatcher.runtime.worker_library import library_of
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """Return a library with a link to a package, as the daemon lays it out."""
+    """Return a library with a link to a package, as the daemon creates it."""
     package = tmp_path / "site-packages" / "pytriton"
     for name in ("worker/boot", "_protocol/deep/part", "dispatcher/run"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)

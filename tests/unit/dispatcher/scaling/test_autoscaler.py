@@ -1,4 +1,4 @@
-"""Histories of models that follow their load, on a virtual clock: the daemon's own loop, registry and pools."""
+"""Histories of autoscaled models on a virtual clock: the daemon's own loop, registry and pools."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 
 class Load:
-    """What models are asked: `wanted` instances' worth of work each; what there are too few for is not done."""
+    """The load of each model: `wanted` instances' worth of work; excess work waits."""
 
     def __init__(self, sim: SimulatedDaemon) -> None:
         self.wanted: dict[str, float] = {}
@@ -101,7 +101,7 @@ def test_instances_follow_the_load_up_and_down(sim: SimulatedDaemon, load: Load)
 
 
 def test_queued_requests_count(sim: SimulatedDaemon, load: Load) -> None:
-    """One instance that is busy all the time would be doubled; for 30 requests behind it that is not enough."""
+    """One busy instance alone would be doubled, which is not enough for 30 waiting requests."""
     register(sim)
     sim.advance(10.0)
     assert load.asked == 0  # no worker has work, so nothing can wait
@@ -111,7 +111,7 @@ def test_queued_requests_count(sim: SimulatedDaemon, load: Load) -> None:
     assert len(sim.alive("m")) == 4
 
 
-def test_it_stays_within_its_bounds_and_reports_drops(sim: SimulatedDaemon, load: Load) -> None:
+def test_instances_stay_within_bounds_and_drops_are_reported(sim: SimulatedDaemon, load: Load) -> None:
     register(sim)
     load.wanted["m"] = 50.0
     sim.advance(60.0)
@@ -132,7 +132,7 @@ def test_a_full_machine_limits_scaling_and_the_reason_is_reported(
 
 
 def test_models_share_by_weight(sim: SimulatedDaemon, load: Load) -> None:
-    """Memory for six more: the one that came first gives up what is the other's share."""
+    """Memory for six more: the earlier model gives up the other's share."""
     load.memory = 100
     register(sim, "a")
     load.wanted = {"a": 50.0}
@@ -147,7 +147,7 @@ def test_models_share_by_weight(sim: SimulatedDaemon, load: Load) -> None:
     assert sum(counts.values()) == 7
 
 
-def test_workers_that_fail_are_not_tried_again_and_again(sim: SimulatedDaemon, load: Load) -> None:
+def test_failing_workers_are_not_retried_endlessly(sim: SimulatedDaemon, load: Load) -> None:
     register(sim)
     sim.usual_plan = "fails"
     load.wanted["m"] = 3.0
@@ -161,7 +161,7 @@ def test_workers_that_fail_are_not_tried_again_and_again(sim: SimulatedDaemon, l
 
 @pytest.mark.parametrize("what", ["scale", "unregister", "replace"])
 def test_client_requests_have_priority(sim: SimulatedDaemon, load: Load, what: str) -> None:
-    """Workers that never finish loading keep nobody waiting."""
+    """Workers that never finish loading block nobody."""
     register(sim)
     sim.usual_plan = "hangs"
     load.wanted["m"] = 3.0
@@ -216,7 +216,7 @@ def test_devices_are_used_in_turn_however_often_it_is_scaled(
         (messages.Autoscale(2, 3), 2, "a list has one callable for each instance"),
     ],
 )
-def test_bounds_that_are_wrong_are_refused(
+def test_invalid_bounds_are_refused(
     sim: SimulatedDaemon, rules: messages.Autoscale, payloads: int, words: str
 ) -> None:
     spec = model_spec("m", instances=max(1, rules.least), autoscale=rules)
@@ -233,7 +233,7 @@ def test_bounds_that_are_wrong_are_refused(
         ({"isolation": "thread"}, "its workers are threads of the process"),
     ],
 )
-def test_models_that_cannot_follow_their_load(more: dict[str, Any], words: str) -> None:
+def test_models_that_cannot_autoscale(more: dict[str, Any], words: str) -> None:
     spec = msgspec.structs.replace(model_spec("m", autoscale=RULES), **more)
     with pytest.raises(RemoteFailure, match=words):
         check(spec, [b"callable"])
@@ -249,8 +249,8 @@ def test_the_machine_is_measured(sim: SimulatedDaemon) -> None:
     assert sim.loop.ask(lambda: resource_use_of(registration)).cpu_s >= 0
 
 
-def test_resuming_models_report_what_waits_for_them() -> None:
-    """Whoever wakes one waits for a lock meanwhile, and others are registered."""
+def test_resuming_models_report_their_waiting_requests() -> None:
+    """Each resume waits for a lock meanwhile, and other models are registered."""
     models: dict[str, Any] = {}
 
     async def wake() -> None:

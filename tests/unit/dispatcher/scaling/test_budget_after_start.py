@@ -1,4 +1,4 @@
-"""Budgets of memory after a start of the daemon: sizes are known, and who waits for room holds up nobody."""
+"""Memory budgets after a restart: sizes are known, and models that wait for memory block no others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Start = Callable[..., Budgeted]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts one daemon after the other in the same folder."""
+    """Starts one daemon after another in the same folder."""
     running: list[Budgeted] = []
 
     def start(**options: Any) -> Budgeted:
@@ -32,7 +32,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def needs(daemon: Budgeted, name: str) -> int:
-    """What the next worker of a model is taken to need, in MiB."""
+    """Return the expected memory of a model's next worker, in MiB."""
     registration = daemon.sim.services.registry.served.by_name(name)
     return daemon.sim.loop.ask(lambda: registration.pool.account.needs(1)["memory"]) // MIB
 
@@ -49,7 +49,7 @@ def test_sizes_outlive_a_restart(start: Start) -> None:
 
 
 def test_sizes_are_persisted_while_the_daemon_runs(start: Start) -> None:
-    """A daemon that is killed loses the last seconds alone."""
+    """A killed daemon loses only the last seconds."""
     daemon = start()
     daemon.sizes["a"] = 400
     daemon.register("a")
@@ -72,7 +72,7 @@ def test_sizes_are_measured_again_after_a_replacement(start: Start) -> None:
     assert needs(daemon, "a") == 250
 
 
-def test_a_smaller_budget_does_not_refuse_for_a_size_that_is_only_remembered(start: Start) -> None:
+def test_a_smaller_budget_does_not_refuse_a_model_for_a_remembered_size(start: Start) -> None:
     daemon = start()
     daemon.sizes["a"] = 400
     daemon.register("a", instances=2)

@@ -1,4 +1,4 @@
-"""The arbiter: what the machine has is given out, fairly, and never more of it."""
+"""The machine's resources are shared fairly between models, and never exceeded."""
 
 from __future__ import annotations
 

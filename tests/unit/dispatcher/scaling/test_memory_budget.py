@@ -1,4 +1,4 @@
-"""Histories of models that share a budget of memory, on a virtual clock: the daemon's own code but for processes."""
+"""Histories of models that share a memory budget, on a virtual clock: the daemon's own code except for processes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_registration_suspends_others_too(daemon: Budgeted) -> None:
     assert daemon.state("b") == "ready"
 
 
-def test_a_busy_model_is_waited_for(daemon: Budgeted) -> None:
+def test_a_busy_model_is_awaited(daemon: Budgeted) -> None:
     for name in "ab":
         daemon.register(name, memory_request=600 * MIB)
     worker = daemon.served("a")
@@ -102,7 +102,7 @@ def test_a_memory_timeout_names_the_figures_and_can_be_retried(daemon: Budgeted)
     daemon.wait(batch, 2.0)
 
 
-def test_a_model_that_may_not_be_suspended_stays(daemon: Budgeted) -> None:
+def test_an_unsuspendable_model_stays(daemon: Budgeted) -> None:
     daemon.register("a", lazy=False, memory_request=600 * MIB)
     daemon.register("b", memory_request=600 * MIB)
     batch = daemon.batch("b")
@@ -140,7 +140,7 @@ def test_a_model_larger_than_the_budget_is_refused_with_its_size(daemon: Budgete
         assert daemon.sim.is_clean("a")
 
 
-def test_a_model_that_turned_out_too_large_is_refused_from_then_on(daemon: Budgeted) -> None:
+def test_a_model_found_to_be_too_large_is_refused_from_then_on(daemon: Budgeted) -> None:
     daemon.sizes["a"] = 1100
     daemon.register("a")
     daemon.register("b", memory_request=500 * MIB)

@@ -1,4 +1,4 @@
-"""What models are expected to take of a budget: claims that cannot be met, estimates, what workers make for all."""
+"""Expected memory of models: claims that cannot be met, estimates, and memory shared by workers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_crash_looping_model_is_suspended_for_others(daemon: Budgeted) -> None
 def with_a_standby(
     daemon: Budgeted, needs: int, *, bounds: ResumeBounds | None = None, **more: Any
 ) -> FakeWorker:
-    """A model whose standby worker serves, while another leaves its instances no room; return what is busy."""
+    """A model whose standby worker serves, while another model leaves no memory for its instances; return the busy batch."""
     daemon.usual = 200
     daemon.register("m", standby_workers=1, memory_request=200 * MIB, **more)
     daemon.served("m")
@@ -109,7 +109,7 @@ def with_a_standby(
     return busy
 
 
-def test_fewer_instances_are_waited_for_when_fewer_are_wanted(daemon: Budgeted) -> None:
+def test_scaling_down_reduces_the_awaited_instances(daemon: Budgeted) -> None:
     busy = with_a_standby(daemon, 500, instances=3)
     daemon.sim.served(daemon.sim.client.ask(messages.Scale("m", 1)))
     daemon.sim.advance(1.0)
@@ -159,7 +159,7 @@ def test_a_suspending_model_withdraws_its_claim(daemon: Budgeted) -> None:
 
 
 def test_impossible_claims_are_refused_soon_with_remedies(daemon: Budgeted) -> None:
-    """Neither is waited for what will not come, nor is `later` said where that does not help."""
+    """They neither wait for memory that never comes, nor advise to retry later in vain."""
     for name in "ab":
         daemon.register(name, lazy=False, memory_request=400 * MIB)
     daemon.sizes.update(a=400, b=400, c=150)
@@ -181,7 +181,7 @@ def test_impossible_claims_are_refused_soon_with_remedies(daemon: Budgeted) -> N
 
 @pytest.mark.parametrize("what", ["ends", "may shrink"])
 def test_possible_claims_wait(daemon: Budgeted, what: str) -> None:
-    """Another one is about to end, or may soon need fewer instances."""
+    """For a worker that is about to exit, or a model that may soon need fewer instances."""
     scaling = messages.Autoscale(1, 4) if what == "may shrink" else None
     spec: dict[str, Any] = {"memory_request": 300 * MIB, "instances": 2, "autoscale": scaling}
     daemon.register("a", lazy=False, **spec)

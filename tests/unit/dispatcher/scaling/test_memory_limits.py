@@ -1,4 +1,4 @@
-"""The budgets that settings make, and who of those that wait for their room gets what."""
+"""The budgets that follow from settings, and how memory is divided among waiting claims."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_budgets_follow_the_settings(
 
 
 class Claims:
-    """A model that has room for two workers, and waits for more."""
+    """A model with memory for two workers that waits for more."""
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()

@@ -1,4 +1,4 @@
-"""Who gets memory and who sleeps for it: never more than there is, the least recently used first, nobody starves."""
+"""Who gets memory, and who is suspended for it: within the budget, least recently used first, no starvation."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_an_estimate() -> None:
     assert estimate([900 * MIB], 10, 1000 * MIB) == 250 * MIB
 
 
-def test_words() -> None:
+def test_texts_of_decisions() -> None:
     assert amounts_text({MEMORY: 512 * MIB, "0": 20480 * MIB}) == (
         "512 MiB of memory and 20.00 GiB of memory of GPU 0"
     )
@@ -220,7 +220,7 @@ def test_grants_fit_and_the_least_recently_used_is_suspended_first(
 
 
 class _World:
-    """Models that hold memory, are busy for random times, and sleep when told to; a step is a tenth of a second."""
+    """Models that hold memory, are busy for random times, and suspend on request; a step is a tenth of a second."""
 
     def __init__(self, budget: int, seed: int) -> None:
         self.budget = budget
@@ -270,7 +270,7 @@ class _World:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_claim_starves(seed: int) -> None:
-    """Forty models of sizes up to the whole budget are asked at random: each load waits for some seconds at most."""
+    """Forty models of sizes up to the whole budget get random requests: each load waits for a few seconds at most."""
     world = _World(100, seed)
     sizes = {f"m{i}": world.dice.choice([5, 10, 20, 40, 100]) for i in range(40)}
     steps = examples(6000)

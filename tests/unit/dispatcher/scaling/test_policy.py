@@ -1,4 +1,4 @@
-"""The policy: what a model was seen to do decides how many instances it should have."""
+"""The policy: a model's observed load determines its number of instances."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEP_S = 0.5
 def seen(
     *stretches: tuple[float, float, float], instances: int, changed_at: float = -1000.0
 ) -> Window:
-    """Return a window of stretches: seconds, instances that have work, requests that wait; a batch takes 100 ms."""
+    """Return a window of stretches: seconds, busy instances, waiting requests; a batch takes 100 ms."""
     window = Window(600.0)
     window.changed_at = changed_at
     at = 0.0
@@ -119,7 +119,7 @@ def test_a_decision_reports_its_figures() -> None:
 def test_a_steady_load_never_scales_down_and_up_again(
     load: float, target: float, now: int, most: int
 ) -> None:
-    """From wherever it is: after at most a few changes in one direction it stays."""
+    """From any start, after at most a few changes in one direction, the number is stable."""
     rules = Autoscale(1, most, target, 2.0, 10.0)
     now = min(now, most)
     history: list[Decision] = []

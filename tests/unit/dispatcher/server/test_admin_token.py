@@ -1,4 +1,4 @@
-"""The access token: made when needed, kept private, and gone from a command line."""
+"""The access token: created if needed, kept private, and removed from command lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rundir(tmp_path: Path) -> RuntimeDir:
 
 @pytest.fixture
 def shown() -> Iterator[subprocess.Popen[bytes]]:
-    """A process with the token in its arguments, twice; it tells its own arguments when asked."""
+    """A process with the token in its arguments, twice; it prints its own arguments on request."""
     program = "import sys; print('up', flush=True); input(); print(*sys.argv[1:])"
     process = subprocess.Popen(
         [sys.executable, "-c", program, f"--one=a:key={TOKEN}", "--two", TOKEN, "last"],
@@ -39,7 +39,7 @@ def shown() -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-def test_a_token_is_made_only_where_one_is_needed() -> None:
+def test_a_token_is_created_only_if_needed() -> None:
     fresh = [admin_token.with_token(DaemonConfig()).access_token for _ in range(2)]
     assert None not in fresh
     assert fresh[0] != fresh[1]
@@ -74,7 +74,7 @@ def test_the_token_file_is_private_from_the_start_and_removed(rundir: RuntimeDir
 
 
 def test_the_token_of_another_daemon_stays(rundir: RuntimeDir) -> None:
-    """It made its directory where this one's had been deleted."""
+    """It created its directory after this one's was deleted."""
     with admin_token.published(DaemonConfig(access_token=TOKEN), rundir):
         rundir.access_token_file.write_text("of another daemon")
     assert rundir.access_token() == "of another daemon"
@@ -86,7 +86,7 @@ def test_a_stale_token_is_removed(rundir: RuntimeDir) -> None:
         assert rundir.access_token() is None
 
 
-def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+def test_an_unwritable_file_is_reported(tmp_path: Path) -> None:
     rundir = RuntimeDir(tmp_path / "gone")
     with (
         pytest.raises(RuntimeDirError, match=r"cannot store the access token in .*/gone/access_"),
@@ -116,7 +116,7 @@ def test_a_failure_to_hide_the_token_is_logged_without_it(shown: subprocess.Pope
     assert TOKEN not in str(warning)
 
 
-def test_nothing_to_blank_out() -> None:
+def test_without_a_token_nothing_is_blanked_out() -> None:
     assert admin_token.blank_out(os.getpid(), None)
     assert admin_token.blank_out(os.getpid(), TOKEN)
     assert admin_token.hide(f"x{TOKEN}x", TOKEN) == "x***x"

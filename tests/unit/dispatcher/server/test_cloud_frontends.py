@@ -1,4 +1,4 @@
-"""Which clouds' frontends are wanted, where, and for which model."""
+"""Which clouds' frontends are enabled, at which address, and for which model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_http_and_grpc_are_restricted(options: dict[str, str], model: str | None
         ({"allow-vertex-ai": "false"}, {"AIP_MODE": "PREDICTION"}, []),
     ],
 )
-def test_where_they_listen(
+def test_their_addresses(
     options: dict[str, str], environment: dict[str, str], found: list[Cloud]
 ) -> None:
     assert cloud_frontends.served(options, environment) == found

@@ -1,4 +1,4 @@
-"""Where tritonserver is reached: ports that are settled once, and the addresses for clients on this machine."""
+"""tritonserver's endpoints: ports chosen once, and the addresses for clients on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BACKLOG = 5
 _TLS = {"grpc-use-ssl": "true", "grpc-server-cert": "/c.pem", "grpc-server-key": "/k.pem"}
 
 
-def test_free_ports_are_chosen_for_those_that_are_0_and_the_others_stay() -> None:
+def test_free_ports_replace_only_zeros() -> None:
     named = lasting_port()
     endpoints = Endpoints(DaemonConfig(http_port=named, grpc_port=0, metrics_port=0))
     assert endpoints.served[1] == Endpoint("grpc", "127.0.0.1", 0)
@@ -32,7 +32,7 @@ def test_free_ports_are_chosen_for_those_that_are_0_and_the_others_stay() -> Non
     assert endpoints.urls()["grpc_url"] == f"grpc://127.0.0.1:{grpc.port}"
 
 
-def test_a_port_that_is_taken_is_reported_with_its_setting() -> None:
+def test_a_used_port_is_reported_with_its_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         endpoints = Endpoints(DaemonConfig(http_port=0, grpc_port=port, metrics_port=0))
@@ -41,7 +41,7 @@ def test_a_port_that_is_taken_is_reported_with_its_setting() -> None:
 
 
 def test_chosen_ports_are_chosen_again_by_the_next_call() -> None:
-    """One that we chose ourselves may be taken by somebody before tritonserver listens there."""
+    """Somebody may have taken a chosen port before tritonserver listens on it."""
     endpoints = Endpoints(DaemonConfig(http_port=0, allow_grpc=False, allow_metrics=False))
     endpoints.choose_ports()
     first = endpoints.port("http")
@@ -86,7 +86,7 @@ def test_addresses_that_reach_a_listener(address: str, reached: str) -> None:
     assert reachable(address) == reached
 
 
-def test_all_of_them_are_listened_on_and_again_with_the_same_wishes() -> None:
+def test_all_endpoints_are_bound_and_can_be_bound_again() -> None:
     named = lasting_port()
     endpoints = Endpoints(DaemonConfig(http_port=0, grpc_port=named, allow_metrics=False))
     for _ in range(2):

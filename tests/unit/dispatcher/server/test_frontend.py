@@ -1,4 +1,4 @@
-"""What a tritonserver that has ended leaves in shared memory."""
+"""Shared memory left by a tritonserver that exited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytriton.dispatcher.server import frontend
 def test_an_undeletable_region_does_not_prevent_removing_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anybody may make files in /dev/shm: a daemon that stumbled over one never started tritonserver again."""
+    """Anybody may create files in /dev/shm: stopping at one would prevent every restart of tritonserver."""
     shm = tmp_path / "shm"
     for number in range(3):
         (shm / f"{PREFIX}{number}-folder").mkdir(parents=True)

@@ -21,8 +21,8 @@ def test_a_linked_folder_is_served_by_tritonserver_itself(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "zero\0byte", "", "no/such"])
-def test_invalid_file_names_are_no_models(tmp_path: Path, name: str) -> None:
-    """Whoever asks for such a model is told that there is none (found by scripts/tools/fuzz: File name too long)."""
+def test_names_that_are_invalid_as_file_names_are_not_models(tmp_path: Path, name: str) -> None:
+    """A request for such a model reports that there is none (found by scripts/tools/fuzz: File name too long)."""
     assert not own_repository.is_linked(tmp_path, name)
 
 
@@ -38,7 +38,7 @@ LABELS = (
 
 
 @pytest.mark.parametrize("python", [True, False])
-def test_files_of_a_model_s_folder_that_triton_reads_are_there(
+def test_files_that_triton_reads_are_in_the_models_folder(
     tmp_path: Path, python: bool
 ) -> None:
     models, own = tmp_path / "models", tmp_path / "mine" / "m"
@@ -54,7 +54,7 @@ def test_files_of_a_model_s_folder_that_triton_reads_are_there(
 
 
 def test_workers_warm_up_and_not_triton() -> None:
-    """A warm-up that fails in Triton's core may end the whole server."""
+    """A warm-up that fails in Triton's core may crash the whole server."""
     config = {"output": [], "model_warmup": [{"name": "w"}], "max_batch_size": 2}
     spec = messages.ModelSpec("m", 1, config, messages.WorkerEnvironment("python"))
     loaded = own_repository.triton_config(spec, "ipc://x", "m#1", 1)

@@ -1,4 +1,4 @@
-"""Models that tritonserver loads before its ports are open, the readiness gate, and placeholders."""
+"""Models loaded before tritonserver's ports open, the readiness gate, and placeholders."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_models_are_laid_out_for_the_start_and_cleared_after_it(models: Path) ->
     preload_layout.clear(models, names)  # nothing is left to clear
 
 
-def test_the_gate_is_a_model_that_no_backend_can_load(models: Path) -> None:
+def test_the_gate_is_an_unloadable_model(models: Path) -> None:
     assert preload_layout.lay_out(models, {}, gate=True) == [GATE]
     assert _written(models, GATE).backend == "models_are_being_loaded"
     assert (models / GATE / "1").is_dir()
 
 
-def test_a_configuration_that_cannot_be_written_is_left_to_a_request(models: Path) -> None:
+def test_models_with_an_unwritable_configuration_are_loaded_later(models: Path) -> None:
     with capture_logs() as logs:
         names = preload_layout.lay_out(
             models, {"m": {"no_such_field": 1}, "other": _CONFIG}, gate=False

@@ -1,4 +1,4 @@
-"""The filter that keeps tritonserver's shared memory private: it touches fchmod(FD, 0644) and nothing else."""
+"""The filter that keeps tritonserver's shared memory private: it changes only fchmod(FD, 0644)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ os.chmod(sys.argv[3], 0o644)
 """
 
 
-def test_only_a_world_readable_fchmod_does_nothing(tmp_path: Path) -> None:
+def test_only_a_world_readable_fchmod_is_skipped(tmp_path: Path) -> None:
     region, other, third = (tmp_path / name for name in ("region", "other", "third"))
     third.touch(0o600)
     command = privately([sys.executable, "-c", _PROGRAM, *map(str, (region, other, third))])
@@ -35,8 +35,8 @@ def test_only_a_world_readable_fchmod_does_nothing(tmp_path: Path) -> None:
     assert region.read_bytes() == b"written"
 
 
-def test_it_filters_where_system_calls_are_filtered_already(tmp_path: Path) -> None:
-    """A service manager's filter (SystemCallFilter=) may kill whoever calls seccomp(): prctl() is allowed there."""
+def test_it_works_below_another_seccomp_filter(tmp_path: Path) -> None:
+    """A service manager's filter (SystemCallFilter=) may kill callers of seccomp(), but allows prctl()."""
     region, other, third = (tmp_path / name for name in ("region", "other", "third"))
     third.touch(0o600)
     program = ["-c", _PROGRAM, *map(str, (region, other, third))]
@@ -64,8 +64,8 @@ sys.exit(subprocess.run(privately([sys.executable, *sys.argv[1:]])).returncode)
 """
 
 
-def test_a_program_runs_where_there_is_no_filter(tmp_path: Path) -> None:
-    """Some machine or kernel: the program runs, and the reason is told."""
+def test_without_filters_the_program_still_runs(tmp_path: Path) -> None:
+    """On some machines or kernels; the reason is reported."""
     source = Path(private_shm.__file__).read_text().replace("os.uname().machine", "'vax'")
     launcher = tmp_path / "launcher.py"
     launcher.write_text(source)
@@ -77,7 +77,7 @@ def test_a_program_runs_where_there_is_no_filter(tmp_path: Path) -> None:
 
 
 def test_the_bytes_of_the_filter() -> None:
-    """One machine's, by hand: struct sock_filter is two bytes code, one jt, one jf, four k."""
+    """Written by hand for one architecture: struct sock_filter is two bytes code, one jt, one jf, four k."""
     code = private_shm.filter_of(0xC000003E, 91)
     assert code.hex(" ", 8) == " ".join(
         [

@@ -1,4 +1,4 @@
-"""The first start of tritonserver, and restarts with growing back-off, without limit unless a setting says otherwise."""
+"""The first start of tritonserver, and restarts with growing back-off, unlimited unless a setting limits them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytriton.dispatcher.server.tritonserver import TritonServer
 
 
 class Unstable:
-    """A tritonserver that ends as soon as it is up, and whose starts fail as `fails` says."""
+    """A tritonserver that exits as soon as it is up, and whose starts fail as `fails` says."""
 
     def __init__(self, ends: int, fails: tuple[int, ...] = ()) -> None:
         self._ends_left = ends
@@ -37,7 +37,7 @@ class Unstable:
         return SimpleNamespace(pid=1)
 
     async def clean_up(self) -> None:
-        """There is nothing to clean up."""
+        """Do nothing: there is nothing to clean up."""
 
     async def start(self, preload: object) -> set[str]:
         assert preload == {"m": {}}
@@ -48,7 +48,7 @@ class Unstable:
 
 
 class Pauses:
-    """Stands for asyncio.sleep: notes each pause and takes no time."""
+    """Replaces asyncio.sleep: records each pause, and takes no time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.all: list[float] = []
@@ -84,7 +84,7 @@ async def _until_done(watch: ServerWatch, server: Unstable) -> None:
 
 
 def test_restarts_are_unlimited_with_growing_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first time at once; a start that fails counts like an end."""
+    """The first one is immediate; a failed start counts like an exit."""
     pauses = Pauses(monkeypatch)
 
     async def main() -> tuple[list[int], str | None]:
@@ -104,7 +104,7 @@ def test_restarts_are_unlimited_with_growing_back_off(monkeypatch: pytest.Monkey
 
 
 def test_a_long_running_server_restarts_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was part of no crash loop, and status has nothing to tell."""
+    """It was not part of a crash loop, and status shows nothing."""
     monkeypatch.setattr(restart, "_HEALTHY_S", -1.0)
     pauses = Pauses(monkeypatch)
 
@@ -119,7 +119,7 @@ def test_a_long_running_server_restarts_immediately(monkeypatch: pytest.MonkeyPa
 
 
 class Irreplaceable(Unstable):
-    """A server that another one cannot replace: before that has loaded models, or after."""
+    """A server whose replacement fails before or after loading models."""
 
     def __init__(self, *, begins: bool) -> None:
         super().__init__(0)
@@ -163,7 +163,7 @@ def test_needless_reloads_are_undone(begins: bool) -> None:
 def test_an_internal_error_during_a_reload_does_not_end_the_watch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It counts as a failed start: what serves nothing is started afresh."""
+    """It counts as a failed start: a server without models is restarted."""
     Pauses(monkeypatch)
 
     async def main() -> int:
@@ -187,7 +187,7 @@ _CHOSEN, _NAMED = {"http_port": 0}, {"http_port": 9000}
 
 
 class FailingServer:
-    """Fails to start with one error after the other, then starts."""
+    """Fails to start with one error after another, then starts."""
 
     def __init__(self, errors: list[ServerStartError]) -> None:
         self._errors = errors

@@ -1,4 +1,4 @@
-"""When a process counts as hung: only after silence on every connection, for the whole time."""
+"""When a process counts as hung: only after silence on every connection for the whole time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
 
 
 class _Connection:
-    """Stands for a connection to tritonserver: answers as it is told to."""
+    """Replaces a connection to tritonserver, with scripted answers."""
 
     def __init__(self, is_live: Callable[[], Awaitable[bool]]) -> None:
         self.is_live = is_live
@@ -70,7 +70,7 @@ def _none_is_left() -> Iterator[None]:
 
 
 async def _watch(own: _Connection, others: list[_Connection], asked: asyncio.Event) -> bool | None:
-    """Watch a process; None when it still counted as alive when `asked` was set. Fast: 30 ms of silence."""
+    """Watch a process with a limit of 30 ms of silence; None if it still counts as alive once `asked` is set."""
     child = await _start(FOREVER)
     rest = iter(others)
 
@@ -104,7 +104,7 @@ def test_silence_on_all_connections(silent: Callable[[], Awaitable[bool]]) -> No
 
 @pytest.mark.parametrize("answer", [_at_once, _not_live])
 def test_any_answer_is_a_sign_of_life(answer: Callable[[], Awaitable[bool]]) -> None:
-    """Also a "no": whoever says so is there."""
+    """Even a negative one."""
 
     async def main() -> None:
         asked, count = asyncio.Event(), 0
@@ -121,12 +121,12 @@ def test_any_answer_is_a_sign_of_life(answer: Callable[[], Awaitable[bool]]) -> 
     asyncio.run(main())
 
 
-def test_a_new_connection_may_answer_and_so_may_the_old_one_late() -> None:
+def test_late_answers_and_answers_on_new_connections_count() -> None:
     async def main() -> None:
         asked, again, count = asyncio.Event(), asyncio.Event(), 0
 
         async def late() -> bool:
-            """The first answer comes when the second new connection is tried, later ones at once."""
+            """The first answer arrives during the second new connection, later ones immediately."""
             nonlocal count
             count += 1
             if count == 20:
@@ -144,7 +144,7 @@ def test_a_new_connection_may_answer_and_so_may_the_old_one_late() -> None:
     asyncio.run(main())
 
 
-def test_a_process_that_has_ended_is_not_hung() -> None:
+def test_an_exited_process_is_not_hung() -> None:
     async def main() -> None:
         child = await _start([sys.executable, "-c", ""])
         own = cast(AdminClient, _Connection(_refused))

@@ -1,4 +1,4 @@
-"""The life of tritonserver's process, and what it is asked, with a program in its place that behaves as told."""
+"""The life of tritonserver's process, and the requests to it, with a scripted program in its place."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MODEL = {"name": "m", "backend": "pytriton"}
 
 
 class Scene:
-    """A tritonserver of the daemon's, with all that it gets of the daemon."""
+    """A daemon's tritonserver, and the daemon's side of it."""
 
     def __init__(self, folder: Path, behaviour: str, **settings: Any) -> None:
         self.folder = folder
@@ -94,7 +94,7 @@ class Scene:
         return pid
 
     async def says_ready(self) -> bool:
-        """Ask as anybody may."""
+        """Send a readiness probe as any client may."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.config.http_port)
         writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
         status = await reader.readline()
@@ -109,7 +109,7 @@ class Scene:
 def play(
     folder: Path, scene: Callable[[Scene], Awaitable[None]], behaviour: str = "", **settings: Any
 ) -> None:
-    """Play a scene, and see that nothing is left of it."""
+    """Run a scene, and check that it leaves nothing behind."""
 
     before = psutil.Process().children(recursive=True)
 
@@ -183,7 +183,7 @@ def test_it_is_ready_when_every_endpoint_listens(tmp_path: Path) -> None:
     play(tmp_path, scene, "late")
 
 
-def test_it_loads_models_before_its_ports_are_open_and_the_gate_keeps_it_from_being_ready(
+def test_models_are_loaded_before_the_ports_open_and_the_gate_delays_readiness(
     tmp_path: Path,
 ) -> None:
     async def scene(one: Scene) -> None:
@@ -212,7 +212,7 @@ def test_without_a_gate_it_reports_ready_itself(tmp_path: Path) -> None:
     play(tmp_path, scene, readiness="server_up")
 
 
-def test_the_access_token_is_nowhere_to_be_seen(tmp_path: Path) -> None:
+def test_the_access_token_is_not_visible(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         assert any("triton-access-token=***" in line for line in one.lines)
@@ -280,7 +280,7 @@ def test_a_hung_server_is_killed_and_its_load_lost(tmp_path: Path) -> None:
 def test_shutdown_leaves_time_for_requests_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_for: int
 ) -> None:
-    """One that ignores SIGTERM is killed when nothing is under way any more."""
+    """A server that ignores SIGTERM is killed once no request is in flight."""
     monkeypatch.setattr("pytriton.dispatcher.server.server_process.EXIT_GRACE_S", 0.05)
 
     async def scene(one: Scene) -> None:
@@ -374,8 +374,8 @@ def test_a_model_that_exceeds_the_thread_limit_is_not_loaded(
     play(tmp_path, scene)
 
 
-def test_a_load_is_not_waited_for_when_the_daemon_stops(tmp_path: Path) -> None:
-    """tritonserver cannot be stopped in the middle of one, and ends."""
+def test_a_load_is_not_awaited_when_the_daemon_stops(tmp_path: Path) -> None:
+    """tritonserver cannot interrupt a load, and is killed."""
 
     async def scene(one: Scene) -> None:
         await one.start()
@@ -403,7 +403,7 @@ def test_models_beyond_the_thread_limit_are_not_preloaded(
     play(tmp_path, scene)
 
 
-def test_refused_loads_are_reported_and_crashes_are_different(
+def test_refused_loads_and_crashes_are_distinguished(
     tmp_path: Path,
 ) -> None:
     async def scene(one: Scene) -> None:
@@ -431,7 +431,7 @@ def test_refused_loads_are_reported_and_crashes_are_different(
 
 
 def test_a_recorded_failure_is_cleared(tmp_path: Path) -> None:
-    """Else it would never be ready again."""
+    """Otherwise the server would never be ready again."""
 
     async def scene(one: Scene) -> None:
         await one.start()

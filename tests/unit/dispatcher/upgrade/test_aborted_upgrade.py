@@ -1,4 +1,4 @@
-"""An upgrade that is given up at its last steps: the daemon goes on, with its control socket and its signals."""
+"""An upgrade aborted at its last steps: the daemon continues with its control socket and signals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOBODY = cast(KillOnDeath, None)  # nothing is started
 
 
 class Scene:
-    """A daemon that nothing keeps from becoming another one.
+    """A daemon whose upgrade nothing prevents.
 
     Attributes:
         done: operations on its control socket, and the reason of the event, in order
@@ -106,7 +106,7 @@ class Scene:
         raise OSError(8, "Exec format error")
 
     async def go(self) -> None:
-        """Begin, and wait for the end."""
+        """Start the upgrade, and wait for its end."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
         self.upgrade.begin(NOW)
         assert self.upgrade._task is not None
@@ -118,7 +118,7 @@ class Scene:
 
 
 class Registry:
-    """The registered models: none."""
+    """A registry without models."""
 
     background_changes: SimpleNamespace
     prestarted: PrestartedWorkers
@@ -161,7 +161,7 @@ def test_it_answers_again_although_its_tcp_address_is_taken(
     run(monkeypatch, test)
 
 
-def test_its_folder_may_be_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_daemon_continues_without_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async def test(scene: Scene) -> None:
         folder = tmp_path / "gone"
         folder.mkdir()
@@ -173,8 +173,8 @@ def test_its_folder_may_be_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     run(monkeypatch, test)
 
 
-def test_a_signal_at_the_last_moment_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop has it noted, but has not called its handler: execve would lose it."""
+def test_a_signal_at_the_last_moment_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop has received it but not called its handler, so execve would lose it."""
 
     async def test(scene: Scene) -> None:
         loop = asyncio.get_running_loop()

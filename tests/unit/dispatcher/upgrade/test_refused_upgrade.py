@@ -1,4 +1,4 @@
-"""Who may be upgraded and when, and that a daemon which is not goes on: with parts that do nothing."""
+"""Which upgrades are refused, after which the daemon continues: with parts that do nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOBODY = cast(KillOnDeath, None)  # nothing is started
 
 
 class Parts(SimpleNamespace):
-    """As much of a daemon as is looked at before anything is handed over.
+    """The parts of a daemon that are checked before the handover.
 
     Attributes:
         reported: names of the events, with their reasons.
@@ -63,7 +63,7 @@ class Parts(SimpleNamespace):
 
 
 class Models(list[Any]):
-    """Registrations, with what is under way with them."""
+    """Registrations, and the changes in progress."""
 
     def __init__(self, models: list[Any], busy: list[str]) -> None:
         super().__init__(models)
@@ -84,7 +84,7 @@ class Models(list[Any]):
 
 
 def able(folder: Path) -> str:
-    """The interpreter of a version that can take over."""
+    """The interpreter of a compatible version."""
     python = folder / "python"
     python.write_text("""#!/bin/sh\ncat > /dev/null; echo '{"can": true, "version": "9.9"}'\n""")
     python.chmod(0o755)
@@ -157,7 +157,7 @@ def test_an_upgrade_that_cannot_hand_over_is_refused(
         (lambda parts: parts.busy.append("model m is being registered"), "m is being registered"),
     ],
 )
-def test_an_upgrade_that_takes_too_long_is_reported(
+def test_an_upgrade_that_times_out_is_reported(
     tmp_path: Path, change: Callable[[Parts], None], why: str
 ) -> None:
     parts = Parts()
@@ -200,8 +200,8 @@ def test_an_incompatible_next_version_is_reported(tmp_path: Path, says: str, why
     assert [name for name, _ in parts.reported] == ["upgrade_failed", "upgrade_failed"]
 
 
-def test_changes_wait_and_no_worker_is_parked_once_the_next_version_can(tmp_path: Path) -> None:
-    """A parked worker is no part of what is handed over."""
+def test_once_the_next_version_is_compatible_changes_wait_and_no_worker_is_prestarted(tmp_path: Path) -> None:
+    """Prestarted workers are not handed over."""
     parts = Parts()
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
 
@@ -225,7 +225,7 @@ def test_changes_wait_and_no_worker_is_parked_once_the_next_version_can(tmp_path
 
 
 @pytest.mark.parametrize("wait_s", [-1.0, float("nan"), float("inf"), 1e9])
-def test_a_time_that_is_none_changes_nothing(wait_s: float) -> None:
+def test_an_invalid_time_changes_nothing(wait_s: float) -> None:
     parts = Parts()
     failure = prepared(parts, messages.Upgrade(wait_s=wait_s))
     assert failure.kind is ErrorKind.INVALID
@@ -233,7 +233,7 @@ def test_a_time_that_is_none_changes_nothing(wait_s: float) -> None:
     assert parts.reported == []
 
 
-def test_an_interpreter_that_is_not_there_is_reported() -> None:
+def test_a_missing_interpreter_is_reported() -> None:
     parts = Parts()
 
     async def prepare() -> None:
@@ -253,8 +253,8 @@ def _run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_a_model_that_goes_while_the_next_version_looks_is_no_reason(tmp_path: Path) -> None:
-    """Its file is not there any more. It is asked again when changes wait."""
+def test_a_model_unregistered_during_the_check_does_not_prevent_the_upgrade(tmp_path: Path) -> None:
+    """Its file is gone, so the check is repeated once changes wait."""
     seen = tmp_path / "seen"
     python = tmp_path / "python"
     python.write_text(

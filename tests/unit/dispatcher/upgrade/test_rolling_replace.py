@@ -1,4 +1,4 @@
-"""After an upgrade to another protocol: what still speaks the former one is replaced, one after the other."""
+"""After an upgrade to another protocol, processes with the previous one are replaced one after another."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pytriton.dispatcher.upgrade.snapshot import HandOver
 NOW, FORMER = messages.PROTOCOL, messages.PROTOCOL - 1
 
 
-class Renewed:
-    """A daemon after its upgrade: `w1:old w2` is the text of two workers, of which one speaks the former protocol."""
+class Upgraded:
+    """A daemon after its upgrade: `w1:old w2` means two workers, of which one uses the previous protocol."""
 
     def __init__(self, loop: VirtualLoop, workers: str, server: int = NOW) -> None:
         self.loop = loop
@@ -73,8 +73,8 @@ class Renewed:
         assert self.task.done()
 
 
-def test_one_goes_when_the_one_before_has_gone_and_tritonserver_last(loop: VirtualLoop) -> None:
-    one = Renewed(loop, "w1:old w2 w3:old", FORMER)
+def test_workers_are_replaced_one_by_one_and_tritonserver_last(loop: VirtualLoop) -> None:
+    one = Upgraded(loop, "w1:old w2 w3:old", FORMER)
     assert one.history == ["w1"]
     loop.advance(59.0)
     assert one.history == ["w1"]
@@ -86,8 +86,8 @@ def test_one_goes_when_the_one_before_has_gone_and_tritonserver_last(loop: Virtu
     one.close()
 
 
-def test_one_that_cannot_be_replaced_holds_up_the_others_for_a_minute(loop: VirtualLoop) -> None:
-    one = Renewed(loop, "w1:old w2:old", FORMER)
+def test_a_worker_that_cannot_be_replaced_delays_the_others_by_a_minute(loop: VirtualLoop) -> None:
+    one = Upgraded(loop, "w1:old w2:old", FORMER)
     loop.advance(61.0)
     assert one.history == ["w1", "w2"]
     loop.advance(61.0)
@@ -97,7 +97,7 @@ def test_one_that_cannot_be_replaced_holds_up_the_others_for_a_minute(loop: Virt
 
 @pytest.mark.parametrize("how", ["it has ended", "its model is gone"])
 def test_workers_that_already_exited_are_skipped(loop: VirtualLoop, how: str) -> None:
-    one = Renewed(loop, "w1:old w2:old w3:old")
+    one = Upgraded(loop, "w1:old w2:old w3:old")
     if how == "it has ended":
         one.ends("w2")
     else:
@@ -108,7 +108,7 @@ def test_workers_that_already_exited_are_skipped(loop: VirtualLoop, how: str) ->
 
 
 def test_after_an_upgrade_within_a_protocol_nothing_happens(loop: VirtualLoop) -> None:
-    one = Renewed(loop, "w1 w2")
+    one = Upgraded(loop, "w1 w2")
     assert one.task.done()
     assert one.history == []
     one.close()
@@ -117,20 +117,20 @@ def test_after_an_upgrade_within_a_protocol_nothing_happens(loop: VirtualLoop) -
 @pytest.mark.parametrize(
     "why", [RemoteFailure(ErrorKind.INVALID, "requires frontend=native"), KeyError("a fault")]
 )
-def test_a_tritonserver_that_cannot_be_replaced_serves_on(
+def test_a_tritonserver_that_cannot_be_replaced_keeps_serving(
     loop: VirtualLoop, why: Exception
 ) -> None:
-    one = Renewed(loop, "w1:old", FORMER)
+    one = Upgraded(loop, "w1:old", FORMER)
     one.server_fails = why
     one.ends("w1")
     assert one.task.exception() is None
     one.close()
 
 
-def test_sequences_in_progress_put_tritonserver_off_until_they_have_ended(
+def test_sequences_in_progress_delay_tritonservers_replacement(
     loop: VirtualLoop,
 ) -> None:
-    one = Renewed(loop, "w1:old", FORMER)
+    one = Upgraded(loop, "w1:old", FORMER)
     one.server_fails = RemoteFailure(ErrorKind.UNAVAILABLE, "2 sequences are in progress")
     one.ends("w1")
     loop.advance(60.0)

@@ -1,4 +1,4 @@
-"""What one version of the daemon leaves for the next: read back as it was, refused where it cannot be served."""
+"""The snapshot that one version of the daemon leaves for the next: read back unchanged, or refused."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _with_worker(state: HandOver, **change: object) -> snapshot.RegistrationStat
 
 
 def plain(state: HandOver) -> object:
-    """Return it as data, in which tuples and lists are the same."""
+    """Return it as data without the difference between tuples and lists."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(state))
 
 
@@ -173,7 +173,7 @@ def test_workers_that_this_version_cannot_serve_are_refused(
         snapshot.decode(snapshot.encode(msgspec.structs.replace(STATE, **change)))
 
 
-def test_descriptors_outlive_execve_only_where_they_are_meant_to() -> None:
+def test_only_intended_descriptors_survive_execve() -> None:
     reader, writer = os.pipe()
     try:
         with snapshot.inherited([writer]):
@@ -187,7 +187,7 @@ def test_descriptors_outlive_execve_only_where_they_are_meant_to() -> None:
 
 
 def test_another_version_checks_whether_it_can_take_over() -> None:
-    """It reads the document on its standard input, in a process of its own."""
+    """It reads the snapshot from standard input in a new process."""
     said = subprocess.run(
         [sys.executable, "-m", "pytriton.dispatcher", "--can-take-over"],
         input=b"pytriton-hand-over 99\nxy",

@@ -1,4 +1,4 @@
-"""A daemon's process that cannot go on with what it was handed: it ends that, and starts afresh as it was started."""
+"""A daemon that cannot use what it was handed: it stops all of that, and starts afresh with its original arguments."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from pytriton.dispatcher.upgrade.snapshot import Remains
 
 
 class Afresh(Exception):
-    """A fresh start would have begun."""
+    """Raised instead of a fresh start."""
 
 
-def test_whatever_fails_starts_fresh_with_the_environment_that_there_was(
+def test_any_failure_starts_fresh_with_the_original_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[tuple[Remains, str, Mapping[str, str]]] = []
@@ -55,8 +55,8 @@ def test_whatever_fails_starts_fresh_with_the_environment_that_there_was(
     assert environ["NOTIFY_SOCKET"] == "/run/notify"
 
 
-def test_the_helper_may_finish_and_all_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The helper ends what the children have started, too: so it is not killed among them."""
+def test_the_kill_on_death_helper_may_finish_and_all_others_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper also kills the children's descendants, so it must not be killed with them."""
     reader, writer = os.pipe()
     waits = "import sys; sys.stdin.read(); sys.exit(7)"
     helper = subprocess.Popen([sys.executable, "-c", waits], stdin=reader)
@@ -92,10 +92,10 @@ def test_the_helper_may_finish_and_all_others_end(monkeypatch: pytest.MonkeyPatc
     assert kept == [3, 4]
 
 
-def test_a_version_that_could_not_write_where_it_has_to_says_so_before(
+def test_a_version_without_write_access_refuses_before_the_handover(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Once it is executed, nothing would be left that serves; and it leaves nothing behind now."""
+    """After the execve, nothing would be left that serves. The check leaves nothing behind."""
     found = SimpleNamespace(frontend=object(), native=object())
     tried: list[Path] = []
     full = [False]
@@ -147,10 +147,10 @@ def _damaged_registration(folder: Path) -> None:
         ),
     ],
 )
-def test_files_that_a_start_cannot_use_are_refused(
+def test_unusable_files_are_refused(
     tmp_path: Path, spoil: Callable[[Path], object], why: str
 ) -> None:
-    """They were right when the daemon started, and it does not need them before it is another one."""
+    """They were valid when the daemon started, which does not read them again before the execve."""
     (tmp_path / "run").mkdir(0o700)
     (tmp_path / "hooks.toml").touch()
     shown, key = tmp_path / "shown.pem", tmp_path / "key.pem"

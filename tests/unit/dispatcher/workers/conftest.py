@@ -25,7 +25,7 @@ class random:
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
-    """An event loop on a virtual clock, which the supervisor's timestamps follow, too."""
+    """An event loop on a virtual clock, which also drives the supervisor's timestamps."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(time=loop.time))
@@ -36,7 +36,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
 
 @pytest.fixture
 def little_numpy(tmp_path: Path) -> None:
-    """Have fork servers import a numpy that has next to nothing: the real one is two thirds of their start."""
+    """Make fork servers import a nearly empty numpy: the real one takes two thirds of their start."""
     path = tmp_path / "path"
     path.mkdir()
     (path / "numpy.py").write_text(_NUMPY)

@@ -1,4 +1,4 @@
-"""A pool that goes on with the workers of a former version of the daemon, without processes."""
+"""A pool that adopts the workers of the daemon's previous version, without processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def state_of(name: str) -> WorkerState:
 
 
 class Scene:
-    """A pool that has adopted what there was; `lost` workers are gone."""
+    """A pool that has adopted workers; `lost` ones are gone."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ def test_adopted_workers_serve_at_once_without_a_new_start() -> None:
 
 
 @pytest.mark.parametrize("lost", [[], ["w4"]], ids=["had none", "is gone"])
-def test_an_instance_without_a_worker_gets_one(lost: list[str]) -> None:
+def test_an_instance_without_a_worker_gets_a_new_one(lost: list[str]) -> None:
     async def test() -> None:
         second = BOTH[1] if lost else SupervisedState(1)
         scene = Scene([BOTH[0], second], {"m_0": "w3"}, lost=lost)
@@ -109,7 +109,7 @@ def test_an_instance_without_a_worker_gets_one(lost: list[str]) -> None:
     run(test)
 
 
-def test_an_adopted_worker_that_ends_is_replaced_and_counted() -> None:
+def test_an_adopted_worker_that_exits_is_replaced_and_counted() -> None:
     async def test() -> None:
         scene = Scene(BOTH, {})
         scene.adopted[0].end()
@@ -186,7 +186,7 @@ def test_counters_survive_an_upgrade() -> None:
 
 
 def test_counters_too_large_for_a_snapshot_are_clipped() -> None:
-    """A worker may write anything into its page, again and again."""
+    """A worker may repeatedly write any value to its page."""
     counters = ModelCounters()
     counters.of(1, 0).ended = NOTHING._replace(calls=1 << 70, call_buckets=(1 << 64, 3))
     document = msgspec.msgpack.encode(counters.hand_over("m"))
@@ -196,8 +196,8 @@ def test_counters_too_large_for_a_snapshot_are_clipped() -> None:
     assert other.done().total.call_buckets == ((1 << 63) - 1, 3)
 
 
-def test_former_versions_are_reported_together_once_there_are_many() -> None:
-    """A model that is replaced by another version each night: its figures do not grow for ever."""
+def test_many_previous_versions_are_reported_together() -> None:
+    """A model that is replaced every night must not grow the metrics without limit."""
     counters = ModelCounters()
     oldest = counters.of(1, 0)
     oldest.workers.append(cast(Any, SimpleNamespace(outcomes=lambda: (0, (0,) * 5), counts=Counts)))

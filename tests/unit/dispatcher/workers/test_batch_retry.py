@@ -1,4 +1,4 @@
-"""What becomes of requests whose worker was lost, or that take too long."""
+"""What happens to requests whose worker was lost, or that take too long."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITED = msgspec.structs.replace(BATCHING, execution_timeout_s=2.0)
 
 
 class Busy:
-    """A worker that has been with a batch for so long."""
+    """A worker that has been busy with a batch for this long."""
 
     alive, pid, instance, log_hint = True, 7, 0, ""
 
@@ -140,7 +140,7 @@ def test_a_batch_that_waits_for_another_lanes_batch_does_not_hang() -> None:
 
 @pytest.mark.parametrize("busy_s", [None, 0.5], ids=["idle", "with a later batch"])
 def test_a_lost_response_is_a_hang(busy_s: float | None) -> None:
-    """The first time, the answer may be on its way."""
+    """The first time, the response may still be in transit."""
     verdict, worker = overdue(LIMITED, busy_s)
     assert (verdict.action, worker.ended) == ("wait", [])
     verdict, worker = overdue(LIMITED, busy_s, read_ms=1500)
@@ -163,7 +163,7 @@ def test_a_batch_that_started_when_it_was_accepted_is_waited_for() -> None:
 
 
 class Ended:
-    """A worker that has ended with so many batches under way."""
+    """A worker that has exited with this many batches in flight."""
 
     alive, instance, log_hint = False, 0, ""
 
@@ -193,7 +193,7 @@ def test_overlapping_batches_share_the_blame(under_way: int, losses: int, action
 
 
 def test_a_worker_with_overlapping_batches_enforces_the_timeout_itself() -> None:
-    """It is ended only when it does not: its event loop is blocked, by whichever of them."""
+    """It is killed only if it does not, because one of the batches blocks its event loop."""
     verdict, worker = overdue(LIMITED, 2.0, overlaps=True)
     assert (verdict.action, worker.ended) == ("wait", [])
     verdict, worker = overdue(LIMITED, 4.1, overlaps=True, read_ms=2100)

@@ -1,4 +1,4 @@
-"""Which calls wait for each other: the largest set of workers that wait for nothing but each other."""
+"""Deadlocked calls: the largest set of workers that wait only for each other."""
 
 from __future__ import annotations
 

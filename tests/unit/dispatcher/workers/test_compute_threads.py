@@ -1,4 +1,4 @@
-"""The share of the cores that a worker's libraries compute with."""
+"""The number of compute threads of a worker's libraries: its share of the cores."""
 
 from __future__ import annotations
 

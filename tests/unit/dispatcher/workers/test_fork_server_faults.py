@@ -1,4 +1,4 @@
-"""Fork servers that end, hang, change or start at the wrong moment: no worker is lost, none stays, nobody waits.
+"""Fork servers that exit, hang, change or start at the wrong moment: no worker is lost or left behind, and nobody waits.
 
 Hooks of the environment (os.register_at_fork) cause what happens between a fork and the worker's start; real
 environments have such hooks, too.
@@ -47,20 +47,20 @@ _DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def start_up(folder: Path, text: str) -> None:
-    """Have the environment do something when an interpreter starts."""
+    """Run code when an interpreter of the environment starts."""
     with (folder / "path" / "sitecustomize.py").open("a") as file:
         file.write(text)
 
 
 def hook(folder: Path, when: str, act: str) -> Path:
-    """Have the environment do something at a fork, one of _HOOKED; return the file that it waits for."""
+    """Run code at one of the fork hooks (_HOOKED); return the file that it waits for."""
     marker = folder / f"{when}.acts"
     start_up(folder, _HOOK.format(marker=str(marker), act=act) + _HOOKED[when])
     return marker
 
 
 async def stopped_child() -> int:
-    """Return the pid of a child of this process that is stopped, once there is one."""
+    """Wait for a stopped child of this process, and return its pid."""
     while True:
         for child in psutil.Process().children():
             if child.status() == psutil.STATUS_STOPPED:
@@ -82,8 +82,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[ForkServer]:
     return servers
 
 
-def test_a_worker_that_is_being_forked_outlives_its_fork_server(tmp_path: Path) -> None:
-    """It is in the fork server's process group yet."""
+def test_a_worker_being_forked_outlives_its_fork_server(tmp_path: Path) -> None:
+    """It is still in the fork server's process group."""
     acts = hook(tmp_path, "after_in_child", _STOP)
 
     async def scene(stage: Stage) -> None:
@@ -104,7 +104,7 @@ def test_a_worker_that_is_being_forked_outlives_its_fork_server(tmp_path: Path) 
     play(tmp_path, scene)
 
 
-def test_a_fork_server_that_ends_before_it_names_a_worker(
+def test_a_fork_server_that_exits_before_it_reports_the_worker(
     tmp_path: Path, launched: list[ForkServer]
 ) -> None:
     acts = hook(tmp_path, "after_in_parent", _DIE)
@@ -119,7 +119,7 @@ def test_a_fork_server_that_ends_before_it_names_a_worker(
 
 
 @pytest.mark.parametrize("when", ["after_in_child", "after_setsid"])
-def test_a_fork_that_exits_before_it_begins_is_retried(
+def test_a_fork_that_exits_before_it_starts_is_retried(
     tmp_path: Path, launched: list[ForkServer], when: str
 ) -> None:
     acts = hook(tmp_path, when, _DIE)
@@ -136,7 +136,7 @@ def test_a_fork_that_exits_before_it_begins_is_retried(
 def test_the_fork_server_and_its_fork_exit_before_the_pid_is_reported(
     tmp_path: Path, launched: list[ForkServer]
 ) -> None:
-    """The worker is waited for all the same."""
+    """The worker is still started."""
     all_act = [
         hook(tmp_path, "after_in_child", _DIE),
         hook(tmp_path, "after_in_parent", _DIE),
@@ -157,7 +157,7 @@ def test_the_fork_server_and_its_fork_exit_before_the_pid_is_reported(
     [("after_in_child",), ("after_setsid",), ("after_in_child", "after_in_parent")],
     ids=["at once", "with a session of its own", "its fork server has ended"],
 )
-def test_a_worker_that_hangs_before_it_begins(
+def test_a_worker_that_hangs_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_and_ends: tuple[str, ...]
 ) -> None:
     all_act = [hook(tmp_path, when, act) for when, act in zip(hangs_and_ends, (_STOP, _DIE))]
@@ -217,7 +217,7 @@ def test_a_changed_server_is_retried_and_a_failing_one_is_not(
 def test_more_concurrent_environments_than_fork_servers(
     tmp_path: Path, launched: list[ForkServer]
 ) -> None:
-    """Those that start are needed: no other one takes their places."""
+    """Starting fork servers are in use, so no other one replaces them."""
 
     async def scene(stage: Stage) -> None:
         children = await asyncio.gather(*[stage.fork(ONE_OF_MANY=str(i)) for i in range(6)])
@@ -252,7 +252,7 @@ def test_a_starting_fork_server_is_stopped_at_once(tmp_path: Path) -> None:
 def test_a_fork_server_whose_start_is_no_longer_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: list[ForkServer]
 ) -> None:
-    """It ends like any other that is not needed."""
+    """It is stopped like any other unused one."""
 
     async def scene(stage: Stage) -> None:
         monkeypatch.setattr(fork_servers, "_IDLE_S", 0.0)
@@ -267,7 +267,7 @@ def test_a_fork_server_whose_start_is_no_longer_awaited(
 
 
 def test_an_exited_fork_server_is_removed(tmp_path: Path) -> None:
-    """Its number may be another one's before somebody needs it."""
+    """Its pid may belong to another process by the next start."""
 
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
@@ -297,8 +297,8 @@ def test_too_many_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, la
     play(tmp_path, scene)
 
 
-def test_a_start_up_file_that_fails(tmp_path: Path, launched: list[ForkServer]) -> None:
-    """A fork server asks it before each fork, when it has imported everything."""
+def test_a_failing_start_up_file(tmp_path: Path, launched: list[ForkServer]) -> None:
+    """The fork server runs it before each fork, after all imports."""
     start_up(
         tmp_path,
         "import os, sys\n"

@@ -1,4 +1,4 @@
-"""Workers as forks: like those that have started an interpreter, and none of it stays.
+"""Forked workers behave like started interpreters, and leave nothing behind.
 
 The dispatcher's side and the fork server are real. A probe, which reports what kind of process it is, replaces the
 worker's work.
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("usual_threads")]
 little_numpy = pytest.mark.usefixtures("little_numpy")
 
 
-def test_a_fork_is_like_a_process_that_was_started(tmp_path: Path) -> None:
+def test_a_fork_is_like_a_started_process(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         forked, started = await said(await stage.forked()), await said(await stage.start())
         assert forked["parent"] == os.getpid()
@@ -46,8 +46,8 @@ def test_a_fork_is_like_a_process_that_was_started(tmp_path: Path) -> None:
 
 
 @little_numpy
-def test_workers_of_other_folders_are_forks_of_the_same(tmp_path: Path) -> None:
-    """Each model of a repository has a folder of its own."""
+def test_workers_in_other_folders_share_a_fork_server(tmp_path: Path) -> None:
+    """Each model of a repository has its own folder."""
 
     async def scene(stage: Stage) -> None:
         folders = [tmp_path / name for name in ("one", "other")]
@@ -91,7 +91,7 @@ def test_the_working_directory_matters_if_the_interpreter_reads_from_it(
     assert InterpreterSetup.of(python, None, env).cwd is None
 
 
-def test_forks_draw_different_random_numbers(tmp_path: Path) -> None:
+def test_forks_generate_different_random_numbers(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         drawn = [(await said(await stage.forked()))["random"] for _ in range(3)]
         assert all(len({*column}) == 3 for column in zip(*drawn))
@@ -100,8 +100,8 @@ def test_forks_draw_different_random_numbers(tmp_path: Path) -> None:
 
 
 @little_numpy
-def test_a_hundred_forks_leave_nothing_behind(tmp_path: Path) -> None:
-    """Of descriptors and processes, in the fork server as here."""
+def test_a_hundred_forks_leak_nothing(tmp_path: Path) -> None:
+    """Neither descriptors nor processes, in the fork server or here."""
 
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())
@@ -125,7 +125,7 @@ def test_a_hundred_forks_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 @little_numpy
-def test_workers_outlive_their_fork_server_and_another_one_comes(tmp_path: Path) -> None:
+def test_workers_outlive_their_fork_server_which_is_replaced(tmp_path: Path) -> None:
     waits = tmp_path / "waits"
     waits.touch()
 
@@ -145,7 +145,7 @@ def test_workers_outlive_their_fork_server_and_another_one_comes(tmp_path: Path)
 
 @little_numpy
 @pytest.mark.parametrize("change", ["a file", "what is found first"])
-def test_another_environment_takes_another_fork_server(tmp_path: Path, change: str) -> None:
+def test_another_environment_needs_another_fork_server(tmp_path: Path, change: str) -> None:
     module = tmp_path / "path" / "cloudpickle.py"
     if change == "a file":
         module.write_text("TOLD = 'old'\n")
@@ -165,7 +165,7 @@ def test_another_environment_takes_another_fork_server(tmp_path: Path, change: s
 
 @little_numpy
 def test_processes_with_threads_are_not_forked(tmp_path: Path) -> None:
-    """A start-up file of the environment's begins one, that a fork would lack."""
+    """A start-up file of the environment starts a thread, which a fork would lack."""
     (tmp_path / "path" / "sitecustomize.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
@@ -232,7 +232,7 @@ def test_a_hung_fork_server_is_replaced(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_cancelled_start_leaves_no_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fork waits until the dispatcher knows it, and ends when that does not want it any more."""
+    """The fork waits until the dispatcher knows it, and exits if the dispatcher no longer wants it."""
 
     async def scene(stage: Stage) -> None:
         await said(await stage.forked())

@@ -1,4 +1,4 @@
-"""Hard limits on what a worker and all that it started use."""
+"""Hard limits on the resources of a worker and its descendants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CHILDREN = (
 
 
 class Worker:
-    """A worker as its limits see it: a process, and who ends it why."""
+    """The part of a worker that its limits use: a process, and the reason of its kill."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -74,7 +74,7 @@ def test_too_many_processes_kill_the_worker(family: int) -> None:
     assert why == "it had 2 processes, more than the limit of 1 (limits)"
 
 
-def test_the_memory_of_all_processes_of_a_worker_counts(family: int) -> None:
+def test_the_memory_of_all_of_a_workers_processes_counts(family: int) -> None:
     each = psutil.Process(family).memory_info()
     # More than it uses itself, less than it uses with its children.
     why = asyncio.run(_guarded(family, Limits(memory_limit=2 * (each.rss - each.shared))))
@@ -101,7 +101,7 @@ def test_a_worker_within_its_limits_runs_to_its_end(family: int) -> None:
 def test_a_failed_measurement_is_repeated(
     family: int, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Else what takes all descriptors of the daemon's takes its limits along."""
+    """Otherwise, running out of descriptors would disable the limits."""
     real, failures = psutil.Process.children, [error]
 
     def children(process: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
@@ -156,7 +156,7 @@ def test_a_double_fork_does_not_escape_the_limits(first: str) -> None:
 
 
 def _is_gone(pid: int) -> bool:
-    """Whether a process has ended, also where nobody reaps it."""
+    """Return whether a process has exited, even if nobody reaps it."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

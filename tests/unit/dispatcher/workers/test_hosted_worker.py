@@ -1,4 +1,4 @@
-"""A worker that is a thread of its registrant: all that the dispatcher can do is ask, and see that process end."""
+"""A worker in a registrant's thread: the dispatcher can only send requests, and notice the process's exit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PEER = cast(Peer, None)
 
 
 class Process:
-    """A registrant; notes what it is sent."""
+    """A registrant that records its messages."""
 
     def __init__(self) -> None:
         self.pid = 4242

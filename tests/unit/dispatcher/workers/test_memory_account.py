@@ -1,4 +1,4 @@
-"""What a model's workers are taken to need: declared, seen, or estimated; on which GPU; forgotten with the model."""
+"""Expected memory of a model's workers: declared, measured or estimated, per GPU, and discarded with the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(accounts: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(accounts())  # type: ignore[arg-type]
 
 
-def test_estimates_of_all_workers_take_half_the_budget_at_most() -> None:
+def test_estimates_of_all_workers_use_at_most_half_the_budget() -> None:
     accounts = MemoryAccounts(LIMITS)
     assert opened(accounts, instances=1).needs(1) == {MEMORY: 250 * MIB}
     assert opened(accounts, instances=4).needs(4) == {MEMORY: 500 * MIB}

@@ -1,4 +1,4 @@
-"""The progress that a pool reports while it loads several workers, and which failure reaches the caller."""
+"""The progress reported by a pool while it loads several workers, and which failure reaches the caller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytriton.dispatcher.workers.worker import Worker
 
 
 class PoolOfThree:
-    """A pool of three instances. `failing` lists the slots whose next workers cannot be loaded."""
+    """A pool of three instances. `failing` lists the slots whose next workers fail to load."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop

@@ -1,4 +1,4 @@
-"""Random histories of a pool: workers load, fail, crash and are due while proxies come, go and are scaled.
+"""Random histories of a pool: workers load, fail, crash and become due; proxies attach, detach and are scaled.
 
 A fake clock and fake workers: no process, no waiting. After every step, everything runs until it waits, and the
 invariants are checked.
@@ -44,7 +44,7 @@ _MAX_INSTANCES = 4
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Thousands of histories would print each change of each instance."""
+    """Silence the log: thousands of histories would print every change of every instance."""
     former = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     yield
@@ -52,7 +52,7 @@ def _quiet() -> Iterator[None]:
 
 
 class PoolHistories(RuleBasedStateMachine):
-    """One pool, its workers, its proxies, and who waits for what."""
+    """One pool, its workers and proxies, and pending requests."""
 
     proxies = Bundle("proxies")
 
@@ -77,7 +77,7 @@ class PoolHistories(RuleBasedStateMachine):
         return self.workers[-1]
 
     async def report(self, progress: messages.Progress) -> None:
-        """Nobody wants to know."""
+        """Do nothing: nobody waits for progress in these tests."""
 
     @initialize(
         count=st.integers(1, 3),
@@ -172,7 +172,7 @@ class PoolHistories(RuleBasedStateMachine):
 
     @rule(name=proxies)
     def asks_again(self, name: str) -> None:
-        """Its lane has ended: its worker did, or sent it elsewhere."""
+        """Ask for a worker again after a lane ended, because its worker exited or gave up the proxy."""
         before = self.routed[name]
         if not before.done():
             return
@@ -276,7 +276,7 @@ class PoolHistories(RuleBasedStateMachine):
                 assert info.next_try_at is not None or info.pid is None
 
     def teardown(self) -> None:
-        """Whatever has happened, it can be stopped; and given time, every instance is tried again."""
+        """After any history, the pool can be stopped; and given time, every instance is retried."""
         try:
             if hasattr(self, "pool"):
                 self._look_at_the_end()

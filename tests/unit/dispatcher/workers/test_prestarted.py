@@ -1,4 +1,4 @@
-"""Workers that wait for a suspended model: one that ends by itself is cleaned up behind, as any other."""
+"""Workers prestarted for a suspended model: one that exits is cleaned up like any other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 
 
 class Counted(FakeWorker):
-    """Counts how often it is stopped, which ends what it has left, and tells the helper that kills on death."""
+    """Counts calls of `stop`, which kills leftover processes and notifies the kill-on-death helper."""
 
     stops = 0
 

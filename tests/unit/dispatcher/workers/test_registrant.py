@@ -1,4 +1,4 @@
-"""Who may run a model in its own threads, and that the end of such a process is noticed."""
+"""Who may run a model in its own threads, and how that process's exit is noticed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_processes_that_cannot_host_models_are_refused(sender: Any, words: str) 
         raise failure
 
 
-def test_the_end_of_a_registrant_is_noticed() -> None:
+def test_a_registrants_exit_is_noticed() -> None:
     async def until_ended() -> None:
         process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         registrant = Registrant(peer(os.geteuid(), process.pid), "m")
@@ -70,7 +70,7 @@ def test_the_end_of_a_registrant_is_noticed() -> None:
 def test_a_registrant_that_exits_while_it_is_released_is_closed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By then, its descriptor's number may be another file's."""
+    """Its descriptor's number may already belong to another file."""
 
     async def until_released() -> None:
         process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

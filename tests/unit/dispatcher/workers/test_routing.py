@@ -1,4 +1,4 @@
-"""Which worker a proxy gets, or why none, while workers come and go, and while proxies ask, leave or ask again."""
+"""Which worker a proxy gets, or why none, while workers start and exit, and proxies attach, detach or ask again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PYTHON_MODEL = messages.PythonModel("{}")
 
 
 class Slot:
-    """An instance as its supervisor tells of it."""
+    """The part of an instance that its supervisor shows to routing."""
 
     def __init__(self, version: int | None) -> None:
         self.version = version
@@ -40,7 +40,7 @@ class Slot:
 
 
 class Served:
-    """The proxies of one model, with workers that come and go as a test says: w1 is that of the first slot."""
+    """The proxies of one model, whose workers the test controls: w1 is that of the first slot."""
 
     def __init__(self, loop: VirtualLoop, slots: int = 2, **spec: Any) -> None:
         self.loop = loop
@@ -61,7 +61,7 @@ class Served:
         self.resumes += 1
 
     def serves(self, *slots: int) -> None:
-        """These slots have workers that serve, and no others."""
+        """Let exactly these slots have serving workers."""
         for number, slot in enumerate(self.slots, 1):
             worker = None
             if number in slots:
@@ -89,14 +89,14 @@ class Served:
         return asked
 
     def assigned(self, proxy: str, lost: str | None = None, **more: Any) -> str:
-        """Return the worker that is assigned to a proxy, or why none is."""
+        """Return the worker assigned to a proxy, or the reason why there is none."""
         return answer_to(self.ask(proxy, lost, **more))
 
     def lanes(self) -> list[int]:
         return [self.proxies.lanes_of(f"w{number}") for number in range(1, len(self.slots) + 1)]
 
     def withdrawn(self) -> list[int]:
-        """How many proxies each worker was asked to send elsewhere."""
+        """Return how many proxies each worker was asked to give up."""
         self.loop.settle()
         return [
             worker.lanes_withdrawn
@@ -125,8 +125,8 @@ def answer_to(request: asyncio.Task[Any]) -> str:
 
 
 @pytest.mark.parametrize("goes", ["detaches", "tritonserver ends"])
-def test_a_proxy_that_leaves_while_it_waits_gets_no_worker(loop: VirtualLoop, goes: str) -> None:
-    """Otherwise it would count forever: its model would never be free of proxies, and a worker would lack one."""
+def test_a_proxy_that_detaches_while_it_waits_gets_no_worker(loop: VirtualLoop, goes: str) -> None:
+    """Otherwise it would count forever: its model would always have proxies, and a worker would lack one."""
     served = Served(loop)
     asked = served.ask("p1")
     if goes == "detaches":
@@ -141,7 +141,7 @@ def test_a_proxy_that_leaves_while_it_waits_gets_no_worker(loop: VirtualLoop, go
 
 
 def test_a_detached_proxy_learns_that_its_model_is_being_stopped(loop: VirtualLoop) -> None:
-    """It may have a batch yet, whose clients get the reason."""
+    """It may still have a batch, whose clients get the reason."""
     served = Served(loop)
     asked = served.ask("p1", batch=True)
     loop.ask(lambda: served.proxies.detach("p1"))
@@ -246,7 +246,7 @@ def test_a_call_cycle_fails_if_all_workers_wait_for_it(
 # ── suspension ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_only_a_batch_wakes_a_model(loop: VirtualLoop) -> None:
+def test_only_a_batch_resumes_a_model(loop: VirtualLoop) -> None:
     served = Served(loop)
     served.suspension.suspended = True
     assert served.assigned("p1") == ""  # it asks again when it has a batch
@@ -320,7 +320,7 @@ def test_status_distinguishes_standby_and_suspended_workers(loop: VirtualLoop) -
     served.close()
 
 
-def test_a_pool_that_stops_refuses_at_once(loop: VirtualLoop) -> None:
+def test_a_stopping_pool_refuses_immediately(loop: VirtualLoop) -> None:
     served = Served(loop)
     served.instances.stopping = True
     with pytest.raises(RemoteFailure, match="is being stopped"):
@@ -369,7 +369,7 @@ def test_standby_workers_stay_free(lanes: int) -> None:
 
 
 def test_surplus_proxies_go_to_the_least_busy_workers() -> None:
-    """A worker has exited and has no replacement yet: its four proxies do not all go to one other worker."""
+    """A worker has exited without a replacement: its four proxies are spread over the others."""
     routes = routes_for(4)
     for i in range(12):
         routes.assign(f"p{i}", WORKERS)
@@ -380,7 +380,7 @@ def test_surplus_proxies_go_to_the_least_busy_workers() -> None:
 
 
 def test_a_replacement_worker_gets_its_proxies_back_one_at_a_time() -> None:
-    """One at a time, each from a worker that has too many at that moment."""
+    """Each from a worker that has too many at that moment."""
     routes = routes_for(2)
     for i in range(6):
         routes.assign(f"p{i}", ["w2", "w3"])

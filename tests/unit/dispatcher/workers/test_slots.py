@@ -1,4 +1,4 @@
-"""Slots: which worker of a registration serves what, where each version has workers of its own."""
+"""Slots: which worker of a registration serves what, with separate workers for each version of Python models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a worker that exited is replaced: failures of the instance, back-off, crash loops, and immediate retries."""
+"""How an exited worker is replaced: failures of the instance, back-off, crash loops, and immediate retries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEVER_S = 1000.0
 
 
 class Instance:
-    """A supervisor with workers that load, or not, as the test says."""
+    """A supervisor whose workers load or fail as the test says."""
 
     def __init__(self, limit: int | None = None, first_delay_s: float = NEVER_S) -> None:
         self.loads = True
@@ -53,7 +53,7 @@ class Instance:
             await asyncio.wait_for(self._changes.wait_for(condition), 10)
 
     async def serving(self, count: int) -> FakeWorker:
-        """Return the worker that serves, once so many have been started."""
+        """Wait until this many workers have been started; return the serving one."""
         await self.until(lambda: len(self.started) == count and self.supervisor.serving is not None)
         return self.started[-1]
 
@@ -66,7 +66,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-def test_workers_that_a_batch_crashed_are_always_replaced_at_once() -> None:
+def test_workers_crashed_by_a_batch_are_always_replaced_at_once() -> None:
     """Even with a restart limit of 0, and if none of them answered a batch."""
 
     async def test() -> None:
@@ -87,7 +87,7 @@ def test_workers_that_a_batch_crashed_are_always_replaced_at_once() -> None:
     run(test)
 
 
-def test_a_crash_loop_is_reported_and_retried_without_end() -> None:
+def test_a_crash_loop_is_reported_and_retried_forever() -> None:
     async def test() -> None:
         one = Instance(first_delay_s=0.0)
         await one.serving(1)
@@ -153,14 +153,14 @@ def test_waiters_for_a_retry_are_notified_when_the_instance_stops() -> None:
     run(test)
 
 
-def test_delays_grow_to_the_longest_and_stay_there() -> None:
+def test_delays_grow_to_the_maximum() -> None:
     policy = RestartPolicy(1.0, None, 0.5, 30.0)
     delays = [policy.delay_s(failures) for failures in (1, 2, 3, 8, 9, 100_000)]
     assert delays == [0.0, 0.5, 1.0, 30.0, 30.0, 30.0]
     assert RestartPolicy(1.0, 2, 0.5, 30.0).delay_s(3) is None
 
 
-def test_proxies_do_not_wait_out_a_crash_loop() -> None:
+def test_proxies_do_not_wait_for_a_crash_loop_to_end() -> None:
     """A proxy that asks for a worker gets the reason and the time of the next attempt instead of waiting."""
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""What callers learn about the workers of an instance: the registrant, the requester of a retry, and `status`."""
+"""What the registrant, the requester of a retry, and `status` learn about an instance's workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a pool's next worker comes from, and which exited workers are still known."""
+"""Where a pool's next worker comes from, and which exited workers are remembered."""
 
 from __future__ import annotations
 
@@ -147,8 +147,8 @@ def test_nothing_is_prestarted_without_room(loop: VirtualLoop) -> None:
     assert starts.started == []
 
 
-def test_the_last_sixteen_exited_workers_are_known(starts: Starts) -> None:
-    """A proxy may ask what happened to its batch. Living workers are known however old they are."""
+def test_the_last_sixteen_exited_workers_are_remembered(starts: Starts) -> None:
+    """A proxy may ask what happened to its batch. Live workers are always known."""
     first = starts.start()
     for _ in range(20):
         starts.start()

@@ -1,4 +1,4 @@
-"""One factory starts both kinds of workers, each with a name of its own."""
+"""One factory starts both kinds of workers, each with a unique name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def play(
 
 
 async def _said(worker: Any) -> dict[str, Any]:
-    """Return what a worker process printed, once it has ended."""
+    """Wait for a worker process to exit; return its output."""
     assert isinstance(worker, WorkerProcess)
     await asyncio.wait([worker.exited])
     await worker.stop(0)
@@ -83,7 +83,7 @@ async def _said(worker: Any) -> dict[str, Any]:
 def test_an_unrecoverable_worker_is_recognized_by_its_exit(
     code: int, failed: str, reported: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message may come while the daemon becomes another version; a callable's own sys.exit(4) is none."""
+    """Its message may be lost in an upgrade; a callable's own sys.exit(4) does not count."""
     monkeypatch.setitem(globals(), "_BOOT", f"import sys; sys.exit({code})")
 
     heard: list[str] = []
@@ -114,7 +114,7 @@ def test_a_worker_process_gets_what_the_daemon_provides(tmp_path: Path) -> None:
 
 
 def test_workers_get_the_version_they_serve(tmp_path: Path) -> None:
-    """Of a Triton Python model, slots go round the versions."""
+    """For a Triton Python model, slots cycle through the versions."""
 
     async def scene(factory: WorkerFactory) -> None:
         python_model = messages.PythonModel("/models/m", "/models/m/1/model.py")

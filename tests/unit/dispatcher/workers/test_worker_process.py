@@ -1,4 +1,4 @@
-"""A worker's process as the dispatcher ends it."""
+"""How the dispatcher stops a worker process."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ time.sleep(1e6)
 """
 
 
-def test_an_endless_clean_up_is_killed(tmp_path: Path) -> None:
-    """Also of a worker that another one has replaced, for whose batches there is no limit."""
+def test_an_endless_cleanup_is_killed(tmp_path: Path) -> None:
+    """Even of a replaced worker, whose batches have no time limit."""
     helper = KillOnDeath(tmp_path / "nothing-")
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The daemon's own client of tritonserver, where the server is only a socket."""
+"""The daemon's own client of tritonserver, with a bare socket as the server."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pytriton.dispatcher.server.frontends import triton_frontend
 from pytriton.dispatcher.server.frontends.triton_frontend import AdminClient
 
 
-def test_a_load_fails_when_the_connection_is_closed_under_it() -> None:
-    """It fails, rather than look as if its own task were cancelled: a client waits for the reason."""
+def test_a_load_fails_when_its_connection_is_closed() -> None:
+    """It must fail instead of looking cancelled, because a client waits for the reason."""
 
     async def scene() -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -40,7 +40,7 @@ def test_a_load_fails_when_the_connection_is_closed_under_it() -> None:
 
 
 def _http(answer: bytes) -> Any:
-    """Ask for a load of a server that answers every request over HTTP with the same bytes."""
+    """Request a load from a server that answers every HTTP request with the same bytes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -69,13 +69,13 @@ def test_an_error_from_the_server_means_refused() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 20", b"\x16\x03\x01 no HTTP\r\n\r\n"])
-def test_a_connection_that_ends_or_speaks_something_else_is_no_answer(answer: bytes) -> None:
+def test_a_closed_connection_or_another_protocol_is_not_an_answer(answer: bytes) -> None:
     with pytest.raises(Unreached):
         _http(answer)
 
 
 @pytest.mark.parametrize("grpc", [False, True])
-def test_an_absent_server_is_unreached(grpc: bool) -> None:
+def test_a_missing_server_is_unreachable(grpc: bool) -> None:
     async def scene() -> None:
         port = lasting_port()
         client = AdminClient(DaemonConfig(allow_grpc=grpc), port, port)
@@ -87,7 +87,7 @@ def test_an_absent_server_is_unreached(grpc: bool) -> None:
 
 
 class _Server(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """What the daemon asks over gRPC, read by tritonclient's own messages."""
+    """Reads the daemon's gRPC requests with tritonclient's own messages."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -126,7 +126,7 @@ class _Server(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
 
 
 def _grpc(scene: Callable[[AdminClient, _Server], Any]) -> _Server:
-    """Play a scene with a server that speaks gRPC."""
+    """Run a scene with a gRPC server."""
     servicer = _Server()
     any_size = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     server = grpc.server(ThreadPoolExecutor(2), options=any_size)
@@ -182,14 +182,14 @@ def test_the_index_over_grpc_has_any_size_and_one_state_for_each_model() -> None
     _grpc(scene)
 
 
-def test_the_version_over_grpc_is_the_cores() -> None:
+def test_the_version_over_grpc_is_that_of_the_core() -> None:
     async def scene(client: AdminClient, _: _Server) -> None:
         assert await client.version() == "2.60.1"
 
     assert _grpc(scene).asked == [service_pb2.ServerMetadataRequest()]
 
 
-def test_a_refusal_over_grpc_says_why() -> None:
+def test_a_refusal_over_grpc_has_a_reason() -> None:
     async def scene(client: AdminClient, _: _Server) -> None:
         with pytest.raises(ServerRefused, match=r"^failed to load 'broken': no é$"):
             await client.load("broken", "{}")

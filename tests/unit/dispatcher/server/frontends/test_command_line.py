@@ -1,4 +1,4 @@
-"""What tritonserver is started with, for which settings."""
+"""The command line of tritonserver, depending on the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERTEX = {"allow-vertex-ai": "true", "vertex-ai-default-model": "m", "vertex-ai
 
 
 class Ask(Protocol):
-    """Asks for the arguments; see `ask`."""
+    """Returns the arguments; see `ask`."""
 
     def __call__(
         self,
@@ -34,7 +34,7 @@ class Ask(Protocol):
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """Return a function that asks for the arguments with settings, where the folders are in `tmp_path`."""
+    """Return a function from settings to the arguments, with the folders in `tmp_path`."""
 
     def arguments(
         preload: Sequence[str] = (),
@@ -56,7 +56,7 @@ def ask(tmp_path: Path) -> Ask:
     return arguments
 
 
-def test_with_settings_as_shipped(ask: Ask) -> None:
+def test_with_default_settings(ask: Ask) -> None:
     restricted = "model-repository,shared-memory,trace,logging,statistics"
     token = "triton-access-token=secret-secret-secret"
     assert sorted(ask()) == [
@@ -118,7 +118,7 @@ def test_with_settings_as_shipped(ask: Ask) -> None:
         ),
     ],
 )
-def test_settings_that_change_it(
+def test_settings_that_change_the_command_line(
     ask: Ask, settings: dict[str, Any], there: list[str], missing: list[str]
 ) -> None:
     given = ask(**settings)
@@ -146,7 +146,7 @@ def test_settings_that_change_it(
         ({"model-load-retry-count": "9"}, [], ["--model-load-retry-count=9"]),
     ],
 )
-def test_options_of_the_user_s(
+def test_the_users_options(
     ask: Ask, options: dict[str, Any], there: list[str], missing: list[str]
 ) -> None:
     given = ask(["gate"], tritonserver_options=options)

@@ -1,4 +1,4 @@
-"""The daemon's client of a native frontend, where that is only a socket: what is an answer, and what is none."""
+"""The daemon's client of a native frontend, with a bare socket in its place: valid and invalid answers."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_requests_and_answers_of_any_size(tmp_path: Path) -> None:
     play(tmp_path, _http(200, json.dumps(index).encode()), scene)
 
 
-def test_nothing_is_asked_over_a_connection_that_was_closed(tmp_path: Path) -> None:
+def test_a_closed_connection_is_not_reused(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.admin.close()
         with pytest.raises(Unreached, match="connection was closed"):
@@ -162,7 +162,7 @@ def test_nothing_is_asked_over_a_connection_that_was_closed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("closed", [False, True], ids=["it ends", "the connection is closed"])
 def test_a_request_ends_with_the_process_or_the_connection(tmp_path: Path, closed: bool) -> None:
-    """The socket is the daemon's own: the end of a process ends no connection that waits in its backlog."""
+    """The daemon owns the listening socket, so a process's exit closes no connection in its backlog."""
 
     async def scene(one: Scene) -> None:
         asking = asyncio.ensure_future(one.admin.load("m", None))
@@ -196,7 +196,7 @@ def test_a_process_that_does_not_accept_yet_is_not_probed(
 
 @pytest.mark.programs
 def test_the_socket_of_another_daemon_is_refused(tmp_path: Path) -> None:
-    """Its socket lies where ours was, if our directory was deleted: told to end models, it would end its own."""
+    """If our directory was deleted, it may lie in place of ours: a stop would end the other daemon's frontend."""
     path = tmp_path / "frontend.sock"
     program = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(flush=True); "

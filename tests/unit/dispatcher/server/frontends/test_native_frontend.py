@@ -1,4 +1,4 @@
-"""The native frontend: how its program is started and asked, with a program in its place that behaves as told."""
+"""The native frontend: how its program is started and controlled, with a scripted program in its place."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _TOKEN = "a-token-that-nobody-may-see"
 
 
 class Scene:
-    """A tritonserver of the daemon's with the native frontend, and all that it gets of the daemon."""
+    """A daemon's tritonserver with the native frontend, and the daemon's side of it."""
 
     def __init__(self, folder: Path, behaviour: str, **settings: Any) -> None:
         self.folder = folder
@@ -78,8 +78,8 @@ class Scene:
         await self.server.start()
 
     @property
-    def reported(self) -> dict[str, Any]:
-        """What the program was told."""
+    def received(self) -> dict[str, Any]:
+        """The requests that the program received."""
         found: dict[str, Any] = json.loads((self.folder / "settings.json").read_text())
         return found
 
@@ -99,7 +99,7 @@ class Scene:
 def play(
     folder: Path, scene: Callable[[Scene], Awaitable[None]], behaviour: str = "", **settings: Any
 ) -> None:
-    """Play a scene, and see that nothing is left of it."""
+    """Run a scene, and check that it leaves nothing behind."""
 
     async def played() -> None:
         one = Scene(folder, behaviour, **settings)
@@ -126,7 +126,7 @@ def test_it_starts_and_answers(tmp_path: Path) -> None:
 
 
 def test_it_is_ready_when_the_daemon_says_so(tmp_path: Path) -> None:
-    """No model in the repository is needed for that."""
+    """This needs no model in the repository."""
 
     async def scene(one: Scene) -> None:
         await one.start()
@@ -140,7 +140,7 @@ def test_it_is_ready_when_the_daemon_says_so(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_its_readiness_may_be_its_own(tmp_path: Path) -> None:
+def test_readiness_may_be_decided_by_the_frontend(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         assert await one.says_ready()
@@ -149,10 +149,10 @@ def test_its_readiness_may_be_its_own(tmp_path: Path) -> None:
     play(tmp_path, scene, readiness="server_up")
 
 
-def test_the_clouds_endpoints_are_there_from_the_start(
+def test_cloud_endpoints_exist_from_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No second start is needed for Vertex AI's, whose model is not there yet."""
+    """Vertex AI's need no restart, although their model is not loaded yet."""
     (vertex,) = free_ports("0.0.0.0", 1)
     for name, value in {"HEALTH_ROUTE": "/health", "PREDICT_ROUTE": "/predict"}.items():
         monkeypatch.setenv(f"AIP_{name}", value)
@@ -165,8 +165,8 @@ def test_the_clouds_endpoints_are_there_from_the_start(
     async def scene(one: Scene) -> None:
         await one.start()
         assert one.server.vertex_model == "m"
-        assert "vertex_ai" in [listen["protocol"] for listen in one.reported["listen"]]
-        assert one.reported["vertex"] == {"health": "/health", "predict": "/predict", "model": "m"}
+        assert "vertex_ai" in [listen["protocol"] for listen in one.received["listen"]]
+        assert one.received["vertex"] == {"health": "/health", "predict": "/predict", "model": "m"}
         with socket.create_connection(("127.0.0.1", vertex)):
             pass
 
@@ -203,7 +203,7 @@ def test_another_process_replaces_it(tmp_path: Path) -> None:
         async def load_rest(loaded: set[str]) -> None:
             rest.append(loaded)
             assert not one.server.placed.is_set()
-            assert one.reported["not_accepting"]
+            assert one.received["not_accepting"]
             assert one.server.check_proxy(former or 0)  # it still serves
             assert await one.server.repository_states() == {}  # of the other one
 
@@ -226,7 +226,7 @@ def test_another_process_replaces_it(tmp_path: Path) -> None:
     play(tmp_path, scene)
 
 
-def test_a_successor_that_exits_at_its_first_request_leaves_the_former_serving(
+def test_a_successor_that_exits_at_its_first_request_leaves_the_previous_one_serving(
     tmp_path: Path,
 ) -> None:
     async def scene(one: Scene) -> None:
@@ -237,8 +237,8 @@ def test_a_successor_that_exits_at_its_first_request_leaves_the_former_serving(
         with pytest.raises(ServerStartError, match="exited with code 7"):
             await one.server.replace({}, _nothing)
         assert one.server.info().pid == former
-        reported = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
-        assert [word for pid, word in reported if pid == str(former)] == ["refuse", "accept"]
+        received = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
+        assert [word for pid, word in received if pid == str(former)] == ["refuse", "accept"]
         assert not ending.done()
         await one.server.load("m", None)
         ending.cancel()
@@ -265,9 +265,9 @@ def test_a_new_sequence_cancels_the_connection_handover(tmp_path: Path) -> None:
         with pytest.raises(RemoteFailure, match=r"sequences are in progress.*--force"):
             await one.server.replace({}, _nothing)
         assert one.server.info().pid == former
-        reported = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
-        successor = reported[0][0]
-        assert reported == [
+        received = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
+        successor = received[0][0]
+        assert received == [
             [successor, "accept"], [str(former), "refuse"], [str(former), "retire handover-2.sock"],
             [str(former), "accept"], [successor, "retire handover-1.sock"],
         ]  # fmt: skip
@@ -295,10 +295,10 @@ def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
         assert await admin.repository_states() == {"m": "READY"}
         await one.server.unload("m")
         assert await admin.repository_states() == {"m": "UNAVAILABLE"}
-        while not (reported := one.server.info().retiring)[0].requests:
+        while not (received := one.server.info().retiring)[0].requests:
             await asyncio.sleep(0.05)
-        assert (reported[0].pid, reported[0].requests, reported[0].connections) == (former, 2, 1)
-        assert reported[0].until - reported[0].since == 4.0
+        assert (received[0].pid, received[0].requests, received[0].connections) == (former, 2, 1)
+        assert received[0].until - received[0].since == 4.0
         # The end of the one that serves now is noticed, though the former one lives on.
         os.kill(one.server.info().pid or 0, signal.SIGKILL)
         assert "SIGKILL" in await ending
@@ -313,7 +313,7 @@ def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
 
 
 @pytest.mark.parametrize("behaviour", ["ends", "slow"])
-def test_a_successor_that_fails_leaves_the_former_serving(tmp_path: Path, behaviour: str) -> None:
+def test_a_failing_successor_leaves_the_previous_one_serving(tmp_path: Path, behaviour: str) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         former = one.server.info().pid
@@ -363,7 +363,7 @@ def test_a_start_that_fails_is_reported(tmp_path: Path) -> None:
     play(tmp_path, scene, "ends")
 
 
-def test_a_slow_start_is_waited_for(tmp_path: Path) -> None:
+def test_a_slow_start_is_awaited(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         starting = asyncio.create_task(one.start())
         done, _ = await asyncio.wait([starting], timeout=2.0)
@@ -374,7 +374,7 @@ def test_a_slow_start_is_waited_for(tmp_path: Path) -> None:
     play(tmp_path, scene, "slow")
 
 
-def test_a_start_that_takes_too_long_is_reported(tmp_path: Path) -> None:
+def test_a_start_that_times_out_is_reported(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         with pytest.raises(ServerStartError, match="it does not accept connections yet"):
             await one.start()
@@ -382,8 +382,8 @@ def test_a_start_that_takes_too_long_is_reported(tmp_path: Path) -> None:
     play(tmp_path, scene, "slow", server_start_timeout_s=0.1)
 
 
-def test_a_replacement_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    """The one that was to be replaced serves on, and can still be asked."""
+def test_a_failed_replacement_leaves_nothing(tmp_path: Path) -> None:
+    """The process to be replaced keeps serving, and still answers the daemon."""
 
     async def scene(one: Scene) -> None:
         await one.start()
@@ -414,7 +414,7 @@ def test_a_replacement_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_pending_requests_fail_when_the_frontend_exits(tmp_path: Path) -> None:
-    """The daemon itself listens, so the connection does not tell."""
+    """The daemon itself listens, so the connection does not show the exit."""
 
     async def scene(one: Scene) -> None:
         await one.start()
@@ -450,19 +450,19 @@ def test_pending_requests_fail_when_the_connection_closes(tmp_path: Path) -> Non
 def test_the_settings_passed_to_the_frontend(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
-        reported = one.reported
-        assert reported["core"] == "/core.so"
-        assert ["model-repository", str(tmp_path / "models")] in reported["options"]
-        assert ["log-verbose", "1"] in reported["options"]
-        assert ["allow-metrics", "true"] in reported["options"]
-        assert not [name for name, _ in reported["options"] if name.startswith(("http", "grpc"))]
-        assert reported["limits"]["streams"] == 5
+        received = one.received
+        assert received["core"] == "/core.so"
+        assert ["model-repository", str(tmp_path / "models")] in received["options"]
+        assert ["log-verbose", "1"] in received["options"]
+        assert ["allow-metrics", "true"] in received["options"]
+        assert not [name for name, _ in received["options"] if name.startswith(("http", "grpc"))]
+        assert received["limits"]["streams"] == 5
         restricted = [["model-repository"], "triton-access-token", _TOKEN]
-        assert reported["restricted"] == {"http": [restricted], "grpc": [restricted]}
-        assert reported["forward"] == {"http": "x-.*", "grpc": None}
+        assert received["restricted"] == {"http": [restricted], "grpc": [restricted]}
+        assert received["forward"] == {"http": "x-.*", "grpc": None}
         listen = [
             (listen["protocol"], listen["tls"] and listen["tls"]["certificate"])
-            for listen in reported["listen"]
+            for listen in received["listen"]
         ]
         assert listen == [
             ("http", None), ("http", "/c"), ("grpc", "/gc"), ("metrics", None), ("http", None), ("admin", None),

@@ -1,4 +1,4 @@
-"""What the native frontend is told, for which settings."""
+"""The configuration passed to the native frontend, depending on the settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _document(folder: Path, listening: list[Listening], **settings: Any) -> dict
     )
 
 
-def test_with_settings_as_shipped(tmp_path: Path, listener: socket.socket) -> None:
+def test_with_default_settings(tmp_path: Path, listener: socket.socket) -> None:
     tls = {"certificate": "/c.pem", "key": "/k.pem", "root": None, "mutual": False}
     listening = [Listening("http", listener, None, relays=True), Listening("grpc", listener, tls)]
     reported = _document(tmp_path, listening)
@@ -101,7 +101,7 @@ def test_threads(
     assert _document(tmp_path, [])["loops"] == loops
 
 
-def test_options_of_the_core_s_go_on_and_those_of_nvidia_s_frontends_do_not(tmp_path: Path) -> None:
+def test_options_of_the_core_are_passed_on_and_those_of_nvidias_frontends_are_not(tmp_path: Path) -> None:
     given = {
         "log-verbose": "1",
         "backend-config": ["onnxruntime,x=1"],

@@ -1,4 +1,4 @@
-"""The pipe on which a native frontend tells of models that requests wait for."""
+"""The pipe on which a native frontend reports models that requests wait for."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pytriton.dispatcher.server.frontends.native_frontend import OnDemandLoads
 
 
 async def _turns() -> None:
-    """What can be read by now is read in the second turn of the loop."""
+    """Data that is readable now is read in the event loop's second iteration."""
     for _ in range(4):
         await asyncio.sleep(0)
 
 
 async def _reported(*pieces: bytes) -> list[str]:
-    """Return what the daemon hears of what is written, piece by piece, until the pipe ends."""
+    """Return the models reported to the daemon for data written in pieces until the pipe ends."""
     reported: list[str] = []
     reader, writer = os.pipe()
     asked = OnDemandLoads(reader, reported.append)
@@ -48,8 +48,8 @@ def test_each_line_is_a_name(pieces: tuple[bytes, ...], names: list[str]) -> Non
     assert asyncio.run(_reported(*pieces)) == names
 
 
-def test_the_next_version_reads_on() -> None:
-    """What has not been read when a daemon is upgraded is there for its next version."""
+def test_the_next_version_reads_the_rest() -> None:
+    """Unread data survives an upgrade of the daemon."""
 
     async def reported() -> list[str]:
         names: list[str] = []

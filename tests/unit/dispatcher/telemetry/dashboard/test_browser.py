@@ -1,4 +1,4 @@
-"""The page in a real browser, with many models and with one whose name is code."""
+"""The dashboard in a real browser, with many models and with one whose name is code."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def _events(asked: bool) -> list[Event]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """Where the page of a daemon with all of them is."""
+    """The URL of the dashboard of a daemon with all these models."""
     sources = Sources(
         _figures,
         _status,
@@ -98,7 +98,7 @@ def url() -> Iterator[str]:
 
 
 def _shown(url: str, folder: Path) -> tuple[str, str]:
-    """Return the page as the browser has it some seconds later, and what it complains of."""
+    """Return the page as rendered after some seconds, and the browser's complaints."""
     command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder}"]
     command += ["--virtual-time-budget=5000", "--dump-dom", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -135,13 +135,13 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def _focused(window: Browser) -> str:
-    """Return what has the focus: its kind, and its text."""
+    """Return the focused element's kind and text."""
     one = "document.activeElement"
     return str(window.run(f"{one}.tagName + ' ' + {one}.textContent"))
 
 
 def _on_model(window: Browser, url: str, name: str) -> None:
-    """Open the page anew, and go to a model's button by the keyboard."""
+    """Open the page again, and move to a model's button with the keyboard."""
     window.open("about:blank")
     window.open(url)
     shown = "document.querySelectorAll('#rows button').length"
@@ -178,7 +178,7 @@ def test_sorting_by_the_keyboard_keeps_the_focus(window: Browser, url: str) -> N
         assert window.run(f"{heads}.getAttribute('aria-sort')") == order
 
 
-def test_the_address_selects_the_model_and_back_works(window: Browser, url: str) -> None:
+def test_the_url_selects_the_model_and_back_works(window: Browser, url: str) -> None:
     _on_model(window, url, "model-1")
     window.press("Enter")
     eventually(lambda: _shown_model(window) == "model-1", "it is shown")
@@ -191,7 +191,7 @@ def test_the_address_selects_the_model_and_back_works(window: Browser, url: str)
 
 
 @pytest.mark.parametrize("address", ["%", "%E0%A4%A", "nobody"])
-def test_an_unknown_address_shows_the_overview(window: Browser, url: str, address: str) -> None:
+def test_an_unknown_url_shows_the_overview(window: Browser, url: str, address: str) -> None:
     window.open("about:blank")
     window.open(f"{url}#{address}")
     shown = "document.querySelectorAll('#rows button').length"
@@ -199,7 +199,7 @@ def test_an_unknown_address_shows_the_overview(window: Browser, url: str, addres
 
 
 def test_a_screen_reader_gets_names_and_no_noise(window: Browser, url: str) -> None:
-    """What changes all the time, such as how long the daemon is up, is not read out."""
+    """Frequently changing values, such as the uptime, are not announced."""
     _on_model(window, url, "model-3")
     window.press("Enter")
     eventually(lambda: _shown_model(window) == "model-3", "it is shown")
@@ -213,8 +213,8 @@ def test_a_screen_reader_gets_names_and_no_noise(window: Browser, url: str) -> N
     assert "tritonserver ready" in window.run("document.getElementById('headline').textContent")
 
 
-def test_numbers_beyond_javascript_are_shown_as_sent(window: Browser, url: str) -> None:
-    """The answer is that of the page's own server, played here: no model is asked."""
+def test_numbers_beyond_javascripts_range_are_shown_as_sent(window: Browser, url: str) -> None:
+    """A fake of the page's own server answers; no model is involved."""
     _on_model(window, url, "model-4")
     window.press("Enter")
     eventually(lambda: _shown_model(window) == "model-4", "it is shown")
@@ -252,12 +252,12 @@ def _held(window: Browser) -> list[str]:
 
 
 def _give(window: Browser, number: int, status: int, text: str) -> None:
-    """Give an answer, and return when the page has done what it does with it."""
+    """Send an answer, and return once the page has handled it."""
     window.run(f"held[{number}][1]({status}, {text!r})")
 
 
 def _form(window: Browser) -> tuple[str, str, list[bool]]:
-    """Return the form's request and answer, and whether its parts are disabled."""
+    """Return the form's request and answer, and whether its controls are disabled."""
     request = window.run("document.getElementById('request').value")
     answer = window.run("document.getElementById('answer').textContent")
     disabled = window.run("[...document.getElementById('ask').elements].map(one => one.disabled)")
@@ -289,7 +289,7 @@ def test_a_late_answer_is_not_shown_for_another_model(window: Browser, url: str)
 
 
 def test_input_typed_for_one_model_is_not_sent_to_another(window: Browser, url: str) -> None:
-    """While the other one's view is under way, and when it cannot be had, there is nothing to send."""
+    """While the other model's view is loading, or failed to load, nothing can be sent."""
     _on_model(window, url, "model-1")
     window.press("Enter")
     eventually(lambda: _filled(window), "the form is there")
@@ -390,7 +390,7 @@ def test_on_a_phone_each_model_is_a_card_with_all_values(window: Browser, url: s
 
 
 def test_the_browser_logged_no_errors(window: Browser, url: str) -> None:
-    """Of all before: no policy was violated, no script failed."""
+    """During all tests above: no policy was violated, and no script failed."""
     _on_model(window, url, HOSTILE)
     window.press("Enter")
     eventually(lambda: _shown_model(window) == HOSTILE, "it is shown")

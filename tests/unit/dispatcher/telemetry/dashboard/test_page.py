@@ -1,4 +1,4 @@
-"""The page's addresses, and the documents behind them."""
+"""The dashboard's URLs, and the documents behind them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_page_has_no_inline_code_or_style(daemon: Daemon) -> None:
 
 
 def test_browsers_find_an_icon(daemon: Daemon) -> None:
-    """Without one they complain of a 404 in their console."""
+    """Without one, their consoles show a 404."""
     assert (
         '<link rel="icon" type="image/svg+xml" href="icon.svg">' in daemon.ask("GET", "/page/").text
     )
@@ -77,7 +77,7 @@ def test_other_paths_are_not_found(daemon: Daemon, path: str) -> None:
     assert daemon.ask("GET", path).status_code == 404
 
 
-def test_the_root_leads_to_the_page(daemon: Daemon) -> None:
+def test_the_root_redirects_to_the_page(daemon: Daemon) -> None:
     answer = daemon.ask("GET", "/")
     assert (answer.status_code, answer.headers["location"]) == (307, "/page/")
 
@@ -122,7 +122,7 @@ def test_one_model_is_shown_with_its_errors_and_its_log(daemon: Daemon) -> None:
 
 
 def test_without_the_token_neither_logs_nor_configuration_are_shown(daemon: Daemon) -> None:
-    """Whoever reaches the port sees names, states and numbers."""
+    """Anyone who reaches the port sees names, states and numbers."""
     daemon.ask("GET", "/page/view.json")
     for headers in ({}, {"authorization": "Bearer wrong"}):
         found = daemon.ask(
@@ -135,7 +135,7 @@ def test_without_the_token_neither_logs_nor_configuration_are_shown(daemon: Daem
 
 
 def test_clients_of_the_unix_socket_see_everything(daemon: Daemon, tmp_path: Path) -> None:
-    """Only the daemon's user reaches it."""
+    """Only the daemon's user can connect to it."""
 
     async def run() -> Any:
         app = web.Application()
@@ -225,7 +225,7 @@ def test_explanations_are_shown_and_events_only_to_the_owner(
     assert oldest["who"] == "user ann, process 7 (python a.py)"
 
 
-def test_errors_are_for_the_owner_also_in_the_overview(daemon: Daemon) -> None:
+def test_the_overview_shows_errors_only_to_the_owner(daemon: Daemon) -> None:
     """A problem may quote the exception of a callable."""
     failed = snapshot(
         1010, model("digits", work(50), last_exit="RuntimeError: secret"), model("b", work(1))
@@ -246,7 +246,7 @@ def test_errors_are_for_the_owner_also_in_the_overview(daemon: Daemon) -> None:
     assert owners["rows"][0]["last_exit"] == "RuntimeError: secret"
 
 
-def test_events_and_the_audit_are_for_the_owner(daemon: Daemon) -> None:
+def test_events_and_the_audit_log_are_for_the_owner(daemon: Daemon) -> None:
     assert daemon.ask("GET", "/page/events.json").json() == {"is_private": True, "events": []}
     found = daemon.ask("GET", "/page/events.json", headers=_OWNER).json()["events"]
     assert [one["kind"] for one in found] == ["crashed", "registered"]  # the newest first
@@ -254,7 +254,7 @@ def test_events_and_the_audit_are_for_the_owner(daemon: Daemon) -> None:
     assert [one["kind"] for one in audit] == ["registered"]
 
 
-def test_bars_are_few_and_complete() -> None:
+def test_a_histogram_has_few_bars_and_covers_all_values() -> None:
     buckets = [0, 0, *range(1, 101), 0]
     found = bars(Histogram(1.0, buckets), [float(number) for number in range(len(buckets) - 1)])
     assert len(found) <= 24
@@ -263,7 +263,7 @@ def test_bars_are_few_and_complete() -> None:
     assert bars(Histogram(1.0, [0, 3]), [1.0]) == [(1.0, 3)]
 
 
-def test_a_model_without_metrics_has_no_bars() -> None:
+def test_a_model_without_metrics_has_no_histogram() -> None:
     found = model_view("digits", status(info("digits")), History(), None)
     assert found is not None
     assert found["histograms"] == {}
@@ -279,7 +279,7 @@ def test_an_example_matches_the_declaration() -> None:
     assert example_request(huge)["inputs"][0]["data"] == []
 
 
-def test_snippets_can_be_run_as_they_are() -> None:
+def test_snippets_can_be_run_unchanged() -> None:
     found = snippets("it's", CONFIG, "http://127.0.0.1:8000")
     for text in (found["tritonclient"], found["pytriton"]):
         compile(text, "snippet", "exec")
@@ -291,7 +291,7 @@ def test_snippets_can_be_run_as_they_are() -> None:
     assert snippets("s", CONFIG, "") == {}
 
 
-def test_the_document_of_the_api_has_every_model() -> None:
+def test_the_api_document_has_every_model() -> None:
     models = [info("digits"), info(HOSTILE), info("stream", STREAM)]
     found = document(models, "http://127.0.0.1:8000", "1.0")
     assert found["openapi"] == "3.1.0"

@@ -34,7 +34,7 @@ def daemon() -> Daemon:
 
 
 class _Server(BaseHTTPRequestHandler):
-    """Answers with what it was asked."""
+    """Answers with the request that it received."""
 
     size = 0
 
@@ -91,7 +91,7 @@ def test_a_request_is_forwarded_with_the_daemon_s_access(daemon: Daemon, server:
 def test_hanging_models_delay_neither_the_page_nor_others(
     daemon: Daemon, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits has a thread of its own; the event loop's pool has as few as the machine has cores."""
+    """Each request waits in its own thread, because the event loop's pool has as few threads as the machine has cores."""
     monkeypatch.setattr(routes, "_MAX_CONCURRENT", 3)
     daemon.page = Page(daemon.sources)
     may_answer, asked = threading.Event(), threading.Semaphore(0)
@@ -240,7 +240,7 @@ def test_half_precision_numbers_are_sent_as_bytes() -> None:
     assert head["outputs"] == [{"name": "y", "parameters": {"binary_data": True}}]
 
 
-def test_bf16_is_rounded_as_numpy_does_it() -> None:
+def test_bf16_is_rounded_as_in_numpy() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     values = [0.1, 1.00390625, 1.01171875, -3.3e38, 1e-40, math.inf, math.nan, 65536.7]
     _, blob = parts(*encode_request(typed("BF16", values), config("BF16")))

@@ -1,4 +1,4 @@
-"""The event log: over restarts, crashes, full disks and damaged files; nothing of it reaches who tells."""
+"""The event log across restarts, crashes, full disks and damaged files; its problems never reach the emitter."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_events_and_serials_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_serials_continue_after_an_upgrade(tmp_path: Path) -> None:
-    """Whatever the clock says by then."""
+    """Even if the clock was changed."""
     after = 1 << 52
     following = EventLog(tmp_path, 0, after=after)
     following.events.emit(kinds.UPGRADED)
@@ -62,7 +62,7 @@ def test_serials_continue_after_an_upgrade(tmp_path: Path) -> None:
 def test_serials_of_unwritten_events_are_not_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Of a daemon that writes none, and of one that was killed before they were written."""
+    """Of a daemon that writes no events, and of one that was killed before writing them."""
     now = [1_700_000_000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
     former = EventLog(tmp_path, 0)

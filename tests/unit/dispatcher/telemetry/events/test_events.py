@@ -1,4 +1,4 @@
-"""One call makes an event: who asked for it, what it is about, a record of the log; it never fails."""
+"""One call emits an event: its requester, its model, and a log record; it never fails."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_serial_numbers_grow_across_emitters(events: Events, reported: list[Even
 def test_the_requester_is_named_only_for_requested_events(
     events: Events, reported: list[Event]
 ) -> None:
-    """A worker that crashes in a task that began with a registration is nobody's wish."""
+    """Nobody requested the crash of a worker, even in a task that began with a registration."""
 
     async def crash() -> None:
         events.emit(kinds.CRASHED, model="m")
@@ -67,7 +67,7 @@ def test_the_requester_is_named_only_for_requested_events(
     ]
 
 
-def test_a_record_of_the_log(events: Events) -> None:
+def test_an_event_is_logged(events: Events) -> None:
     with structlog.testing.capture_logs() as logs:
         events.emit(kinds.SCALED, model="m", who="autoscaling", numbers={"instances": 4})
     assert logs == [
@@ -101,7 +101,7 @@ def test_a_failing_sink_does_not_affect_others(reported: list[Event]) -> None:
 
 
 def test_unencodable_texts_are_escaped(events: Events, reported: list[Event]) -> None:
-    """The name of a file need not be UTF-8, and stands in the error that it causes."""
+    """A file name need not be valid UTF-8, and may appear in an error."""
     events.emit(
         kinds.REPOSITORY_LOAD_FAILED, model="m\udcff", reason="no \udcff: " + "\udcff" * 3000
     )

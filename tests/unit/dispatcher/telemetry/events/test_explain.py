@@ -1,4 +1,4 @@
-"""What `explain` says about broken set-ups, each given as state and events."""
+"""What `explain` says about broken set-ups, each given as a state and events."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def test_the_share_of_the_cores_is_reported() -> None:
 
 
 def test_unknown_facts_are_omitted() -> None:
-    """Whether requests wait, tritonserver has not said."""
+    """Such as waiting requests that tritonserver has not reported."""
     verdict, _ = explain(situation(info(instance(busy_s=0.4))))
     assert verdict.endswith("the longest batch for 0.40 s: requests may wait")
 
 
 @pytest.mark.parametrize("kind", [kinds.HANG, kinds.POISON, kinds.LIMIT_EXCEEDED, kinds.CRASHED])
 @pytest.mark.parametrize("mended", [kinds.REPLACED, kinds.REGISTERED, kinds.ROLLED_BACK])
-def test_events_of_a_former_registration_are_ignored(kind: EventKind, mended: EventKind) -> None:
-    """It was replaced because of that, perhaps."""
+def test_events_of_a_previous_registration_are_ignored(kind: EventKind, mended: EventKind) -> None:
+    """It may have been replaced because of them."""
     before = event(kind, "as it was", ago_s=100)
     after = event(mended, ago_s=50)
     assert explain(situation(info(instance()), before, after))[1] == []
@@ -390,7 +390,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_broken_set_up_is_diagnosed(name: str) -> None:
+def test_a_broken_setup_is_diagnosed(name: str) -> None:
     what, verdict, about, advice = TABLE[name]
     said, findings = explain(what)
     assert verdict in said
@@ -411,7 +411,7 @@ def test_a_later_successful_change_hides_a_failed_one() -> None:
     assert explain(situation(info(instance()), *events))[1] == []
 
 
-def test_a_replacement_that_failed_is_reported_although_the_model_was_scaled_since() -> None:
+def test_a_failed_replacement_is_reported_although_the_model_was_scaled_since() -> None:
     events = [event(kinds.REGISTERED), event(kinds.REPLACE_FAILED, "no"), event(kinds.SCALED)]
     findings = explain(situation(info(instance()), *events))[1]
     assert [one.about for one in findings] == ["change"]
@@ -419,7 +419,7 @@ def test_a_replacement_that_failed_is_reported_although_the_model_was_scaled_sin
     assert explain(situation(info(instance()), *replaced))[1] == []
 
 
-def test_the_worst_comes_first() -> None:
+def test_the_most_severe_comes_first() -> None:
     broken = info(instance(), instance(1, "failed", last_exit="x"), state="ready")
     down = messages.ServerInfo("starting", None)
     findings = explain(situation(broken, event(kinds.CRASHED, "y"), server=down))[1]

@@ -1,4 +1,4 @@
-"""What clients are told of a daemon's decisions, on a virtual clock: who, what, why, over a restart."""
+"""What clients learn about a daemon's decisions, on a virtual clock: who, what, why, and across a restart."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_crash_loop_is_explained(sim: SimulatedDaemon) -> None:
     assert {"load_failed", "backoff", "crash_loop", "not_ready"} <= set(reported)
 
 
-def test_events_of_a_model_that_never_was_are_an_error(sim: SimulatedDaemon) -> None:
+def test_events_of_a_model_that_never_existed_are_an_error(sim: SimulatedDaemon) -> None:
     _register(sim)
     failed = sim.answered(sim.client.ask(messages.GetEvents("nope")))
     assert isinstance(failed, messages.Failure)
@@ -77,7 +77,7 @@ def test_events_name_the_requester_and_the_failure(sim: SimulatedDaemon) -> None
     assert scaled.numbers == {"instances": 2, "before": 1}
 
 
-def test_a_model_that_nobody_knows_is_an_error(sim: SimulatedDaemon) -> None:
+def test_an_unknown_model_is_an_error(sim: SimulatedDaemon) -> None:
     answer = _explained(sim, "unknown")
     assert isinstance(answer, messages.Failure)
     assert answer.kind == "not_found"

@@ -1,4 +1,4 @@
-"""The kinds of events: each is declared once and emitted with the numbers that it declares."""
+"""The kinds of events: each is declared once, and emitted with its declared fields."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _by_constant() -> dict[str, EventKind]:
 
 
 def _kind_uses() -> Iterator[tuple[str, list[str], set[str] | None]]:
-    """Yield place, kinds and the names of the numbers (None: not written out) of each call that names a kind."""
+    """Yield the place, kinds and field names (None if not literal) of each call that names a kind."""
     for path in DISPATCHER.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         if "kinds" not in text:
@@ -55,7 +55,7 @@ def test_constants_are_named_after_their_kinds() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
-def test_a_kind_says_what_it_means(kind: EventKind) -> None:
+def test_a_kind_has_a_description(kind: EventKind) -> None:
     assert kind.level in _LEVELS
     assert kind.says
     assert kind.meaning.endswith(".")

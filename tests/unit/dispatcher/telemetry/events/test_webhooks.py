@@ -1,4 +1,4 @@
-"""Webhooks: what is posted is signed, what fails is tried again, what is lost is counted, and nobody waits."""
+"""Webhooks: posts are signed, failures are retried, lost events are counted, and emitters never wait."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECRET = b"0123456789abcdef-secret"
 
 
 class Receiver:
-    """An address that answers what the test says, and remembers what it was sent."""
+    """An HTTP server with scripted answers that records what it receives."""
 
     def __init__(self) -> None:
         self.answers: list[int] = []
@@ -172,7 +172,7 @@ def test_emitters_do_not_wait_and_the_oldest_events_are_dropped(
 
 
 def test_a_crash_loop_is_coalesced(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first event is posted at once; what follows waits for the interval, each kind and instance once."""
+    """The first event is posted at once; later ones wait for the interval, one for each kind and instance."""
     monkeypatch.setattr(webhooks, "_POST_INTERVAL_S", 3600.0)
     hook = Webhook(Hook("oncall", receiver.url, SECRET))
     hook.enqueue(event(0))
@@ -259,7 +259,7 @@ def test_undeliverable_events_are_dropped_after_an_hour() -> None:
 
 
 def test_unposted_events_are_posted_after_an_upgrade(receiver: Receiver) -> None:
-    """Also what was being posted: it may have been taken, or not."""
+    """Including one that was being posted, whose outcome is unknown."""
     receiver.may_answer.clear()
     hook = Hook("oncall", receiver.url, SECRET)
     former, other = Webhooks([hook]), Webhooks([hook])

@@ -1,4 +1,4 @@
-"""MetricsSnapshot in the formats of Prometheus, and the page that lists them."""
+"""Metrics snapshots in Prometheus' formats, and the page that lists the metrics."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def samples(text: str, parse: Any) -> dict[tuple[str, frozenset[tuple[str, str]]
 
 @pytest.fixture(params=["text", "openmetrics"])
 def reported(request: pytest.FixtureRequest) -> Any:
-    """What a scraper reads, by name and labels."""
+    """Return what a scraper reads, by name and labels."""
     openmetrics = request.param == "openmetrics"
     body, content_type = expose(scraped(parsed(TRITON)), OPENMETRICS if openmetrics else "")
     assert content_type.startswith("application/openmetrics" if openmetrics else "text/plain")
@@ -271,7 +271,7 @@ def test_an_unreachable_tritonserver_has_no_metrics() -> None:
     assert fetch("http://127.0.0.1:1/metrics") == ""
 
 
-def test_names_are_unique_and_say_their_unit() -> None:
+def test_names_are_unique_and_contain_their_unit() -> None:
     names = [family.name for family in FAMILIES]
     assert len(set(names)) == len(names)
     for family in FAMILIES:

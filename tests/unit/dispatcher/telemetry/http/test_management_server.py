@@ -1,4 +1,4 @@
-"""Where the management server listens and whom it answers, and what is left where it cannot; no thread is started."""
+"""Where the management server listens and whom it serves, and what failures leave; without starting a thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANYWHERE = "127.0.0.1:0"
 
 
 class Thread:
-    """In place of the thread that answers: it has the sockets."""
+    """Replaces the serving thread: it only keeps the sockets."""
 
     made: ClassVar[list[Thread]] = []
 
@@ -42,7 +42,7 @@ class Thread:
 
 
 class Place:
-    """A runtime directory, and what management servers there are made of."""
+    """A runtime directory, and the parts of management servers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -149,7 +149,7 @@ def test_the_listen_address_is_reported_and_handed_over(
 
 
 @pytest.mark.parametrize("trouble", ["no key", "not its key", "unix socket"])
-def test_nothing_listens_if_the_server_cannot_start(place: Place, trouble: str) -> None:
+def test_a_failed_start_closes_all_sockets(place: Place, trouble: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -170,7 +170,7 @@ def test_nothing_listens_if_the_server_cannot_start(place: Place, trouble: str) 
     assert is_free(port)
 
 
-def test_a_server_that_cannot_start_is_an_exit_code(place: Place) -> None:
+def test_a_server_that_cannot_start_has_an_exit_code(place: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         management = Management(*place.arguments(management_address=address))

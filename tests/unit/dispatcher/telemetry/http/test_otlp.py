@@ -1,4 +1,4 @@
-"""Metrics sent by OTLP: all that a scraper is told arrives, and a collector that does not take it holds up nobody."""
+"""Metrics exported by OTLP: all scraped metrics arrive, and an unresponsive collector blocks nobody."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ nv_inference_request_success{model="m",version="1"} 7
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetricReceiver]:
-    """A collector, to which the variables of this process lead."""
+    """A collector to which this process's variables point."""
     logger = logging.getLogger("opentelemetry")
     before = logger.propagate, logger.handlers[:]
     with metric_receiver() as found:
@@ -71,7 +71,7 @@ def scraped() -> Scrape:
 def export(
     play: Callable[[OtlpExport], Awaitable[None]], scrape: Callable[[], Any] | None = None
 ) -> OtlpExport:
-    """Send what a scrape returns, while a test plays; return the exporter after its end."""
+    """Export a scrape function's results while a test runs; return the exporter after its end."""
 
     async def take() -> Scrape:
         return scraped()
@@ -123,8 +123,8 @@ def test_everything_that_scrapers_see_is_exported(receiver: MetricReceiver) -> N
     assert receiver.resource["service.name"] == "shop"
 
 
-def test_the_openai_frontends_metrics_start_with_its_process(receiver: MetricReceiver) -> None:
-    """It may be another one than a minute ago: its counters start anew, later than the daemon."""
+def test_the_openai_frontends_counters_start_with_its_process(receiver: MetricReceiver) -> None:
+    """It may have been restarted: its counters then start again, later than the daemon's."""
     meters = Meters(lambda: 1005.5)
     meters.refuse("overloaded")
     meters.answered("m", "chat", 0.5)
@@ -152,7 +152,7 @@ def test_the_openai_frontends_metrics_start_with_its_process(receiver: MetricRec
 
 
 def test_counters_start_with_their_process(receiver: MetricReceiver) -> None:
-    """That of tritonserver, and, after an upgrade, that of the daemon for what it does not go on counting."""
+    """tritonserver's, and after an upgrade the daemon's for counters that do not continue."""
 
     async def scrape() -> Scrape:
         found = scraped()
@@ -261,7 +261,7 @@ def test_a_hanging_collector_delays_neither_the_loop_nor_the_stop(
 def test_an_endless_answer_is_counted_and_costs_one_thread(
     receiver: MetricReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It drips its answer, say: no time-out of the exporter's ends that."""
+    """It may trickle, which no timeout of the exporter ends."""
     monkeypatch.setattr("pytriton.dispatcher.telemetry.http.otlp._EXPORT_TIMEOUT_S", 0.01)
     receiver.may_answer.clear()
 

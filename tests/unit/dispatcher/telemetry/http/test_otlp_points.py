@@ -1,4 +1,4 @@
-"""Since when a counter that is sent counts: it may begin again, be gone, and outlive an upgrade."""
+"""Start times of exported counters: after a reset, when they disappear, and across an upgrade."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytriton.dispatcher.upgrade.snapshot import SentSeries
 
 
 def _starts(start_times: StartTimes, at: int, *counts: tuple[str, float]) -> dict[str, int]:
-    """Tell counters of some models at a moment; return when each is said to have begun."""
+    """Export some models' counters at a moment; return their reported start times."""
     points = [NumberDataPoint({"model": name}, 1000, at, count) for name, count in counts]
     data = Sum(points, AggregationTemporality.CUMULATIVE, True)
     (metric,) = start_times.with_start_times([Metric("calls", "", "", data)], at)

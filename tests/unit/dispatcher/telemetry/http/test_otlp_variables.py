@@ -1,4 +1,4 @@
-"""The variables of OpenTelemetry: whether there is a collector, by which protocol, and how often it is told."""
+"""OpenTelemetry's variables: whether there is a collector, the protocol, and the export interval."""
 
 from __future__ import annotations
 

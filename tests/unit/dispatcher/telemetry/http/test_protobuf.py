@@ -1,4 +1,4 @@
-"""MetricsSnapshot in Prometheus' protobuf format, read with protobuf's own library by the published field numbers."""
+"""Metrics snapshots in Prometheus' protobuf format, parsed by protobuf with the published field numbers."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def scraped(**more: Any) -> Scrape:
     return Scrape(figures, parsed(TRITON), users, **more)
 
 
-def test_numbers_of_all_are_reported() -> None:
+def test_values_of_all_kinds_are_reported() -> None:
     reported = families(scraped())
     calls = reported["pytriton_calls_total"]
     assert (calls.type, metric(calls, **INSTANCE).counter.value) == (0, 50)
@@ -131,7 +131,7 @@ def natively(histogram: Any) -> dict[int, int]:
     return counts
 
 
-def test_histograms_have_native_buckets_and_classic_ones() -> None:
+def test_histograms_have_native_and_classic_buckets() -> None:
     figures = scraped().snapshot
     observed = figures.models[0].instances[0].work.call_s
     observed.buckets[0] = 2  # below all that is told apart

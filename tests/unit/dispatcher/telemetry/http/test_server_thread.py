@@ -1,4 +1,4 @@
-"""The thread that answers: it takes bodies as they come, and keeps no connections that nobody needs."""
+"""The serving thread: it streams bodies, and closes connections that nobody needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LARGE = bytes(64 << 20)
 
 
 class Served:
-    """A server with its address, and what its handlers do."""
+    """A server with its address, and its test handlers."""
 
     def __init__(self, limits: ServerLimits, tls: ssl.SSLContext | None = None) -> None:
         self.under_way = self.most_under_way = 0
@@ -55,7 +55,7 @@ class Served:
         return self._clients.enter_context(socket.create_connection(self.address, timeout=30))
 
     def sockets_of(self, client: socket.socket) -> int:
-        """Return how many sockets of this process are connected to a client's; its own is not."""
+        """Return the number of this process's sockets connected to a client's, without the client's own."""
         there = [one.raddr for one in psutil.Process().net_connections("tcp")]
         return there.count(client.getsockname())
 
@@ -84,7 +84,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
 
 
 def all_of(client: socket.socket) -> bytes:
-    """Return what comes until the connection ends, however it does."""
+    """Return everything received until the connection ends for whatever reason."""
     data = b""
     with contextlib.suppress(ConnectionResetError):
         while chunk := client.recv(1 << 16):

@@ -1,4 +1,4 @@
-"""What may block: it is read in a thread, again when it is old, and nobody waits long for it."""
+"""Sources that may block: read in a thread, read again once expired, and never awaited for long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytriton.dispatcher.telemetry.metrics.blocking_source import CachedReading
 
 
 class _Source:
-    """What a test reads: numbers, of which each has to be let through."""
+    """A test's source: numbers, each of which must be released."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -46,7 +46,7 @@ def test_an_expired_value_is_read_again(source: _Source) -> None:
 
 
 def test_a_hanging_reading_is_awaited_once_and_uses_one_thread(source: _Source) -> None:
-    """The loop goes on meanwhile, no thread of the pool is taken, and the loop's end is not held up."""
+    """The loop continues, no thread of the pool is used, and the loop's end is not delayed."""
 
     async def readings() -> list[int]:
         reading = CachedReading(-1, max_age_s=0.0, timeout_s=0.05)

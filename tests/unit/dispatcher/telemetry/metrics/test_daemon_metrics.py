@@ -1,4 +1,4 @@
-"""The snapshot of what is counted and measured: over the lives of workers, and whatever a worker does."""
+"""The snapshot of counters and measurements: across workers' lives, and whatever a worker does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pytriton.dispatcher.telemetry.metrics.process_memory import ProcessMemory
 
 
 def snapshot(sim: SimulatedDaemon) -> MetricsSnapshot:
-    """Ask as a client does; the answer travels as bytes."""
+    """Request it as a client does; the answer is encoded and decoded."""
     answer = sim.answered(sim.client.ask(messages.GetMetrics()))
     assert isinstance(answer, messages.MetricsSnapshot)
     return answer
@@ -145,7 +145,7 @@ def test_a_hanging_worker_is_counted(sim: SimulatedDaemon) -> None:
 
 
 def test_a_busy_worker_is_reported_without_polling_it(sim: SimulatedDaemon) -> None:
-    """It does nothing here but write its page: nobody waits for it."""
+    """The worker only writes its page, and nobody waits for it."""
     worker = serve(sim)
     worker.begin()
     reported = instance(sim)
@@ -229,7 +229,7 @@ def test_a_hostile_stats_page_is_reported_within_bounds(sim: SimulatedDaemon) ->
 
 
 def count(worker: FakeWorker, seen: float, depth: float = 0.0) -> None:
-    """Have a worker's callable have counted so much."""
+    """Let a worker's callable count this much."""
     families = [
         UserFamily("seen", "counter", "", [encoded_sample(UserSample("_total", {}, seen))]),
         UserFamily("depth", "gauge", "", [encoded_sample(UserSample("", {}, depth))]),
@@ -240,7 +240,7 @@ def count(worker: FakeWorker, seen: float, depth: float = 0.0) -> None:
 
 
 def of_users(sim: SimulatedDaemon) -> dict[str, dict[str, float]]:
-    """Return the values that a scraper is told, by metric and instance."""
+    """Return the scraped values by metric and instance."""
     scraped = sim.loop.run(sim.services.metrics.scrape())
     return {
         name: {

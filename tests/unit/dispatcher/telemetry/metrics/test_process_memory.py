@@ -1,4 +1,4 @@
-"""Memory of processes: resident, and on GPUs with stand-ins for NVML and nvidia-smi."""
+"""Memory of processes: resident, and on GPUs with fakes of NVML and nvidia-smi."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytriton.dispatcher.telemetry.metrics.process_memory import Gpu, GpuMemory,
 
 
 class FakeNvml(ModuleType):
-    """`pynvml` with the processes of two GPUs; `fault`: what it raises."""
+    """`pynvml` with the processes of two GPUs; `fault` is the exception that it raises."""
 
     class NVMLError(Exception):
         pass
@@ -108,7 +108,7 @@ def test_resident_memory_of_a_process() -> None:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder in which programs are looked for."""
+    """The only folder searched for programs."""
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""The process that tritonserver's counters begin with."""
+"""The start time of tritonserver's counters."""
 
 from __future__ import annotations
 

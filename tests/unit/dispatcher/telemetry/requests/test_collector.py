@@ -1,4 +1,4 @@
-"""From the workers' rings to the access log and the samples: what is lost is counted, nobody waits."""
+"""From the workers' rings to the access log and the samples: losses are counted, and nobody waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pytriton.dispatcher.workers.model_counters import CounterRegistry, ModelCou
 
 
 class Stage:
-    """A model "m" with one worker, whose end of the gauge is the test's."""
+    """A model "m" with one worker, whose end of the statistics page belongs to the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Stage:
         self.collector.poll()
 
     def serve(self, *names: str, took: int = 5, status: str = "ok", **more: Any) -> None:
-        """Be the worker, which has answered requests of these names in one call."""
+        """Act as the worker that answered requests with these ids in one call."""
         now = time.monotonic_ns()
         self.stats.records.write(
             [RequestRecord(name, status, now, -1, took, 1, 1, 8, -1, **more) for name in names]
@@ -135,7 +135,7 @@ def test_activity_before_the_first_poll_is_sampled(stage: Stage) -> None:
 
 
 def test_outcomes_of_the_first_requests_are_known(stage: Stage) -> None:
-    """Those before the first look at it, too; what a former version of the daemon has counted is of another time."""
+    """Those before the first poll, too; counts of a previous version of the daemon are from an unknown time."""
     stage.counter_registry.of("new").failed["lost"] += 2
     stage.counter_registry.of("old").failed["lost"] += 2
     stage.counter_registry.of("new").started_at = time.monotonic() - 5
@@ -171,7 +171,7 @@ def test_recent_outcomes_are_known_with_the_last_error(stage: Stage) -> None:
 
 
 def test_activity_right_after_registration_is_known(stage: Stage) -> None:
-    """It was being loaded when it was looked at before, and nobody had registered it."""
+    """At the previous poll, the model was loading and not registered yet."""
     loading = stage.counter_registry.of("n")
     there = {"m": stage.registration("m")}
     stage.registry.served.get = there.get
@@ -199,7 +199,7 @@ def test_outcomes_of_another_registration_are_ignored(stage: Stage) -> None:
 
 
 def test_another_model_of_the_same_name_starts_without_requests(stage: Stage) -> None:
-    """It was unregistered and registered between two looks."""
+    """It was unregistered and registered between two polls."""
     stage.serve("former", status="callable")
     eventually(lambda: stage.reported().failed, "records")
     stage.counter_registry.forget("m")
@@ -221,7 +221,7 @@ def test_the_access_log_has_a_line_per_request_until_it_is_disabled(stage: Stage
 
 
 def test_the_access_log_has_the_requests_that_ended_while_it_was_enabled(stage: Stage) -> None:
-    """A worker writes a record after it has answered, and it waits for the next look."""
+    """A worker writes a record after its answer, and it is read at the next poll."""
     stage.serve("before")
     stage.log(on=True)
     stage.serve("between")

@@ -1,4 +1,4 @@
-"""Profiles of workers: py-spy is run, and what hinders it is told."""
+"""Profiles of workers: py-spy is run, and obstacles are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def worker(instance: int = 0, *, alive: bool = True) -> Any:
 
 @pytest.fixture
 def py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make what stands for py-spy: a script that gets its arguments."""
+    """Create a fake py-spy: a script that gets its arguments."""
 
     def make(body: str) -> None:
         program = tmp_path / "py-spy"
