@@ -1,4 +1,4 @@
-"""What users say about a number of instances that follows the load, and what it becomes."""
+"""Users' ways to say that the number of instances follows the load, and what they become."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ def test_invalid_instance_counts_are_refused(said: Any) -> None:
         {"idle_after": 5.0}, {"min": 0, "idle_after": 0},
     ],
 )  # fmt: skip
-def test_values_that_are_wrong(wrong: dict[str, Any]) -> None:
+def test_invalid_values(wrong: dict[str, Any]) -> None:
     with pytest.raises(PyTritonValidationError, match="Autoscale: "):
         Autoscale(**{"max": 4, **wrong})
 
 
 @pytest.mark.parametrize(("text", "said"), [("4", 4), ("1:8", (1, 8)), (" 2 .. 3 ", (2, 3))])
-def test_words_of_a_command_line(text: str, said: Any) -> None:
+def test_command_line_arguments(text: str, said: Any) -> None:
     assert instances_of_text(text) == said
 
 
 @pytest.mark.parametrize("text", ["", "0", "many", "1:", "8:1", "1:2:3", "0:8:soon", "0:8:", "-1"])
-def test_words_that_say_nothing(text: str) -> None:
+def test_invalid_command_line_arguments(text: str) -> None:
     with pytest.raises(PyTritonValidationError):
         instances_of_text(text)
 
@@ -80,14 +80,14 @@ def spec_of(target: Any = lambda requests: requests, **options: Any) -> messages
     return plan(target, "m", X, X, None, options).message.spec
 
 
-def test_a_registration_begins_with_the_fewest() -> None:
+def test_a_registration_starts_with_the_minimum() -> None:
     spec = spec_of(instances=(2, 8), devices=[0, 1, 2])
     assert (spec.instances, spec.devices) == (2, ["0", "1", "2"])
     assert spec.autoscale == messages.Autoscale(2, 8)
     assert spec_of(instances=3).autoscale is None
 
 
-def test_a_list_of_callables_cannot_follow_the_load() -> None:
+def test_a_list_of_callables_cannot_autoscale() -> None:
     with pytest.raises(PyTritonValidationError, match="Pass a single callable"):
         spec_of([lambda r: r, lambda r: r], instances=(1, 4))
 
@@ -96,7 +96,7 @@ def parameter(text: str) -> dict[str, Any]:
     return {"parameters": {INSTANCES_PARAMETER: {"string_value": text}}}
 
 
-def test_a_configuration_says_it_by_a_parameter() -> None:
+def test_a_configuration_declares_it_as_a_parameter() -> None:
     assert autoscale_in({}) is None
     assert autoscale_in(parameter("2:8")) == messages.Autoscale(2, 8)
     for text in ("4", "many", ""):
@@ -105,13 +105,13 @@ def test_a_configuration_says_it_by_a_parameter() -> None:
 
 
 class TritonPythonModel:
-    """A model.py's class."""
+    """The class of a model.py."""
 
     def execute(self, requests: Any) -> Any:
         return requests
 
 
-def test_a_model_py_follows_its_load_by_its_configuration_or_as_it_is_registered() -> None:
+def test_a_python_model_autoscales_by_its_configuration_or_registration() -> None:
     config = {"output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}], **parameter("2:8")}
 
     def spec(**options: Any) -> messages.ModelSpec:

@@ -23,7 +23,7 @@ COMMON = ROOT / "proxy_backend" / "common"
 
 
 def _tables() -> dict[str, list[list[str]]]:
-    """Return the layers of each program, topmost first."""
+    """Return the layers of each program, top first."""
     text = (ROOT / "docs" / "contributing" / "c-sources.md").read_text()
     return {
         found["program"]: [
@@ -42,13 +42,13 @@ def sources(program: str) -> list[PurePosixPath]:
     return sorted(PurePosixPath(path.relative_to(folder)) for path in folder.rglob("*.[ch]"))
 
 
-def room_of(source: PurePosixPath) -> str:
-    """Return a source's room; what lies in no folder is a room by itself."""
+def directory_of(source: PurePosixPath) -> str:
+    """Return a source's directory; a file in no directory counts as one by itself."""
     return source.parts[0]
 
 
 def includes(program: str) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
-    """Yield who includes what of the program's own."""
+    """Yield each file with the program's own files that it includes."""
     for source in sources(program):
         for name in _INCLUDE.findall((ROOT / program / source).read_text()):
             if not (ROOT / "proxy_backend" / name).is_relative_to(COMMON):
@@ -61,13 +61,13 @@ def test_every_program_has_a_table() -> None:
 
 
 @pytest.mark.parametrize("program", LAYERS)
-def test_the_table_names_every_room(program: str) -> None:
+def test_the_table_names_every_directory(program: str) -> None:
     named = [room for layer in LAYERS[program] for room in layer]
-    assert sorted(named) == sorted({room_of(source) for source in sources(program)})
+    assert sorted(named) == sorted({directory_of(source) for source in sources(program)})
 
 
 @pytest.mark.parametrize("program", LAYERS)
-def test_an_include_leads_downwards_or_stays_in_its_room(program: str) -> None:
+def test_includes_go_downwards_or_stay_in_their_directory(program: str) -> None:
     there = set(sources(program))
     floor = {room: number for number, layer in enumerate(LAYERS[program]) for room in layer}
     wrong = [
@@ -75,8 +75,8 @@ def test_an_include_leads_downwards_or_stays_in_its_room(program: str) -> None:
         for source, included in includes(program)
         if included not in there
         or not (
-            room_of(source) == room_of(included)
-            or floor[room_of(source)] < floor[room_of(included)]
+            directory_of(source) == directory_of(included)
+            or floor[directory_of(source)] < floor[directory_of(included)]
         )
     ]
     assert wrong == []
@@ -89,8 +89,8 @@ def test_common_sources_include_only_each_other() -> None:
 
 
 @pytest.mark.parametrize("program", ONE_HEADER_EACH)
-def test_no_files_include_each_other_in_a_circle(program: str) -> None:
-    """A file and its header count as one: what the one needs, the other may not need from it."""
+def test_includes_have_no_cycles(program: str) -> None:
+    """A source and its header count as one file: what one needs must not need the other."""
     graph: dict[PurePosixPath, set[PurePosixPath]] = {}
     for source, included in includes(program):
         one, other = source.with_suffix(""), included.with_suffix("")

@@ -1,4 +1,4 @@
-"""The client against a dispatcher of few words: a real ROUTER socket that speaks the real messages."""
+"""The client against a scripted dispatcher: a real ROUTER socket that speaks the real messages."""
 
 from __future__ import annotations
 
@@ -168,10 +168,10 @@ def test_a_failure_becomes_one_exception_with_the_remote_traceback(
     assert caught.value.model_name == "m"
 
 
-def test_a_daemon_that_dies_in_the_meantime_is_noticed(
+def test_a_daemon_that_dies_meanwhile_is_noticed(
     fake: FakeDispatcher, client: DaemonClient
 ) -> None:
-    """There is no limit on how long loading takes: only the daemon's death ends the wait."""
+    """Loading may take any time: only the daemon's death ends the wait."""
     fake.die_on = messages.Register
     with pytest.raises(
         DaemonNotRunningError, match=r"pid 4194000\).* exited before it answered Register"
@@ -179,7 +179,7 @@ def test_a_daemon_that_dies_in_the_meantime_is_noticed(
         register(client)
 
 
-def test_a_daemon_that_was_restarted_in_the_meantime_is_noticed(
+def test_a_daemon_that_was_restarted_meanwhile_is_noticed(
     fake: FakeDispatcher, client: DaemonClient
 ) -> None:
     failed: list[BaseException] = []
@@ -199,7 +199,7 @@ def test_a_daemon_that_was_restarted_in_the_meantime_is_noticed(
 
 
 def test_a_registration_waits_for_a_slow_daemon(fake: FakeDispatcher) -> None:
-    """`timeout_s` is for what the daemon knows at once; a model may load for hours."""
+    """`timeout_s` applies to immediate answers; a model may load for hours."""
     client = DaemonClient(
         Connection(fake.rundir), 0.2
     )  # which asks nothing at once that would take longer
@@ -263,7 +263,7 @@ def test_unregistering_and_logs_name_the_model(fake: FakeDispatcher, client: Dae
     assert caught.value.model_name == "m"
 
 
-def test_ready_is_when_every_instance_that_can_is(
+def test_a_model_is_ready_when_every_possible_instance_is(
     fake: FakeDispatcher, client: DaemonClient
 ) -> None:
     histories = [("starting", "failed"), ("loading", "failed"), ("ready", "failed")]
@@ -290,7 +290,7 @@ def test_models_that_will_never_be_ready_are_not_awaited(
         model.wait_ready(0.1)
 
 
-def test_shutdown_is_passed_on(fake: FakeDispatcher, client: DaemonClient) -> None:
+def test_shutdown_is_forwarded(fake: FakeDispatcher, client: DaemonClient) -> None:
     fake.answers[messages.Shutdown] = lambda _: [messages.Done()]
     client.shutdown()
     assert fake.heard[-1] == messages.Shutdown()
@@ -344,7 +344,7 @@ def test_no_descriptor_stays_open_between_calls(fake: FakeDispatcher, client: Da
 
 
 @pytest.mark.programs
-def test_zeromq_is_imported_with_the_first_question(tmp_path: Path) -> None:
+def test_zeromq_is_imported_with_the_first_request(tmp_path: Path) -> None:
     code = "import sys, pytriton.daemon; print([n for n in ('zmq', 'rich', 'cloudpickle') if n in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True

@@ -27,7 +27,7 @@ def test_declare_returns_the_callable_with_its_declaration() -> None:
     assert declaration_of(infer) == Declaration("m", (X,), (Y,), config, True, {"instances": 2})
 
 
-def test_is_found_above_and_below_other_decorators() -> None:
+def test_a_declaration_is_found_above_and_below_other_decorators() -> None:
     @declare(inputs=[X], outputs=[Y])
     @batch
     def above(x: Any) -> Any:
@@ -98,7 +98,7 @@ def test_objects_and_their_default_names(target: Any, name: str) -> None:
 @pytest.mark.parametrize(
     "target", [Plain, Plain(), WithDeclaredCall().undeclared, len, 3, None, functools.partial(len)]
 )
-def test_others_carry_none(target: Any) -> None:
+def test_other_objects_have_no_declaration(target: Any) -> None:
     assert declaration_of(target) is None
 
 

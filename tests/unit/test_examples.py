@@ -1,4 +1,4 @@
-"""Examples run twice in a row: what they register takes the place of what their last run left."""
+"""Examples run twice in a row: the second run replaces what the first one registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importing costs little and starts nothing, and no name of ours collides with a user's modules."""
+"""Importing is cheap and has no side effects, and our names do not collide with a user's modules."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ for code in codes:
 
 
 class Reported(NamedTuple):
-    """What a piece of code printed, and the modules that were there after it."""
+    """The output of a piece of code, and the modules imported afterwards."""
 
     printed: str
     modules: set[str]
 
 
 def run_apart(first: str, codes: Sequence[str], cwd: Path) -> dict[str, Reported]:
-    """Run pieces of code, none of which sees what another one has imported, after what they all do first."""
+    """Run pieces of code after a common preamble, each without the others' imports."""
     done = subprocess.run(
         [sys.executable, "-c", APART],
         cwd=cwd, check=True, capture_output=True, text=True, input=json.dumps([first, *codes]),
@@ -100,7 +100,7 @@ def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @functools.cache
 def imported_by(code: str) -> set[str]:
-    """Return the names of the modules that Python imports while it runs `code`."""
+    """Return the modules that Python imports while it runs `code`."""
     with tempfile.TemporaryDirectory() as cwd:
         done = run_python("-X", "importtime", "-c", code, cwd=Path(cwd))
     lines = done.stderr.splitlines()
@@ -119,13 +119,13 @@ def test_importing_pytriton_loads_no_submodule() -> None:
 
 
 def test_importing_the_triton_class_loads_nothing_heavy() -> None:
-    """A script pays for it when it makes a `Triton`, not before."""
+    """Scripts pay for that when they create a `Triton`."""
     names = imported_by("import pytriton.triton") - imported_by("pass")
     assert "pytriton.triton.local" in names
     assert sorted(name for name in names if name.partition(".")[0] in HEAVY) == []
 
 
-def test_a_worker_imports_what_every_callable_needs() -> None:
+def test_a_worker_imports_only_what_every_callable_needs() -> None:
     """Each instance of each model imports it, and again after each crash."""
     names = modules_after("import pytriton.worker.process")
     assert "pytriton.worker.loop" in names
@@ -148,8 +148,8 @@ def test_the_daemon_imports_nothing_that_few_starts_need() -> None:
     assert sorted(names & rare) == []
 
 
-def test_a_daemon_asks_tritonserver_without_tritonclient() -> None:
-    """It would import numpy, and take a quarter of a daemon's start: to ask over gRPC, to write config.pbtxt."""
+def test_a_daemon_uses_tritonserver_without_tritonclient() -> None:
+    """For gRPC requests and config.pbtxt; tritonclient imports numpy, and would take a quarter of the start."""
     code = (
         "import asyncio\n"
         "from pytriton._host.settings.declarations import DaemonConfig\n"
@@ -165,8 +165,8 @@ def test_a_daemon_asks_tritonserver_without_tritonclient() -> None:
     assert sorted(names & {"tritonclient", "grpc", "numpy", "ml_dtypes", "aiohttp"}) == []
 
 
-def test_a_model_of_a_repository_is_prepared_without_numpy_and_grpc(tmp_path: Path) -> None:
-    """One process for each model does it, before its worker starts. Most of its time went there."""
+def test_a_repositorys_model_is_inspected_without_numpy_and_grpc(tmp_path: Path) -> None:
+    """One process per model does that before its worker starts, and spent most of its time on these imports."""
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "model.py").write_text("class TritonPythonModel: pass\n")
     (tmp_path / "m" / "config.pbtxt").write_text(
@@ -188,8 +188,8 @@ def test_a_model_of_a_repository_is_prepared_without_numpy_and_grpc(tmp_path: Pa
     )
 
 
-def test_a_daemon_asks_its_native_frontend_without_aiohttp() -> None:
-    """It takes as long to import as half of the daemon."""
+def test_a_daemon_uses_its_native_frontend_without_aiohttp() -> None:
+    """Importing it takes as long as half of the daemon."""
     code = (
         "import asyncio, pathlib\n"
         "from pytriton.dispatcher.server.frontend import Unreached\n"
@@ -205,8 +205,8 @@ def test_a_daemon_asks_its_native_frontend_without_aiohttp() -> None:
     assert sorted(names & {"aiohttp", "requests", "http.client", "tritonclient"}) == []
 
 
-def test_a_daemons_process_does_without_rich(tmp_path: Path) -> None:
-    """structlog would import it, which takes as long as all of its other imports."""
+def test_a_daemon_does_not_import_rich(tmp_path: Path) -> None:
+    """structlog would, which takes as long as all of its other imports."""
     done = run_python("-X", "importtime", "-m", "pytriton.dispatcher", "--help", cwd=tmp_path)
     names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert {"structlog", "pytriton.dispatcher.daemon"} <= names
@@ -214,7 +214,7 @@ def test_a_daemons_process_does_without_rich(tmp_path: Path) -> None:
 
 
 def test_a_command_imports_no_other_command_and_no_pydantic() -> None:
-    """typer makes the parameters of what it is given, and has pydantic convert their values."""
+    """typer builds parameters from what it is given, and uses pydantic to convert their values."""
     code = (
         "import sys; from pytriton._cli import main\n"
         "sys.argv[1:] = ['status', '--json', '--runtime-dir', 'none']\n"
@@ -239,7 +239,7 @@ NAMES = ("DynamicBatcher", "ModelConfig", "QueuePolicy", "Tensor", "batch", "con
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reported]:
-    """What is told where each public name is the first that is used."""
+    """The outputs of programs that each use another public name first."""
     codes = [f"print(pytriton.{name}.__module__)" for name in NAMES]
     reported = run_apart("import numpy, pytriton", codes, tmp_path_factory.mktemp("named"))
     return dict(zip(NAMES, reported.values()))
@@ -285,16 +285,16 @@ def construction(client: str, url: str) -> str:
 
 @pytest.fixture(scope="module")
 def constructed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reported]:
-    """What is told where each client is the first that is made; all import numpy."""
+    """The outputs of programs that each create another client first; all import numpy."""
     codes = [construction(client, url) for client, url, _ in CLIENTS]
     return run_apart("import numpy", codes, tmp_path_factory.mktemp("constructed"))
 
 
 @pytest.mark.parametrize(("client", "url", "module"), CLIENTS)
-def test_the_construction_of_a_client_imports_its_protocol(
+def test_constructing_a_client_imports_its_protocol(
     client: str, url: str, module: str, constructed: dict[str, Reported]
 ) -> None:
-    """So the first request does not. A program that uses HTTP has no use for gRPC, nor the other way."""
+    """So the first request does not; and programs that use HTTP do not import gRPC, or vice versa."""
     printed, names = constructed[construction(client, url)]
     assert module in names, printed
     assert names & PROTOCOLS <= {module, module.removesuffix(".aio")}
@@ -310,7 +310,7 @@ def test_the_clients_themselves_import_no_protocol() -> None:
 
 @functools.cache
 def modules_after(code: str) -> set[str]:
-    """Return the names of the modules that are there after `code`, however it imports them."""
+    """Return the modules imported after `code` has run."""
     with tempfile.TemporaryDirectory() as cwd:
         done = run_python("-c", f"{code}\nimport sys; print(*sys.modules)", cwd=Path(cwd))
     return set(done.stdout.split())
@@ -353,7 +353,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
 
 
 def test_a_clashing_distribution_is_named_with_the_fix(tmp_path: Path) -> None:
-    """A folder of metadata is what an installed distribution is known by."""
+    """A folder of metadata makes a distribution count as installed."""
     info = tmp_path / "nvidia_pytriton-0.7.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-pytriton\nVersion: 0.7.0\n")
@@ -364,6 +364,6 @@ def test_a_clashing_distribution_is_named_with_the_fix(tmp_path: Path) -> None:
     assert "pip install WHAT\nwhere WHAT is what it was installed from" in message
 
 
-def test_without_a_clash_nothing_is_said(tmp_path: Path) -> None:
+def test_without_a_clash_nothing_is_reported(tmp_path: Path) -> None:
     code = "from pytriton._clash import clashing_distribution as c; print(c())"
     assert run_python("-c", code, cwd=tmp_path).stdout == "None\n"

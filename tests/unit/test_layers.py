@@ -1,4 +1,4 @@
-"""Who may import whom: the processes meet only in `pytriton._protocol`."""
+"""Import rules: the processes share only `pytriton._protocol`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def within(name: str, package: str) -> bool:
 
 
 def statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Go through all statements; `ast.walk` takes five times as long, for their expressions."""
+    """Iterate over all statements; `ast.walk` takes five times as long because of expressions."""
     for statement in body:
         yield statement
         for part in ("body", "orelse", "finalbody", "handlers", "cases"):
@@ -87,7 +87,7 @@ def statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 @functools.cache
 def imports_of(name: str, path: Path) -> set[str]:
-    """Return the full names of what a module imports, anywhere in its file."""
+    """Return the full names of a module's imports anywhere in its file."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
     gc.disable()  # hypothesis' callback in a collection makes ast.parse of 3.11 fail ("depth mismatch", seen)
@@ -147,8 +147,8 @@ def test_the_proxy_imports_only_its_small_environment(name: str) -> None:
 
 
 @pytest.mark.programs
-def test_ipc_and_proxy_work_beside_an_empty_package_file(tmp_path: Path) -> None:
-    """As in tritonserver: an empty pytriton/__init__.py beside the two, no optional packages."""
+def test_protocol_and_proxy_work_beside_an_empty_package_file(tmp_path: Path) -> None:
+    """As in tritonserver: an empty pytriton/__init__.py beside the two, and no optional packages."""
     package = tmp_path / "pytriton"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -174,8 +174,8 @@ def test_ipc_and_proxy_work_beside_an_empty_package_file(tmp_path: Path) -> None
 
 
 @pytest.mark.programs
-def test_import_linter_finds_no_way_round() -> None:
-    """Chains over several modules, which the tests above do not follow."""
+def test_import_linter_accepts_all_contracts() -> None:
+    """It also follows chains over several modules, which the tests above do not."""
     pytest.importorskip("importlinter", reason="pip install import-linter")
     command = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Clients run where no daemon runs: other systems, environments that lack what only a daemon needs."""
+"""Clients run where no daemon runs: on other systems, and in environments without the daemon's dependencies."""
 
 from __future__ import annotations
 

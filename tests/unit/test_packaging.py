@@ -86,14 +86,14 @@ def test_a_process_folder_is_linked_and_mapped(folder: str) -> None:
 
 
 def _texts() -> list[Path]:
-    """Return what people install by: documents, requirements, Dockerfiles, and modules that tell them what to type."""
+    """Return the texts that users install by: documents, requirements, Dockerfiles, and error messages."""
     found = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     found += [path for path in (ROOT / "examples").rglob("*") if path.is_file()]
     return found + [ROOT / path for path in python_files()]
 
 
-def test_nothing_is_installed_by_a_name_that_no_index_has() -> None:
-    """It would fail, or, once somebody has taken the name, install theirs."""
+def test_no_instruction_installs_an_unregistered_name() -> None:
+    """It would fail, or install another package once somebody has registered the name."""
     by_name = re.compile(
         r"\bpip3? (install|download)\b(?!.*--no-index)[^&\n]*(?<![\w/.-])pytriton-daemon\b"
     )
@@ -186,7 +186,7 @@ def test_the_wheel_made_from_the_sdist_has_every_module_once(built: Path) -> Non
     assert PurePosixPath("pytriton/_host/settings/advisories.json") in names
 
 
-def test_the_wheel_brings_the_compiled_proxy_for_every_python(built: Path) -> None:
+def test_the_wheel_has_the_compiled_proxy_for_every_python(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     assert "-py3-none-linux_" in wheel.name
     assert PurePosixPath("pytriton/proxy_backend/backend", PROXY.file) in wheel_names(built)
@@ -194,8 +194,8 @@ def test_the_wheel_brings_the_compiled_proxy_for_every_python(built: Path) -> No
     assert PurePosixPath("pytriton/proxy_backend/interposer", INTERPOSER.file) in wheel_names(built)
 
 
-def test_both_have_every_c_source_in_its_room(built: Path) -> None:
-    """A machine that the wheel's library does not fit compiles the sources that came with it."""
+def test_both_have_every_c_source_in_its_directory(built: Path) -> None:
+    """Machines that the wheel's library does not fit compile the included sources."""
     expected = c_files()
     assert any(len(path.parts) > 3 for path in expected)
     in_wheel = {path for path in wheel_names(built) if path.suffix in (".c", ".h")}
@@ -241,7 +241,7 @@ def test_the_metadata_names_command_licence_and_python(built: Path) -> None:
 def test_an_archive_without_the_symlinks_builds_the_same_wheel(
     built: Path, built_bare: Path
 ) -> None:
-    """A zip of the repository may lose symlinks: the build must not need them."""
+    """A zip of the repository may lose symlinks, so the build must not need them."""
     names = [name for name in wheel_names(built_bare) if ".dist-info" not in name.parts[0]]
     same = [name for name in wheel_names(built) if ".dist-info" not in name.parts[0]]
     assert sorted(names) == sorted(

@@ -1,4 +1,4 @@
-"""What samples of a worker's stacks say: shares, hot lines, pictures."""
+"""Samples of a worker's stacks: shares, hot lines, flame graphs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_shares_are_those_of_the_thread_that_serves(profile: Profile) -> None:
     assert sum(Profile("m", 0, "w", 1, 1, 1, "").shares().values()) == 0
 
 
-def test_the_hottest_lines_are_named_without_the_waiting(profile: Profile) -> None:
+def test_the_hottest_lines_exclude_waiting(profile: Profile) -> None:
     assert profile.hottest(2) == [
         ("infer (me/<b>/my model.py:7)", 0.4),
         ("einsum (numpy/core/einsumfunc.py:10)", 0.25),
@@ -61,9 +61,7 @@ def test_a_worker_in_its_own_loop_waits_for_requests(run: FunctionType) -> None:
     ("between", "kind"),
     [("", "waiting for requests"), ("answer (/x/pytriton/worker/model.py)", "callable")],
 )
-def test_an_event_loop_waits_for_requests_or_for_what_the_callable_awaits(
-    between: str, kind: str
-) -> None:
+def test_waiting_of_an_event_loop_is_classified(between: str, kind: str) -> None:
     frames = [Frame("run", f"{LIB}/worker/async_stream_loop.py", 1)]
     if between:
         frames.append(Frame("answer", "/x/pytriton/worker/model.py", 1))
@@ -71,7 +69,7 @@ def test_an_event_loop_waits_for_requests_or_for_what_the_callable_awaits(
     assert kind_of(frames) == kind
 
 
-def test_the_flame_graph_is_a_picture_without_a_script(profile: Profile) -> None:
+def test_the_flame_graph_is_an_image_without_a_script(profile: Profile) -> None:
     picture = profile.svg()
     root = ET.fromstring(picture)
     titles = [one.text or "" for one in root.iter("{http://www.w3.org/2000/svg}title")]

@@ -1,4 +1,4 @@
-"""Errors that programs written for PyTriton may match on: the same type, and its key phrase in the text."""
+"""Errors that programs written for PyTriton may match: the same type, and its key phrase in the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of features in docs/audits give the state of every feature and name only tests that exist."""
+"""The tables of features in docs/audits give every feature's state and name only existing tests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_row_is_there_once(table: str) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.row))
-def test_a_row_says_where_it_stands_and_its_tests_exist(row: Row) -> None:
+def test_a_row_has_a_state_and_its_tests_exist(row: Row) -> None:
     assert row.state in STATES
     named = row.tests.split()
     assert named or row.state != "done"

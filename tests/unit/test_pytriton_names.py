@@ -1,4 +1,4 @@
-"""Names that users of PyTriton import, where they import them from, and what their exceptions are."""
+"""Names that users of PyTriton import, and the bases of its exceptions."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_modules_have_pytritons_names(module: str) -> None:
     assert [name for name in NAMES[module].split() if not hasattr(found, name)] == []
 
 
-def test_types_may_be_looked_at_while_a_program_runs() -> None:
-    """As frameworks do that read the annotations of a callable."""
+def test_annotations_can_be_resolved_at_run_time() -> None:
+    """As frameworks do that read a callable's annotations."""
 
     def infer(requests: InferenceRequests, names: InputNames) -> InferenceResults:
         return [dict(request) for request in requests]
@@ -76,7 +76,7 @@ def test_types_may_be_looked_at_while_a_program_runs() -> None:
     assert get_type_hints(undecorated)["requests"] == list[Request]
 
 
-def test_the_name_of_the_context_is_that_of_the_keyword() -> None:
+def test_the_context_has_the_keywords_name() -> None:
     assert constants.TRITON_CONTEXT_FIELD_NAME == "triton_context"
 
 
@@ -112,8 +112,8 @@ def test_exceptions_of_clients_have_pytritons_bases(name: str, base: str) -> Non
     assert str(error("what was wrong")) == "what was wrong"
 
 
-def test_fields_of_dataclasses_stand_in_pytritons_order() -> None:
-    """They may be given by position; what is ours comes behind."""
+def test_fields_of_dataclasses_are_in_pytritons_order() -> None:
+    """They may be passed by position; our own fields come last."""
     orders = {
         "ModelConfig": "batching max_batch_size batcher response_cache decoupled model_warmup",
         "Tensor": "shape dtype name optional",

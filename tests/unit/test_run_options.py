@@ -1,4 +1,4 @@
-"""The options of a model: what a declaration in pytriton/run_options.py becomes, without a second place."""
+"""The options of a model: everything follows from their declarations in pytriton/run_options.py."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ def test_an_option_becomes_the_field_of_its_name(name: str) -> None:
         assert getattr(model_message_of(**{name: given}).spec, name) == sent
 
 
-def test_no_field_was_forgotten() -> None:
+def test_every_field_has_an_option() -> None:
     untried = sorted(set(OPTIONS) - set(GIVEN) - set(READ_BY_NAME))
     assert untried == [], "give these a row in GIVEN, and in REFUSED where a value can be wrong"
     assert set(GIVEN) | set(READ_BY_NAME) == set(OPTIONS)
 
 
 @pytest.mark.parametrize("make", [message_of, model_message_of])
-def test_options_that_are_read_by_name(make: Any) -> None:
+def test_options_read_by_name(make: Any) -> None:
     plain, said = make(), make(replace=True, ephemeral=True, cwd="/", env={"A": "b"})
     assert (plain.replace, plain.ephemeral) == (False, False)
     assert (said.replace, said.ephemeral) == (True, True)
@@ -143,7 +143,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_value_that_cannot_be_is_refused(name: str) -> None:
+def test_an_invalid_value_is_refused(name: str) -> None:
     value, words = REFUSED[name]
     with pytest.raises(PyTritonValidationError, match=words):
         message_of(**{name: value})

@@ -1,4 +1,4 @@
-"""A model as a client holds it: when it counts as ready, and what is told when it will not be."""
+"""A client's handle of a model: when the model counts as ready, and the error if it never will be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytriton.served_model import Model
 
 
 class Client:
-    """Tells one state of the daemon after the other; the last one for ever."""
+    """Returns one state of the daemon after another, and the last one forever."""
 
     def __init__(self, *history: tuple[str, messages.ModelInfo]) -> None:
         self.history = list(history)
@@ -51,7 +51,7 @@ def wait(*history: tuple[str, messages.ModelInfo], timeout_s: float = 60.0) -> C
 READY = ("ready", info("ready", "ready"))
 
 
-def test_a_model_that_sleeps_is_not_waited_for() -> None:
+def test_a_suspended_model_is_not_awaited() -> None:
     wait(("ready", info("suspended")))
 
 
@@ -70,7 +70,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ready", info("loading", served_by="tritonserver")),
     ],
 )
-def test_it_waits_while_something_changes(before: tuple[str, messages.ModelInfo]) -> None:
+def test_waiting_continues_while_something_changes(before: tuple[str, messages.ModelInfo]) -> None:
     assert wait(before, before, READY).asked == 3
 
 
@@ -82,11 +82,11 @@ def test_it_waits_while_something_changes(before: tuple[str, messages.ModelInfo]
         ("ready", info("ready", served_by="tritonserver")),
     ],
 )
-def test_it_is_ready(ready: tuple[str, messages.ModelInfo]) -> None:
+def test_a_model_is_ready(ready: tuple[str, messages.ModelInfo]) -> None:
     assert wait(ready).asked == 1
 
 
-def test_it_will_not_be_ready() -> None:
+def test_a_model_will_not_be_ready() -> None:
     with pytest.raises(PyTritonDaemonError) as caught:
         wait(("ready", info("failed", "failed", "stopped")))
     text = caught.value.message
@@ -96,7 +96,7 @@ def test_it_will_not_be_ready() -> None:
     assert text.endswith("instance 1 is stopped. See `pytriton-daemon logs m`.")
 
 
-def test_it_is_not_ready_in_time() -> None:
+def test_a_model_is_not_ready_in_time() -> None:
     words = "is not ready after 0 s: tritonserver is starting, the model is ready"
     with pytest.raises(PyTritonDaemonError, match=words):
         wait(("starting", info("ready", "ready")), timeout_s=0.0)

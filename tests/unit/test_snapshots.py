@@ -1,4 +1,4 @@
-"""Snapshots of what users depend on: a change of one is a decision that its commit explains.
+"""Snapshots of what users depend on: changing one is a decision that its commit explains.
 
 `PYTRITON_WRITE_SNAPSHOTS=1 scripts/test --no-lint tests/unit/test_snapshots.py` updates tests/unit/snapshots.
 """
@@ -163,8 +163,8 @@ def test_public_behaviour_matches_the_snapshots(name: str) -> None:
     compare(name, lines)
 
 
-def test_the_state_directory_is_laid_out_as_before(tmp_path: Path) -> None:
-    """A later version has to find what an earlier one kept."""
+def test_the_layout_of_the_state_directory_is_unchanged(tmp_path: Path) -> None:
+    """Later versions must find what earlier ones stored."""
     sim = SimulatedDaemon(tmp_path)
     sim.advance(2.0)
     sim.served(sim.client.register("m", b"old"))

@@ -319,7 +319,9 @@ class FakeServer:
     async def _bring_up(self, name: str, config: dict[str, Any]) -> None:
         parameters = config.get("parameters", {})
         former = self.models.get(name)
-        if former is not None and former.config == config:  # tritonserver considers the model unchanged
+        if (
+            former is not None and former.config == config
+        ):  # tritonserver considers the model unchanged
             return
         ours = REGISTRATION_PARAMETER in parameters and STAND_IN_PARAMETER not in parameters
         registration = parameters[REGISTRATION_PARAMETER]["string_value"] if ours else ""

@@ -169,7 +169,9 @@ def booted(binds: Mapping[Path, str] = {}) -> Iterator[Machine]:
             yield machine
         finally:
             for child in psutil.Process(nspawn.pid).children():
-                child.send_signal(signal.SIGKILL)  # the kernel then kills all processes in its namespace
+                child.send_signal(
+                    signal.SIGKILL
+                )  # the kernel then kills all processes in its namespace
             nspawn.communicate(timeout=_BOOT_S)
             for left in ("propagate", "unix-export"):
                 with contextlib.suppress(OSError):

@@ -25,7 +25,9 @@ def test_control_sequences_in_an_error_are_escaped(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == said
 
 
-def test_control_sequences_in_an_internal_error_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_sequences_in_an_internal_error_are_escaped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     @command
     def fails() -> None:
         raise KeyError(HOSTILE) from ValueError(HOSTILE)

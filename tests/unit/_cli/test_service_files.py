@@ -123,9 +123,7 @@ def test_with_socket_activation_invalid_settings_are_retried() -> None:
         ({"model_repository": ("/m", "s3://bucket/m")}, "model_repository is s3://bucket/m"),
     ],
 )
-def test_the_unit_waits_for_the_network_only_if_needed(
-    settings: dict[str, Any], why: str
-) -> None:
+def test_the_unit_waits_for_the_network_only_if_needed(settings: dict[str, Any], why: str) -> None:
     """Without a network, a machine may wait two minutes for it at boot."""
     unit = TEXTS["system"](
         Service([str(PROGRAM)], StartFlags({}), DaemonConfig(**settings), "root")

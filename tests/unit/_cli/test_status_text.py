@@ -64,7 +64,9 @@ def test_a_degraded_model_is_shown_with_the_reason(capsys: pytest.CaptureFixture
     assert f"\nm is degraded: {_LOOPS}\n" in capsys.readouterr().out
 
 
-def test_a_fleet_shows_on_which_nodes_a_model_is_degraded_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fleet_shows_on_which_nodes_a_model_is_degraded_and_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     well = msgspec.structs.replace(_degraded(), state="ready", error=None)
     fleet = FleetModel(FleetClient(["n1", "n2"]), "m", {"n1": well, "n2": _degraded()}, [])
     assert fleet.state == "degraded on n2; ready on n1"

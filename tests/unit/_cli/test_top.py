@@ -392,9 +392,7 @@ def test_columns_are_dropped_on_narrow_screens() -> None:
     assert titles == [one.title for one in COLUMNS if not one.leaves]
 
 
-def test_an_unknown_model_name_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unknown_model_name_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(command, "Feed", lambda rundir: FakeFeed(TWO))
     wanted: dict[str, Any] = {"interval_s": 0.0, "order": "name", "once": True, "as_json": False}
     with pytest.raises(CliError, match=r"no model has 'nope' in its name; .*: .*digits") as caught:

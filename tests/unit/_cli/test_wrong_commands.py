@@ -43,7 +43,9 @@ def test_conflicting_flags_are_reported(
 @pytest.mark.parametrize(
     "arguments", [("status",), ("models",), ("stop",), ("events",), ("top", "--once")]
 )
-def test_a_file_as_the_runtime_directory_is_reported(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_file_as_the_runtime_directory_is_reported(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     code, said = run(tmp_path, *arguments, "--runtime-dir", "file")
     assert f"runtime directory {tmp_path}/file: Not a directory." in said

@@ -175,7 +175,7 @@ def test_every_format_accepts_scalars() -> None:
 
 
 def test_no_message_has_an_article_before_a_types_name() -> None:
-    """"a {type(x).__name__}" may become "a int"."""
+    """ "a {type(x).__name__}" may become "a int"."""
     wrong = re.compile(r"\b[Aa]n? \{(type\(|\w+\.(__name__|__qualname__|title)\})")
     looked_at = set()
     for folder, _, files in os.walk(next(iter(pytriton.__path__)), followlinks=True):

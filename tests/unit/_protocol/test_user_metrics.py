@@ -92,7 +92,9 @@ def test_damaged_pages_show_what_was_last_known() -> None:
         assert dispatcher.read() == b"good"
 
 
-def test_the_stats_page_of_a_process_has_metric_pages_and_a_threads_has_none(tmp_path: Path) -> None:
+def test_the_stats_page_of_a_process_has_metric_pages_and_a_threads_has_none(
+    tmp_path: Path,
+) -> None:
     near, descriptor = WorkerStatsPage.create()
     far = WorkerStatsPage(descriptor)
     assert near.user_metrics is not None

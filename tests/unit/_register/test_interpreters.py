@@ -38,9 +38,7 @@ def test_an_interpreter_that_does_not_run_is_reported_with_the_reason(
 
 @pytest.mark.programs
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8"])
-def test_a_too_old_interpreter_is_named_with_its_version(
-    tmp_path: Path, version: str
-) -> None:
+def test_a_too_old_interpreter_is_named_with_its_version(tmp_path: Path, version: str) -> None:
     """Whichever of our files it runs first: most are syntax errors to it."""
     python = find_interpreter(version)
     if python is None:

@@ -218,9 +218,7 @@ def test_a_factory_creates_the_callable_in_the_worker(forking: Forking, tmp_path
 
 
 @pytest.mark.programs
-def test_another_interpreter_gets_local_modules_by_value(
-    forking: Forking, tmp_path: Path
-) -> None:
+def test_another_interpreter_gets_local_modules_by_value(forking: Forking, tmp_path: Path) -> None:
     """Its path lacks the script's folder; sys_path= prepends folders."""
     (tmp_path / "beside.py").write_text("K = 2\ndef target(x): return K * x + 2\n")
     code = (

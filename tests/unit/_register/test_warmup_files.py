@@ -74,9 +74,7 @@ def test_an_open_file_is_accepted(tmp_path: Path) -> None:
         (pickle.dumps(3), "Cannot read an array"),
     ],
 )
-def test_an_unreadable_warm_up_file(
-    tmp_path: Path, content: bytes | None, message: str
-) -> None:
+def test_an_unreadable_warm_up_file(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "x.npy"
     if content is not None:
         path.write_bytes(content)

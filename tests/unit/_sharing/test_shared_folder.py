@@ -67,9 +67,7 @@ def test_a_lock_whose_file_was_removed_is_taken_again(
         fcntl.flock(file, _AT_ONCE)
 
 
-def test_a_failed_write_leaves_nothing(
-    own_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_nothing(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

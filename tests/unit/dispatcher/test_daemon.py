@@ -199,9 +199,7 @@ def test_a_used_port_has_its_own_exit_code(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_an_unusable_tcp_address_prevents_the_start(
-    folder: Path, taken: bool
-) -> None:
+def test_an_unusable_tcp_address_prevents_the_start(folder: Path, taken: bool) -> None:
     async def scene(one: Scene) -> None:
         if taken:
             from pytriton._host.client_keys import key_store

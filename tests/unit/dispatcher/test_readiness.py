@@ -55,9 +55,7 @@ def test_it_is_ready_when_the_setting_says_so(
 
 
 @pytest.mark.parametrize("when", ["server_up", "all_attempted", "all_loaded"])
-def test_a_restarted_tritonserver_is_ready_when_it_has_its_models(
-    start: Start, when: str
-) -> None:
+def test_a_restarted_tritonserver_is_ready_when_it_has_its_models(start: Start, when: str) -> None:
     sim = start(readiness=when)
     assert sim.server.gate_open
     sim.server.obstacles["m"] = obstacle = Obstacle("hang")

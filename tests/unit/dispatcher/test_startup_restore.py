@@ -73,9 +73,7 @@ def returns() -> Iterator[Returns]:
 
 
 @pytest.mark.parametrize("fails", [set(), {"restored"}])
-def test_repositories_do_not_wait_for_clients_models(
-    returns: Returns, fails: set[str]
-) -> None:
+def test_repositories_do_not_wait_for_clients_models(returns: Returns, fails: set[str]) -> None:
     """Nor for a restore with an internal error."""
     returns.fails = fails
     returns.begin()

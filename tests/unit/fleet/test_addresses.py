@@ -1,4 +1,4 @@
-"""What names nodes, and what the names stand for."""
+"""Names of nodes, and the addresses that they resolve to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ V4, V6 = socket.AF_INET, socket.AF_INET6
         ([(V6, "fd00::1")], ["[fd00::1]"]),
     ],
 )
-def test_a_name_stands_for_each_of_its_addresses_once(
+def test_a_name_resolves_to_each_of_its_addresses_once(
     answers: list[tuple[Any, str]], expected: list[str]
 ) -> None:
     def resolve(host: str, port: int, proto: int) -> list[Any]:

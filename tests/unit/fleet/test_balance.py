@@ -1,4 +1,4 @@
-"""The loop around HAProxy: when it reloads, and when it says that nothing goes to a former node any more."""
+"""The loop around HAProxy: when it reloads, and when it reports that removed nodes get no more requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytriton.fleet.balancer.haproxy import HAProxy
 
 
 class FakeHAProxy:
-    """Keeps a former worker until it is told that it has ended."""
+    """Keeps a replaced worker until the test ends it."""
 
     def __init__(self) -> None:
         self.folder = Path("/d")
@@ -70,7 +70,7 @@ class Loop:
         return [(socket.AF_INET, 1, 6, "", (one, 0)) for one in self.names[name]]
 
     def servers(self) -> dict[str, str]:
-        """Return the address of each server of HAProxy's newest configuration."""
+        """Return the address of each server in HAProxy's newest configuration."""
         lines = self.haproxy.used[-1].configuration.splitlines()
         words = [line.split() for line in lines if line.split()[0] == "server"]
         return {one[1]: one[2] for one in words if one[2].endswith(":1")}
@@ -109,7 +109,7 @@ def loop() -> Loop:
     return Loop()
 
 
-def test_it_reloads_only_what_has_changed(loop: Loop) -> None:
+def test_only_changes_cause_a_reload(loop: Loop) -> None:
     assert [loop.balancer.follow(), loop.balancer.follow()] == [True, False]
     loop.nodes["b"] = []
     assert [loop.balancer.follow(), loop.balancer.follow()] == [True, False]
@@ -118,8 +118,8 @@ def test_it_reloads_only_what_has_changed(loop: Loop) -> None:
     assert len(loop.haproxy.used) == 3
 
 
-def test_a_model_that_a_node_does_not_serve_yet_waits_where_another_serves_it(loop: Loop) -> None:
-    """What is new to HAProxy counts as healthy until its second check: for two seconds, clients would hear 404."""
+def test_a_new_node_gets_requests_once_it_serves_the_model(loop: Loop) -> None:
+    """HAProxy considers new servers healthy until their second check: for two seconds, clients would get 404."""
     loop.balancer.follow()
     assert loop.serving("m") == "ab"
     # The daemon of a came back on another port, and c is new.
@@ -139,8 +139,8 @@ def test_a_model_that_a_node_does_not_serve_yet_waits_where_another_serves_it(lo
 
 
 @pytest.mark.parametrize("b", ["gone", "silent", "starting"])
-def test_an_unserved_model_does_not_make_requests_wait(loop: Loop, b: str) -> None:
-    """A request is answered by a node that knows the model, and says why it cannot serve it."""
+def test_an_unserved_model_does_not_delay_requests(loop: Loop, b: str) -> None:
+    """A node that knows the model answers, with the reason why it cannot serve it."""
     loop.balancer.follow()
     loop.urls["a"] = "http://h:11"
     loop.states = {("a", "m"): "starting"}
@@ -187,7 +187,7 @@ def test_refused_reloads_are_retried_and_do_not_count(loop: Loop) -> None:
     assert loop.balancer.follow() is True
 
 
-def test_haproxy_runs_on_when_the_disk_is_full(loop: Loop) -> None:
+def test_haproxy_keeps_running_when_the_disk_is_full(loop: Loop) -> None:
     reported: list[str] = []
     stop = threading.Event()
     loop.haproxy.refuses, loop.haproxy.error = True, OSError(28, "No space left on device")
@@ -215,8 +215,8 @@ def test_only_a_node_with_invalid_reports_is_left_out(loop: Loop, url: str) -> N
     assert reported[0].startswith("b is left out")
 
 
-def test_a_node_whose_name_does_not_resolve_does_not_hold_up_the_others(loop: Loop) -> None:
-    """HAProxy would refuse all of its configuration."""
+def test_an_unresolvable_node_does_not_affect_the_others(loop: Loop) -> None:
+    """HAProxy would refuse the whole configuration."""
     reported: list[str] = []
     loop.urls["b"] = "http://nowhere:1"
     assert loop.balancer.follow(reported.append) is True
@@ -229,7 +229,7 @@ def test_a_node_whose_name_does_not_resolve_does_not_hold_up_the_others(loop: Lo
     assert loop.servers() == {"a": "10.0.0.1:1", "b": "[fd00::1]:1"}
 
 
-def test_a_dns_that_is_away_takes_no_node_away(loop: Loop) -> None:
+def test_an_unreachable_dns_removes_no_node(loop: Loop) -> None:
     loop.balancer.follow()
     del loop.names["h"]
     loop.now += 60
@@ -238,7 +238,7 @@ def test_a_dns_that_is_away_takes_no_node_away(loop: Loop) -> None:
     assert loop.servers() == {"a": "10.0.0.1:1", "b": "10.0.0.1:1"}
 
 
-def test_a_name_with_several_addresses_is_not_reloaded_for_their_order(loop: Loop) -> None:
+def test_the_order_of_a_names_addresses_does_not_cause_a_reload(loop: Loop) -> None:
     loop.names["h"] = ["10.0.0.2", "10.0.0.1"]
     loop.balancer.follow()
     loop.now += 60

@@ -1,4 +1,4 @@
-"""When a new version is taken to be worse than the old one: a table of what was seen of both."""
+"""When a new version counts as worse than the old one: a table of observations of both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytriton.fleet.canary import (
 def counters(
     requests: int, failed: int = 0, call_s: float = 0.001, slow: int = 0
 ) -> CanaryCounters:
-    """Return so many requests, a call each; `slow` of them take two seconds."""
+    """Return the counters of this many requests with a call each; `slow` of them take two seconds."""
     calls = [0] * (len(BOUNDS_S) + 1)
     calls[bisect.bisect_left(BOUNDS_S, call_s)] += requests - slow
     calls[bisect.bisect_left(BOUNDS_S, 2.0)] += slow
@@ -69,13 +69,13 @@ def test_when_a_canary_is_worse(new: CanaryCounters, old: CanaryCounters, why: s
     assert bool(found) == bool(why)
 
 
-def test_the_bounds_are_the_users() -> None:
+def test_users_set_the_bounds() -> None:
     assert failure_fault(counters(1000, 40), counters(1000), Canary(failures=0.05)) == ""
     assert duration_fault(counters(100, 0, 0.002), counters(100), Canary(slower=3)) == ""
     assert duration_fault(counters(10, 0, 0.002), counters(10), Canary(calls=10)) != ""
 
 
-def test_a_worker_that_has_just_begun_may_be_slow_at_first() -> None:
+def test_a_new_worker_may_be_slow_at_first() -> None:
     canary = Canary(watch_s=60)
     for slow_first, fault in ((True, ""), (False, "its calls take 5 ms")):
         times = (0.005, 0.001) if slow_first else (0.001, 0.005)
@@ -89,7 +89,7 @@ def test_a_worker_that_has_just_begun_may_be_slow_at_first() -> None:
         assert bool(found.fault) == bool(fault)
 
 
-def test_failures_count_at_once_and_silent_nodes_do_not() -> None:
+def test_failures_count_immediately_and_silent_nodes_do_not_count() -> None:
     watch = CanaryWatch(Canary(), 0.0, {"a": counters(50, 50), "b": counters(50)})
     assert watch.judge(1.0, {"a": counters(52, 52), "b": counters(60)}, ["a"]).fault == ""
     assert "3 of its 3" in watch.judge(2.0, {"a": counters(53, 53), "b": counters(60)}, ["a"]).fault
@@ -98,7 +98,7 @@ def test_failures_count_at_once_and_silent_nodes_do_not() -> None:
     assert "old: 10 requests" in found.summary
 
 
-def test_a_node_that_was_silent_at_first_is_judged_by_what_it_counts_from_then_on() -> None:
+def test_a_node_counts_from_its_first_report() -> None:
     watch = CanaryWatch(Canary(watch_s=60), 0.0, {"b": counters(50)})  # "a" has no figures yet
     assert watch.judge(1.0, {"a": counters(9000, 9000), "b": counters(60)}, ["a"]).fault == ""
     assert (
@@ -114,8 +114,8 @@ def test_a_node_that_was_silent_at_first_is_judged_by_what_it_counts_from_then_o
 
 
 @pytest.mark.parametrize("requests", [0, 4])
-def test_more_may_fail_than_was_begun(requests: int) -> None:
-    """A batch, or streams, of before the watch may fail in it."""
+def test_more_requests_may_fail_than_were_started(requests: int) -> None:
+    """Batches or streams from before the analysis may fail during it."""
     watch = CanaryWatch(Canary(), 0.0, {"a": counters(40), "b": counters(40)})
     found = watch.judge(1.0, {"a": counters(40 + requests, 5), "b": counters(60)}, ["a"])
     assert "5 of its 5 requests failed" in found.fault
@@ -155,7 +155,7 @@ def test_all_kinds_of_failures_count() -> None:
         (100, 0.05, [5, 10, 20, 40, 25]),
     ],
 )
-def test_the_share_gets_it_first_and_then_twice_as_many(
+def test_the_share_gets_the_version_first_and_then_twice_as_many(
     count: int, share: float, sizes: list[int]
 ) -> None:
     nodes = [str(number) for number in range(count)]

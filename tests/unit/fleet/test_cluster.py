@@ -1,4 +1,4 @@
-"""What the controller asks Ray: of nodes that hang or go, and of holders that others release meanwhile."""
+"""The controller's use of Ray: nodes that hang or disappear, and holders released by others in between."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A, B = "aaaa", "bbbb"
 
 
 class Reference:
-    """An answer that comes, sooner or later."""
+    """An answer that arrives sooner or later."""
 
     def __init__(self, node: str, value: Any) -> None:
         self.node = node
@@ -25,11 +25,11 @@ class Reference:
 
 
 class ActorDiedError(RuntimeError):
-    """Ray's, of an actor that it does not start again."""
+    """Ray's error for an actor that it does not restart."""
 
 
 class FakeActor:
-    """An actor that answers what it is told to, whatever it is asked."""
+    """An actor with a scripted answer to every method."""
 
     def __init__(self, node: str, answer: Callable[..., Any]) -> None:
         self._node = node
@@ -43,7 +43,7 @@ class FakeActor:
 
 
 class FakeRay:
-    """Two nodes, of which some hang."""
+    """Two nodes, some of which hang."""
 
     exceptions = SimpleNamespace(
         RayTaskError=KeyError, ActorDiedError=ActorDiedError, RayError=RuntimeError
@@ -122,9 +122,7 @@ def cluster(ray: FakeRay) -> Cluster:
     return cluster
 
 
-def test_a_node_that_hangs_is_waited_for_once_whatever_is_watched(
-    ray: FakeRay, cluster: Cluster
-) -> None:
+def test_a_hanging_node_is_awaited_once_for_all_polls(ray: FakeRay, cluster: Cluster) -> None:
     ray.hung = {B}
     found = cluster.canary_counters(["m", "n", "o"])
     assert {model: list(reported) for model, reported in found.items()} == {
@@ -148,7 +146,7 @@ def test_a_node_that_hangs_is_waited_for_once_whatever_is_watched(
     assert cluster.canary_counters(["m"])["m"][B].requests > before
 
 
-def test_a_node_that_has_gone_is_asked_nothing(ray: FakeRay, cluster: Cluster) -> None:
+def test_a_removed_node_gets_no_requests(ray: FakeRay, cluster: Cluster) -> None:
     ray.hung = {B}
     cluster.canary_counters(["m"])
     ray.nodes_alive, ray.hung = [A], set()
@@ -156,7 +154,7 @@ def test_a_node_that_has_gone_is_asked_nothing(ray: FakeRay, cluster: Cluster) -
     assert list(cluster.canary_counters(["m"])["m"]) == [A]
 
 
-def test_a_node_may_go_while_a_client_asks_all(ray: FakeRay, cluster: Cluster) -> None:
+def test_a_node_may_disappear_during_a_request_to_all(ray: FakeRay, cluster: Cluster) -> None:
     asked: list[str] = []
 
     class Going(FakeActor):
@@ -171,7 +169,7 @@ def test_a_node_may_go_while_a_client_asks_all(ray: FakeRay, cluster: Cluster) -
     assert asked == [A, B]
 
 
-def test_a_holder_may_be_released_while_it_is_asked(ray: FakeRay, cluster: Cluster) -> None:
+def test_a_holder_may_be_released_during_a_request(ray: FakeRay, cluster: Cluster) -> None:
     for name in ("m/1", "m/2"):
         cluster.hold(name, {}, [])
     ray.while_answering = lambda: cluster.release("m/1")
@@ -180,10 +178,10 @@ def test_a_holder_may_be_released_while_it_is_asked(ray: FakeRay, cluster: Clust
 
 
 @pytest.mark.parametrize("how", ["it has ended", "there is none"])
-def test_a_holder_that_somebody_has_ended_is_gone(
+def test_a_killed_holder_is_gone(
     ray: FakeRay, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Not at once: Ray may have had a moment of weakness, and nothing must be held twice."""
+    """But not immediately: Ray may be temporarily wrong, and resources must not be held twice."""
 
     def ended() -> None:
         raise ActorDiedError
@@ -229,8 +227,8 @@ def test_only_unknown_holders_are_released(ray: FakeRay, cluster: Cluster) -> No
     assert ray.killed == ["fleet-f/node-m/2"]
 
 
-def test_shutdown_ends_all_actors_of_the_fleet(ray: FakeRay, cluster: Cluster) -> None:
-    """Such as those of a node that is no more of the fleet."""
+def test_shutdown_kills_all_actors_of_the_fleet(ray: FakeRay, cluster: Cluster) -> None:
+    """Including those of nodes that left the fleet."""
     ray.named = [
         "fleet-f/node-cccc",
         "fleet-f/m/1",

@@ -1,4 +1,4 @@
-"""HAProxy's configuration as text: which backends there are, who is in them, where a model leads."""
+"""HAProxy's configuration as text: which backends exist, which servers they have, and where a model is routed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def node(name: str, *models: str, **more: Any) -> Node:
 
 
 def backends(text: str) -> dict[str, list[str]]:
-    """Return backend -> its servers' names."""
+    """Return backend -> names of its servers."""
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
         words = line.split()
@@ -43,7 +43,7 @@ def table(text: str) -> dict[str, str]:
     return dict(line.split() for line in text.splitlines())
 
 
-def test_each_model_leads_to_the_nodes_that_serve_it() -> None:
+def test_each_model_is_routed_to_the_nodes_that_serve_it() -> None:
     files = render([node("a", "m", "n"), node("b", "m")], BalancerSettings(), "/d")
     servers = backends(files.configuration)
     leads = table(files.models)
@@ -69,7 +69,7 @@ def test_many_models_share_the_backend_of_their_nodes() -> None:
     assert table(few.models)["m1"] == "model-m1"
 
 
-def test_a_model_provisional_has_a_backend_of_its_own_with_its_share() -> None:
+def test_a_provisional_model_has_its_own_backend_with_its_share() -> None:
     nodes = [node(name, "m", "n", shares={"m": 0.1} if name == "a" else {}) for name in "abc"]
     files = render(nodes, BalancerSettings(own_backends=1), "/d")
     assert table(files.models)["m"] == "model-m"
@@ -87,7 +87,7 @@ def test_a_model_provisional_has_a_backend_of_its_own_with_its_share() -> None:
     ("tried", "others", "share"),
     [(1, 1, 0.01), (1, 9, 0.5), (1, 1, 0.999), (3, 2, 0.3), (1, 99, 0.01)],
 )
-def test_all_nodes_that_have_it_provisional_get_the_share_together(
+def test_nodes_with_the_provisional_version_get_the_share_together(
     tried: int, others: int, share: float
 ) -> None:
     nodes = [node(f"a{one}", "m", shares={"m": share}) for one in range(tried)]
@@ -102,14 +102,14 @@ def test_all_nodes_that_have_it_provisional_get_the_share_together(
     assert all(1 <= int(weight) <= 256 for _, weight in found)
 
 
-def test_where_all_nodes_have_it_provisional_none_gets_less() -> None:
+def test_if_all_nodes_have_it_provisionally_none_gets_less() -> None:
     nodes = [node(name, "m", shares={"m": 0.1}) for name in "ab"]
     text = render(nodes, BalancerSettings(), "/d").configuration
     assert " weight " not in text
     assert "roundrobin" not in text
 
 
-def test_a_node_that_leaves_is_nowhere() -> None:
+def test_a_leaving_node_is_removed_everywhere() -> None:
     files = render([node("a", "m"), node("b", "m", leaves=True)], BalancerSettings(), "/d")
     assert {one for names in backends(files.configuration).values() for one in names} == {"a"}
 
@@ -119,7 +119,7 @@ def test_the_same_nodes_give_the_same_text() -> None:
     assert render([node("b", "m"), node("a", "n", "m")], BalancerSettings(), "/d") == one
 
 
-def test_only_connections_that_failed_are_tried_again() -> None:
+def test_only_failed_connections_are_retried() -> None:
     text = render([node("a")], BalancerSettings(), "/d").configuration
     assert re.findall(r"retry-on (.*)", text) == ["conn-failure"]
 
@@ -167,7 +167,7 @@ def test_values_that_would_break_the_configuration_are_refused(
         render([], settings, folder)
 
 
-def test_a_nodes_name_is_escaped_to_a_word() -> None:
+def test_a_nodes_name_is_escaped() -> None:
     assert server_name(node("tcp://[::1]:7")) == "::1_:7"
     # HAProxy refuses a backend with two servers of one name.
     names = ["tcp://[::1]:7 x", "tcp://[::1]:7_x", "/run/a b", "/run/a_b", "/run/a/b", "a\n"]
@@ -191,11 +191,13 @@ def reported(**urls: str) -> messages.Status:
         ("/run/x", "", None),
     ],
 )
-def test_where_a_node_takes_requests(address: str, url: str, expected: NodeEndpoint | None) -> None:
+def test_a_nodes_addresses_for_requests(
+    address: str, url: str, expected: NodeEndpoint | None
+) -> None:
     assert node_of(address, reported(http_url=url)).http == expected
 
 
-def test_a_node_that_does_not_answer_stays_for_haproxy_to_judge() -> None:
+def test_an_unresponsive_node_is_left_to_haproxys_checks() -> None:
     first = update_nodes(
         [],
         [NodeStatus("a", reported(http_url="http://127.0.0.1:1")), NodeStatus("b", error="down")],

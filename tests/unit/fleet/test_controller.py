@@ -1,4 +1,4 @@
-"""The controller of a fleet on Ray, step by step, with a Ray that places at once and daemons that obey at once."""
+"""The controller of a fleet on Ray, step by step, with a Ray that places immediately and daemons that obey immediately."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_instances_are_served_where_ray_places_them(fleet: Fleet) -> None:
     assert fleet.cluster.counts() == {A: 3, B: 3}
 
 
-def test_a_node_that_dies_has_its_instances_placed_elsewhere(fleet: Fleet) -> None:
+def test_a_dead_nodes_instances_are_placed_elsewhere(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps()
     fleet.cluster.die(B)
@@ -46,8 +46,8 @@ def test_a_node_that_dies_has_its_instances_placed_elsewhere(fleet: Fleet) -> No
     assert fleet.controller.progress("m") == (True, 4, 4, "")
 
 
-def test_a_lost_resource_reservation_is_made_again(fleet: Fleet) -> None:
-    """Somebody has ended a holder: Ray does not start it again. The instance serves on until another place is there."""
+def test_a_lost_reservation_is_made_again(fleet: Fleet) -> None:
+    """A holder was killed, and Ray does not restart it. The instance keeps serving until there is another place."""
     fleet.register()
     fleet.steps()
     fleet.cluster.gone = {"m/2"}
@@ -59,7 +59,7 @@ def test_a_lost_resource_reservation_is_made_again(fleet: Fleet) -> None:
     assert fleet.stored_state().models["m"].holders == ["m/1", "m/3", "m/4", "m/5"]
 
 
-def test_a_drained_node_is_left_by_balancers_before_it_is_left_by_models(fleet: Fleet) -> None:
+def test_balancers_leave_a_drained_node_before_models_do(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)  # its balancers had the time to ask
     generation, seen = fleet.seen()
@@ -80,7 +80,7 @@ def test_a_drained_node_is_left_by_balancers_before_it_is_left_by_models(fleet: 
     assert len(fleet.cluster.places) == 4  # what it had held is free
 
 
-def test_a_drained_node_that_has_gone_is_forgotten(fleet: Fleet) -> None:
+def test_a_drained_node_that_disappeared_is_forgotten(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
     fleet.controller.drain(B)
@@ -90,10 +90,10 @@ def test_a_drained_node_that_has_gone_is_forgotten(fleet: Fleet) -> None:
     assert fleet.cluster.counts() == {A: 4}
 
 
-def test_a_model_whose_only_daemon_was_started_again_stays_where_it_was_for_balancers(
+def test_balancers_keep_a_model_whose_only_daemon_restarts(
     fleet: Fleet,
 ) -> None:
-    """Else clients hear that there is no such model. Of one that is not registered any more, they are to hear that."""
+    """Otherwise clients would get "unknown model", which is right only for unregistered models."""
     fleet.register(instances=1)
     fleet.register(instances=1, name="n")
     fleet.steps(30)
@@ -124,7 +124,7 @@ def test_an_up_to_date_balancer_gets_no_update(
     assert (later > generation, seen) == (True, {A: ["m"]})
 
 
-def test_a_balancer_that_has_gone_is_not_waited_for(fleet: Fleet) -> None:
+def test_a_removed_balancer_is_not_awaited(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
     fleet.seen(done=fleet.seen()[0])
@@ -136,7 +136,7 @@ def test_a_balancer_that_has_gone_is_not_waited_for(fleet: Fleet) -> None:
 
 
 def test_a_balancer_applying_an_update_is_awaited(fleet: Fleet) -> None:
-    """HAProxy takes 18 s to read what 1,000 nodes need, and the former view holds until it has."""
+    """HAProxy needs 18 s to load a configuration for 1,000 nodes, and uses the previous one until then."""
     fleet.register()
     fleet.steps(30)
     generation, _ = fleet.seen(done=fleet.seen()[0])
@@ -150,7 +150,7 @@ def test_a_balancer_applying_an_update_is_awaited(fleet: Fleet) -> None:
     assert fleet.cluster.counts() == {A: 4}
 
 
-def test_without_room_elsewhere_a_drained_node_serves_on(fleet: Fleet) -> None:
+def test_without_resources_elsewhere_a_drained_node_keeps_serving(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
     fleet.cluster.room = 5
@@ -162,7 +162,7 @@ def test_without_room_elsewhere_a_drained_node_serves_on(fleet: Fleet) -> None:
     assert fleet.cluster.counts() == {A: 4}
 
 
-def test_a_model_that_nobody_can_serve_does_not_keep_balancers_waiting_for_ever(
+def test_an_unservable_model_does_not_block_balancers_forever(
     fleet: Fleet,
 ) -> None:
     fleet.cluster.refuses = {A, B}
@@ -183,7 +183,7 @@ def test_a_new_balancer_leaves_haproxy_alone_until_its_first_update() -> None:
 
 
 def test_an_unresponsive_ray_head_is_reported_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray itself tries for a minute, and then ends the process."""
+    """Ray itself retries for a minute, and then kills the process."""
     monkeypatch.setattr(
         "pytriton.fleet.on_ray.import_ray", lambda: Mock(is_initialized=lambda: False)
     )
@@ -211,7 +211,7 @@ def test_a_refusal_of_a_daemon_is_reported_and_retried(fleet: Fleet) -> None:
     assert fleet.controller.progress("m") == (True, 4, 4, "")
 
 
-def test_a_node_that_refuses_does_not_hold_up_the_others(fleet: Fleet) -> None:
+def test_a_refusing_node_does_not_block_the_others(fleet: Fleet) -> None:
     fleet.cluster.refuses = {A}
     fleet.register()
     fleet.steps()
@@ -224,8 +224,8 @@ def test_a_node_that_refuses_does_not_hold_up_the_others(fleet: Fleet) -> None:
     assert fleet.controller.progress("m")[3] == "aaaa: no room"
 
 
-def test_a_node_has_threads_left_that_tell_what_it_serves(fleet: Fleet) -> None:
-    """Its actor has sixteen, and to load a model takes one of them for as long."""
+def test_a_node_keeps_threads_for_its_reports(fleet: Fleet) -> None:
+    """Its actor has sixteen threads, and loading a model occupies one for its whole duration."""
     fleet.cluster.slow = {A, B}
     for index in range(20):
         fleet.register(name=f"m{index}", instances=2)
@@ -237,7 +237,7 @@ def test_a_node_has_threads_left_that_tell_what_it_serves(fleet: Fleet) -> None:
     assert all(fleet.controller.progress(f"m{index}")[0] for index in range(20))
 
 
-def test_unregistering_takes_it_from_all_nodes(fleet: Fleet) -> None:
+def test_unregistering_removes_it_from_all_nodes(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
     assert fleet.controller.unregister("m")
@@ -249,7 +249,7 @@ def test_unregistering_takes_it_from_all_nodes(fleet: Fleet) -> None:
     assert fleet.cluster.places == {}
 
 
-def test_a_daemon_that_is_silent_for_a_moment_stays_in_the_view(fleet: Fleet) -> None:
+def test_a_briefly_silent_daemon_stays_in_the_view(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
     generation, seen = fleet.seen()
@@ -258,7 +258,7 @@ def test_a_daemon_that_is_silent_for_a_moment_stays_in_the_view(fleet: Fleet) ->
     assert fleet.seen() == (generation, seen)
 
 
-def test_a_holder_that_ray_puts_on_a_drained_node_later_is_moved(fleet: Fleet) -> None:
+def test_a_holder_placed_late_on_a_drained_node_is_moved(fleet: Fleet) -> None:
     fleet.cluster.room = 3
     fleet.register()
     fleet.steps(30)
@@ -271,7 +271,7 @@ def test_a_holder_that_ray_puts_on_a_drained_node_later_is_moved(fleet: Fleet) -
     assert fleet.controller.drained(B)
 
 
-def test_holders_stay_on_the_nodes_of_a_fleet_that_has_not_the_whole_cluster(fleet: Fleet) -> None:
+def test_holders_stay_on_a_fleets_nodes_in_a_larger_cluster(fleet: Fleet) -> None:
     fleet.controller._state.settings = {"nodes": 2}
     fleet.cluster.others = [C]
     fleet.register()
@@ -279,7 +279,7 @@ def test_holders_stay_on_the_nodes_of_a_fleet_that_has_not_the_whole_cluster(fle
     assert fleet.cluster.counts() == {A: 2, B: 2}
 
 
-def test_holders_follow_when_other_nodes_become_those_of_the_fleet(fleet: Fleet) -> None:
+def test_holders_move_when_the_fleets_nodes_change(fleet: Fleet) -> None:
     fleet.controller._state.settings = {"nodes": 2}
     there, fleet.cluster.alive = fleet.cluster.alive, {}
     fleet.cluster.others = [C]
@@ -292,7 +292,7 @@ def test_holders_follow_when_other_nodes_become_those_of_the_fleet(fleet: Fleet)
     assert fleet.cluster.places == kept
 
 
-def test_a_scaling_that_a_daemon_refuses_is_reported_and_tried_again_later(fleet: Fleet) -> None:
+def test_a_refused_scaling_is_reported_and_retried_later(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps()
     fleet.cluster.refuses = {B}
@@ -318,13 +318,13 @@ def test_a_scaling_that_a_daemon_refuses_is_reported_and_tried_again_later(fleet
         ("a", [], ["b"], "in(none)"),
     ],
 )
-def test_the_users_choice_of_nodes_and_the_fleets_hold_both(
+def test_the_users_and_the_fleets_node_selections_both_apply(
     wish: str, but: list[str], only: list[str] | None, expected: str
 ) -> None:
     assert nodes_expression(wish, but, only) == expected
 
 
-def test_the_users_labels_stay_when_a_node_has_been_drained() -> None:
+def test_the_users_labels_survive_a_drain() -> None:
     held: dict[str, Any] = {}
 
     class Actor:
@@ -343,10 +343,10 @@ def test_the_users_labels_stay_when_a_node_has_been_drained() -> None:
     assert mine["label_selector"] == {"disk": "ssd"}
 
 
-def test_a_drain_without_a_node_drains_the_one_it_is_called_on(
+def test_a_drain_without_a_node_drains_the_local_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So a hook of a pod, or of a machine that is taken away, need not know its node's id."""
+    """Hooks of pods or machines need not know their node's id."""
     asked: list[tuple[str, ...]] = []
 
     def ask(method: str, *given: str) -> Any:

@@ -1,4 +1,4 @@
-"""A controller that starts again, and what it has kept: what is served goes on; nothing is forgotten, or done twice."""
+"""A restarted controller and its stored state: models keep being served; nothing is forgotten or done twice."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def fleet() -> Fleet:
     return Fleet(A, B)
 
 
-def test_a_balancer_knows_of_a_former_life_whose_clock_was_ahead(
+def test_balancer_updates_from_before_a_clock_change_are_ignored(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has carried out then says nothing of now, however high its number is."""
+    """An update applied for the previous controller says nothing about the current one, however high its number is."""
     fleet.register()
     fleet.steps(30)
     before, _ = fleet.seen()
@@ -52,7 +52,7 @@ def test_resources_of_a_dead_controller_are_released(
 def test_models_of_a_lost_fleet_keep_serving_until_changed(
     fleet: Fleet,
 ) -> None:
-    """Ray's head ended and nothing had kept the state: daemons serve what the fleet of before has registered."""
+    """Ray's head died and nothing had stored the state: daemons serve what the previous fleet registered."""
     fleet.register()
     fleet.register(name="other")
     fleet.steps(30)
@@ -73,8 +73,8 @@ def test_models_of_a_lost_fleet_keep_serving_until_changed(
     assert fleet.cluster.counts() == {}
 
 
-def test_unregistering_is_done_once_also_when_ray_asks_again(fleet: Fleet) -> None:
-    """A controller that dies before it has answered is asked again, and the client is to be told that it is done."""
+def test_a_repeated_unregister_is_done_once(fleet: Fleet) -> None:
+    """Ray repeats the call if the controller dies before its answer, and the client must get a success."""
     fleet.register()
     assert fleet.controller.unregister("m", "r")
     fleet.controller = fleet.begin()
@@ -85,7 +85,7 @@ def test_unregistering_is_done_once_also_when_ray_asks_again(fleet: Fleet) -> No
     assert "m" in fleet.controller._state.models
 
 
-def test_a_controller_that_ray_starts_again_knows_all(fleet: Fleet) -> None:
+def test_a_restarted_controller_has_the_whole_state(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
     before, _ = fleet.seen()
@@ -105,7 +105,7 @@ def test_a_controller_that_ray_starts_again_knows_all(fleet: Fleet) -> None:
 def test_balancers_get_no_update_before_registrations_are_served_again(
     fleet: Fleet,
 ) -> None:
-    """Ray's head was away until its nodes ended themselves: what they have left serves, and is what balancers have."""
+    """Ray's head was down until its nodes exited: what they left behind serves, and balancers know it."""
     fleet.register()
     fleet.steps(30)
     before, _ = fleet.seen()
@@ -124,7 +124,7 @@ def test_balancers_get_no_update_before_registrations_are_served_again(
     assert (generation > before, seen) == (True, {C: ["m"]})
 
 
-def test_a_change_writes_the_model_that_it_changes_alone(fleet: Fleet) -> None:
+def test_a_change_writes_only_the_changed_model(fleet: Fleet) -> None:
     for index in range(20):
         fleet.register(name=f"m{index}")
     fleet.steps()
@@ -146,7 +146,7 @@ def test_a_change_writes_the_model_that_it_changes_alone(fleet: Fleet) -> None:
 
 
 def test_each_change_writes_a_constant_amount(fleet: Fleet) -> None:
-    """Not by the names that were ever registered, either: ten thousand of them are 100 KB."""
+    """Independent of the names ever registered, too: ten thousand of them are 100 KB."""
     fleet.register(name="first")
     before = len(fleet.keys.kept[b"fleet-f"])
     for index in range(20):
@@ -161,7 +161,7 @@ def test_each_change_writes_a_constant_amount(fleet: Fleet) -> None:
     )
 
 
-def test_payloads_that_no_model_needs_are_forgotten(fleet: Fleet) -> None:
+def test_unused_payloads_are_deleted(fleet: Fleet) -> None:
     fleet.register()
     fleet.keys.kept[b"fleet-f/payloads/of a controller that died"] = b""
     fleet.begin()
@@ -169,7 +169,7 @@ def test_payloads_that_no_model_needs_are_forgotten(fleet: Fleet) -> None:
     assert kept.decode().endswith(fleet.controller._state.models["m"].digest)
 
 
-def test_a_drain_is_kept_with_all_that_it_moves(fleet: Fleet) -> None:
+def test_a_drain_is_stored_with_everything_that_it_moves(fleet: Fleet) -> None:
     fleet.register()
     fleet.register(name="other")
     fleet.steps(30)
@@ -179,8 +179,8 @@ def test_a_drain_is_kept_with_all_that_it_moves(fleet: Fleet) -> None:
     assert [len(one.retired) for one in again.models.values()] == [2, 2]
 
 
-def test_a_balancer_that_is_not_back_yet_is_waited_for(fleet: Fleet) -> None:
-    """HAProxy serves on as the former controller said: what it sends there would find no model."""
+def test_a_balancer_that_has_not_reconnected_is_awaited(fleet: Fleet) -> None:
+    """HAProxy still routes as the previous controller said, to nodes that would no longer have the model."""
     fleet.register()
     fleet.steps(30)
     generation, _ = fleet.seen()
@@ -214,7 +214,7 @@ def test_a_balancer_without_an_update_is_awaited(fleet: Fleet) -> None:
     assert fleet.cluster.counts() == {A: 4}
 
 
-def test_balancers_that_do_not_come_back_are_not_waited_for_for_ever(fleet: Fleet) -> None:
+def test_waiting_for_lost_balancers_is_limited(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
     fleet.seen()

@@ -1,4 +1,4 @@
-"""Ray's `runtime_env` of a registration: what is refused, what workers get of it, and how long holders live."""
+"""Ray's `runtime_env` of a registration: what is refused, what workers get, and how long holders live."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ URI = "gcs://_ray_pkg_1.zip"
 
 
 class SetupError(Exception):
-    """Ray's."""
+    """Ray's error."""
 
 
 class FakeRay:
-    """Makes each environment at once: a process with the variables that it has, and a folder in its path."""
+    """Creates each environment immediately: a process with its variables, and a folder on its path."""
 
     def __init__(self) -> None:
         self.exceptions = SimpleNamespace(RayError=SetupError)
@@ -125,7 +125,7 @@ def test_unsupported_runtime_env_fields_are_refused(
         check(runtime_env, options)
 
 
-def test_none_in_it_is_as_if_it_was_not_said() -> None:
+def test_none_values_are_ignored() -> None:
     assert check({"pip": None, "env_vars": {"A": "1"}}, {"env": {"B": "2"}}) == {
         "env_vars": {"A": "1"}
     }
@@ -150,7 +150,7 @@ def test_interpreter_paths_are_not_forwarded_to_another_interpreter(
 # ── what workers get ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_workers_are_in_the_environment_and_keep_what_it_does_not_say(ray: FakeRay) -> None:
+def test_workers_get_the_environment_and_keep_everything_else(ray: FakeRay) -> None:
     made = environments(ray)
     registered = spec(env={"OWN": "1", "COLOUR": "red"}, sys_path=["/mine"], cwd="/there")
     one = encoded(env_vars={"COLOUR": "blue", "A_TOKEN": "t"}, working_dir=URI)
@@ -188,7 +188,7 @@ def test_an_interpreter_of_its_own_replaces_the_registrants(
     assert world.env["PYTRITON_WORKER_PACKAGES"] == "/venv/bin/python+"
 
 
-def test_an_interpreter_whose_path_is_not_known_gets_the_folders_by_a_variable(
+def test_an_interpreter_with_an_unknown_path_gets_folders_by_pythonpath(
     ray: FakeRay,
 ) -> None:
     with environments(ray).create(spec(), encoded(py_modules=[URI]), {URI: b""}, "d") as inside:
@@ -217,7 +217,7 @@ def test_a_holder_lives_as_long_as_a_registration_needs_it(ray: FakeRay) -> None
     assert ray.actors == {}
 
 
-def test_a_holder_that_is_used_while_somebody_asks_which_are_needed_stays(ray: FakeRay) -> None:
+def test_a_holder_used_during_a_cleanup_stays(ray: FakeRay) -> None:
     made = environments(ray)
     before = made.mark()
     key = _used(made, encoded(env_vars={"A": "1"}))  # registered after the daemon was asked
@@ -232,7 +232,7 @@ def test_a_holder_that_is_used_while_somebody_asks_which_are_needed_stays(ray: F
     assert ray.actors == {}
 
 
-def test_an_actor_that_is_started_again_takes_its_holders_over(ray: FakeRay) -> None:
+def test_a_restarted_actor_adopts_its_holders(ray: FakeRay) -> None:
     key = _used(environments(ray), encoded(env_vars={"A": "1"}))
     twin = SimpleNamespace(name=f"{NAMES}{key}-twin")
     ray.actors[twin.name] = twin  # of a node's actor that died in between
@@ -245,7 +245,7 @@ def test_an_actor_that_is_started_again_takes_its_holders_over(ray: FakeRay) -> 
     assert list(ray.actors.values()) == [other]
 
 
-def test_a_failure_is_reported_in_rays_words_and_leaves_nothing(ray: FakeRay) -> None:
+def test_a_failure_is_reported_with_rays_text_and_leaves_nothing(ray: FakeRay) -> None:
     made = environments(ray)
     ray.refuses = True
     with pytest.raises(PyTritonDaemonError, match="create the runtime_env: no such package"):
@@ -256,7 +256,7 @@ def test_a_failure_is_reported_in_rays_words_and_leaves_nothing(ray: FakeRay) ->
     assert len(ray.actors) == 1
 
 
-def test_a_package_that_ray_has_forgotten_is_put_back_and_one_that_it_has_is_not(
+def test_only_missing_packages_are_uploaded_again(
     ray: FakeRay,
 ) -> None:
     ray.packages[URI.encode()] = b"there"
@@ -268,7 +268,7 @@ def test_a_package_that_ray_has_forgotten_is_put_back_and_one_that_it_has_is_not
 # ── on their way ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_nodes_actor_registers_with_the_environment_and_knows_it_by_the_fleets_digest(
+def test_a_nodes_actor_registers_with_the_environment_under_the_fleets_digest(
     ray: FakeRay,
 ) -> None:
     daemon = FakeDispatcher()
@@ -318,14 +318,14 @@ def test_each_version_of_a_model_has_its_own_environment() -> None:
     assert [one["m"] for one in fleet.cluster.environments.values()] == [b'{"a":1}'] * 2
 
 
-def test_a_registrant_in_a_worker_of_a_fleet_does_not_hand_its_own_mark_on() -> None:
+def test_a_registrant_in_a_fleets_worker_does_not_forward_its_own_marker() -> None:
     fleet = Fleet(A, B)
     marked = spec(env={VARIABLE: "another registration", "OWN": "1"})
     fleet.controller.register(msgspec.msgpack.encode(marked), [b"p"], {}, False)
     assert fleet.controller._state.models["m"].spec.world.env == {"OWN": "1"}
 
 
-def test_packages_come_after_the_callables() -> None:
+def test_environment_packages_come_after_the_callables_modules() -> None:
     other = "gcs://_ray_pkg_2.zip"
     environment = encoded(working_dir=URI, py_modules=[other, URI, "https://h/x.zip"])
     assert split([b"c", b"check", b"1", b"2"], environment) == (

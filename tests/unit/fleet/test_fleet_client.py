@@ -1,4 +1,4 @@
-"""A fleet of dispatchers of few words: what each is sent, and what becomes of the others when one refuses."""
+"""A fleet of scripted dispatchers: what each one receives, and what happens to the others if one refuses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_progress_names_the_node_and_counts_all(nodes: list[Node], fleet: FleetC
 
 
 def sent(node: Node) -> list[Any]:
-    """Return what a node was sent of a registration: "register", "keep" or "take back"."""
+    """Return a node's messages about a registration: "register", "keep" or "take back"."""
     names = {True: "keep", False: "take back"}
     return [
         names[one.keep] if isinstance(one, messages.EndLease) else "register"
@@ -89,7 +89,7 @@ def sent(node: Node) -> list[Any]:
     ]
 
 
-def test_models_of_all_nodes_stay_on_all(nodes: list[Node], fleet: FleetClient) -> None:
+def test_a_registration_is_confirmed_on_all_nodes(nodes: list[Node], fleet: FleetClient) -> None:
     model = register(fleet)
     assert [sent(one) for one in nodes] == [["register", "keep"]] * 3
     assert [one.lease for one in model.by_node.values()] == [None] * 3
@@ -113,7 +113,7 @@ def test_a_refusal_on_one_node_withdraws_from_the_others(
 
 
 @pytest.mark.parametrize("registers", [True, False])
-def test_a_node_that_went_away_is_asked_to_take_it_back(
+def test_a_disconnected_node_is_asked_to_roll_back(
     nodes: list[Node], fleet: FleetClient, registers: bool
 ) -> None:
     nodes[1].restarts_on, nodes[1].registers = messages.Register, registers
@@ -125,7 +125,7 @@ def test_a_node_that_went_away_is_asked_to_take_it_back(
     assert [one.models for one in nodes] == [{}, {}, {}]
 
 
-def test_a_node_that_dies_in_the_midst_takes_it_back_by_itself(
+def test_a_node_that_dies_during_the_registration_rolls_back_by_itself(
     nodes: list[Node], fleet: FleetClient
 ) -> None:
     nodes[1].die_on = messages.Register
@@ -134,7 +134,7 @@ def test_a_node_that_dies_in_the_midst_takes_it_back_by_itself(
     assert [sent(one) for one in (nodes[0], nodes[2])] == [["register", "take back"]] * 2
 
 
-def test_a_node_that_dies_after_it_had_it_has_all_go_back(
+def test_a_node_that_dies_after_the_registration_causes_a_rollback_everywhere(
     nodes: list[Node], fleet: FleetClient
 ) -> None:
     nodes[1].answers[messages.RenewLease] = lambda _: [messages.Failure("not_found", "nothing")]
@@ -145,9 +145,7 @@ def test_a_node_that_dies_after_it_had_it_has_all_go_back(
     assert [one.models for one in nodes] == [{}, {}, {}]
 
 
-def test_a_node_that_does_not_say_that_it_stays_is_named(
-    nodes: list[Node], fleet: FleetClient
-) -> None:
+def test_a_node_that_does_not_confirm_is_named(nodes: list[Node], fleet: FleetClient) -> None:
     nodes[1].refuses = messages.EndLease
     with pytest.raises(FleetError, match=r"is confirmed on (?s:.*)`sync`") as caught:
         register(fleet)
@@ -155,10 +153,10 @@ def test_a_node_that_does_not_say_that_it_stays_is_named(
     assert [one.leases for one in (nodes[0], nodes[2])] == [{}, {}]
 
 
-def test_of_two_clients_at_once_none_takes_back_what_the_other_has(
+def test_concurrent_clients_do_not_roll_each_other_back(
     nodes: list[Node], fleet: FleetClient
 ) -> None:
-    """The other one was faster on the second node, with the same callable."""
+    """The other client was faster on the second node, with the same callable."""
     other = messages.Lease("other")
     refused = [messages.Failure("exists", "a model named 'm' is already registered")]
 
@@ -174,7 +172,7 @@ def test_of_two_clients_at_once_none_takes_back_what_the_other_has(
     assert [one.models for one in (nodes[0], nodes[2])] == [{}, {}]
 
 
-def test_a_name_that_is_taken_somewhere_is_refused_before_anything_is_sent(
+def test_a_name_in_use_anywhere_is_refused_before_anything_is_sent(
     nodes: list[Node], fleet: FleetClient
 ) -> None:
     nodes[1].models["m"] = "other"
@@ -205,7 +203,7 @@ def test_process_bound_models_are_refused(
     assert nodes[0].heard == []
 
 
-def test_scale_is_undone_where_another_node_refuses(nodes: list[Node], fleet: FleetClient) -> None:
+def test_scale_is_undone_if_another_node_refuses(nodes: list[Node], fleet: FleetClient) -> None:
     for one in nodes:
         one.models["m"] = "same"
     nodes[0].refuses = messages.Scale
@@ -216,7 +214,7 @@ def test_scale_is_undone_where_another_node_refuses(nodes: list[Node], fleet: Fl
 
 
 @pytest.mark.parametrize("change", ["scale", "rollback"])
-def test_a_model_that_a_node_lacks_is_not_changed_on_the_others(
+def test_a_model_missing_on_one_node_is_not_changed_on_the_others(
     nodes: list[Node], fleet: FleetClient, change: str
 ) -> None:
     nodes[0].models["m"] = "same"
@@ -225,7 +223,7 @@ def test_a_model_that_a_node_lacks_is_not_changed_on_the_others(
     assert nodes[0].changes() == []
 
 
-def test_unregister_takes_nodes_that_lack_the_model_as_done(
+def test_unregister_succeeds_on_nodes_without_the_model(
     nodes: list[Node], fleet: FleetClient
 ) -> None:
     nodes[0].models["m"] = "same"
@@ -235,7 +233,7 @@ def test_unregister_takes_nodes_that_lack_the_model_as_done(
         fleet.unregister("m")
 
 
-def test_unregister_says_where_it_could_not(nodes: list[Node], fleet: FleetClient) -> None:
+def test_unregister_names_the_failed_nodes(nodes: list[Node], fleet: FleetClient) -> None:
     for one in nodes:
         one.models["m"] = "same"
     nodes[1].die()
@@ -271,7 +269,7 @@ def test_sync_does_nothing_when_nodes_disagree(nodes: list[Node], fleet: FleetCl
     assert len(steps) == 2
 
 
-def test_sync_takes_no_payload_that_is_not_what_its_digest_says(
+def test_sync_refuses_a_payload_that_does_not_match_its_digest(
     nodes: list[Node], fleet: FleetClient
 ) -> None:
     nodes[1].models["m"] = registration_digest(SPEC, [b"another"])
@@ -291,9 +289,7 @@ def test_sync_waits_for_a_rollout(nodes: list[Node], fleet: FleetClient) -> None
     assert [one.changes() for one in nodes] == [[], [], []]
 
 
-def test_a_canary_needs_something_to_be_compared_with(
-    nodes: list[Node], fleet: FleetClient
-) -> None:
+def test_a_canary_needs_a_version_to_compare_with(nodes: list[Node], fleet: FleetClient) -> None:
     with pytest.raises(PyTritonBadParameterError, match="replace=True"):
         register(fleet, canary=0.1)
     nodes[0].models["m"] = "old"
@@ -302,7 +298,7 @@ def test_a_canary_needs_something_to_be_compared_with(
     assert [one.changes() for one in nodes] == [[], [], []]
 
 
-def test_views_leave_out_a_node_that_is_down(nodes: list[Node], fleet: FleetClient) -> None:
+def test_views_omit_a_node_that_is_down(nodes: list[Node], fleet: FleetClient) -> None:
     nodes[0].models["m"] = nodes[1].models["m"] = "same"
     nodes[1].die()
     by_node = {one.node: one for one in fleet.status()}

@@ -1,4 +1,4 @@
-"""The real HAProxy before small HTTP servers: where requests go, what a dead node and a reload cost."""
+"""The real HAProxy before small HTTP servers: routing, and the cost of dead nodes and reloads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def frontend() -> Iterator[Frontend]:
 
 
 class Frontends(NamedTuple):
-    """An HAProxy of several tests, before two nodes, of which one alone has the model `only`."""
+    """An HAProxy shared by several tests, before two nodes, only one of which has the model `only`."""
 
     frontend: Frontend
     grpc: int
@@ -77,7 +77,7 @@ def serve() -> Iterator[Callable[..., Server]]:
         one.close()
 
 
-def test_a_model_is_asked_where_it_is_and_sequences_stay(
+def test_requests_go_to_nodes_with_the_model_and_sequences_stay(
     frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
     a, b = serve("a", "m", "only"), serve("b", "m")
@@ -122,7 +122,7 @@ def test_similar_paths_are_allowed(frontends: Frontends, path: str) -> None:
     assert frontends.frontend.ask(path)[0] != 403
 
 
-def test_a_models_name_leads_to_it_however_it_is_written(frontends: Frontends) -> None:
+def test_every_spelling_of_a_models_name_is_routed(frontends: Frontends) -> None:
     assert {frontends.frontend.ask("/v2/models/%6Fnly/infer")[1] for _ in range(6)} == {"a"}
 
 
@@ -136,10 +136,8 @@ ANYWHERE = {
 @pytest.mark.parametrize(
     "call", service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
 )
-def test_calls_of_grpc_that_are_meant_for_one_node_are_refused(
-    frontends: Frontends, call: str
-) -> None:
-    """The nodes here know no gRPC, so what is let through comes back as anything but a refusal."""
+def test_node_local_grpc_calls_are_refused(frontends: Frontends, call: str) -> None:
+    """These nodes do not speak gRPC, so a call that is let through fails differently."""
     with grpc.insecure_channel(f"127.0.0.1:{frontends.grpc}") as channel:
         ask = channel.unary_unary(f"/inference.GRPCInferenceService/{call}")
         with pytest.raises(grpc.RpcError) as caught:
@@ -150,7 +148,7 @@ def test_calls_of_grpc_that_are_meant_for_one_node_are_refused(
 
 
 def _grpc_node(name: str) -> tuple[Any, NodeEndpoint]:
-    """Start the gRPC of a node, which answers inferences with its name."""
+    """Start a node's gRPC server, which answers inferences with its name."""
     answer = grpc.unary_unary_rpc_method_handler(lambda *_: name.encode())
     each = grpc.stream_stream_rpc_method_handler(lambda asked, _: (name.encode() for _ in asked))
     calls = grpc.method_handlers_generic_handler(
@@ -166,7 +164,7 @@ _INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
 def _request(model: str) -> bytes:
-    """Return a message that is smaller when it is compressed."""
+    """Return a message that compression makes smaller."""
     asked = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[bytes(1000)])
     message: bytes = asked.SerializeToString()
     return message
@@ -174,7 +172,7 @@ def _request(model: str) -> bytes:
 
 @pytest.fixture
 def grpc_port(frontend: Frontend, serve: Callable[..., Server]) -> Iterator[int]:
-    """Where to ask for the models of two nodes, of which only `a` has both, by gRPC."""
+    """The gRPC port for the models of two nodes, of which only `a` has both."""
     port, named = lasting_port(), [_grpc_node("a"), _grpc_node("b")]
     servers = [serve("a", "m", "only"), serve("b", "m")]
     nodes = [replace(one.node, grpc=at) for one, (_, at) in zip(servers, named)]
@@ -185,7 +183,7 @@ def grpc_port(frontend: Frontend, serve: Callable[..., Server]) -> Iterator[int]
         server.stop(None).wait()
 
 
-def test_a_compressed_call_goes_to_a_node_that_has_all_models(grpc_port: int) -> None:
+def test_a_compressed_call_goes_to_a_node_with_all_models(grpc_port: int) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
         ask = partial(channel.unary_unary(_INFER), timeout=30)
         assert {ask(_request("m")) for _ in range(8)} == {b"a", b"b"}
@@ -197,7 +195,7 @@ def test_a_compressed_call_goes_to_a_node_that_has_all_models(grpc_port: int) ->
 
 
 def _ask_in_pieces(port: int, path: str, pieces: Sequence[bytes], *, ends: bool) -> bytes:
-    """Return the first message of the answer to a call whose message comes in so many frames; `ends`: with the last."""
+    """Return the first response to a call whose message comes in this many frames; `ends`: the last one ends the stream."""
     asked = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x"}
     asked.update({"content-type": "application/grpc", "te": "trailers"})
     block = b"".join(literal(name.encode(), value.encode()) for name, value in asked.items())
@@ -215,10 +213,8 @@ def _ask_in_pieces(port: int, path: str, pieces: Sequence[bytes], *, ends: bool)
 
 @pytest.mark.parametrize("call", ["ModelInfer", "ModelStreamInfer"])
 @pytest.mark.parametrize("size", [4, 5000])
-def test_a_models_name_is_found_wherever_a_client_cuts_its_message(
-    grpc_port: int, call: str, size: int
-) -> None:
-    """A stream waits for the answer to a message, before it sends more; nothing is waited for in vain."""
+def test_a_models_name_is_found_in_any_fragmentation(grpc_port: int, call: str, size: int) -> None:
+    """A stream's client sends more only after the first response, so nothing may be awaited in vain."""
     asked = service_pb2.ModelInferRequest(model_name="only", raw_input_contents=[bytes(size)])
     asked.inputs.add(name="x", datatype="INT8", shape=[size])
     content = asked.SerializeToString()
@@ -229,10 +225,10 @@ def test_a_models_name_is_found_wherever_a_client_cuts_its_message(
         assert _ask_in_pieces(grpc_port, path, pieces, ends=call == "ModelInfer") == b"a", cut
 
 
-def test_a_call_that_names_its_model_late_goes_to_a_node_that_has_all_models(
+def test_a_call_with_a_late_model_name_goes_to_a_node_with_all_models(
     grpc_port: int, frontends: Frontends
 ) -> None:
-    """Field by field in another order, which protobuf allows: the name after 20 KB."""
+    """protobuf allows any field order: the name comes after 20 KB."""
     inputs = service_pb2.ModelInferRequest(raw_input_contents=[bytes(20_000)]).SerializeToString()
     late = inputs + service_pb2.ModelInferRequest(model_name="only").SerializeToString()
     with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
@@ -244,7 +240,7 @@ def test_a_call_that_names_its_model_late_goes_to_a_node_that_has_all_models(
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_compressed_call_that_no_node_is_sure_to_know_is_refused(frontends: Frontends) -> None:
+def test_without_a_node_with_all_models_a_compressed_call_is_refused(frontends: Frontends) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{frontends.grpc}") as channel:
         ask = channel.unary_unary(_INFER)
         with pytest.raises(grpc.RpcError, match="without compression") as refused:
@@ -252,7 +248,7 @@ def test_a_compressed_call_that_no_node_is_sure_to_know_is_refused(frontends: Fr
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_what_is_provisional_gets_its_share_also_when_it_fails_at_once(
+def test_a_provisional_version_gets_its_share_even_if_it_fails_immediately(
     frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
     a, b, c = (serve(name, "m", "n") for name in "abc")
@@ -266,9 +262,7 @@ def test_what_is_provisional_gets_its_share_also_when_it_fails_at_once(
     assert set(others) == {"a", "b", "c"}
 
 
-def test_a_node_that_is_gone_costs_no_request(
-    frontend: Frontend, serve: Callable[..., Server]
-) -> None:
+def test_a_dead_node_costs_no_request(frontend: Frontend, serve: Callable[..., Server]) -> None:
     a, b = serve("a", "m"), serve("b", "m")
     frontend.use(a, b)
     a.shutdown()
@@ -320,7 +314,7 @@ def test_a_configuration_refused_by_haproxy_changes_nothing(
     assert frontend.ask("/v2/models/m/infer") == (200, "a")
 
 
-def test_a_balancer_that_was_killed_finds_its_haproxy(
+def test_a_restarted_balancer_finds_its_haproxy(
     frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
     a, b = serve("a", "m"), serve("b", "m")
@@ -333,10 +327,10 @@ def test_a_balancer_that_was_killed_finds_its_haproxy(
     )
 
 
-def test_an_idle_connection_of_before_a_reload_is_served_once_more(
+def test_an_idle_connection_from_before_a_reload_gets_one_more_answer(
     frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
-    """By the worker that it was made to, and where that one knew the model to be: this is why balancers wait."""
+    """From the old worker, with the old routing: that is why balancers wait."""
     a, b = serve("a", "m"), serve("b", "m")
     frontend.use(a)
     connection = http.client.HTTPConnection("127.0.0.1", frontend.port, timeout=30)

@@ -1,4 +1,4 @@
-"""The actor that owns a node's daemon: once it is stopped, it starts none again."""
+"""The actor that owns a node's daemon: once stopped, it starts no other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
 from pytriton.fleet.on_ray.actors import NodeActor, _owner_of
 
 
-def test_it_takes_the_daemon_that_runs_and_starts_none_after_its_stop(
+def test_a_running_daemon_is_adopted_and_none_is_started_after_the_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fake = FakeDispatcher()
@@ -41,10 +41,10 @@ def test_it_takes_the_daemon_that_runs_and_starts_none_after_its_stop(
     fake.close()
 
 
-def test_a_daemon_that_is_being_started_is_stopped_with_the_fleet(
+def test_a_starting_daemon_is_stopped_with_the_fleet(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Else it runs on, with nobody left who knows of it."""
+    """Otherwise it would keep running unnoticed."""
     commands: list[str] = []
     begun, go_on = threading.Event(), threading.Event()
 
@@ -78,10 +78,10 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("left_by", ["a former node", "a node that lives", "another cluster"])
-def test_a_daemon_that_a_former_node_has_left_is_taken_over(
+def test_a_daemon_left_by_a_previous_node_is_adopted(
     monkeypatch: pytest.MonkeyPatch, folder: Path, left_by: str
 ) -> None:
-    """Ray's processes were started anew on that machine: it serves on, and a second one would find its ports taken."""
+    """Ray was restarted on that machine: the daemon still serves, and a second one would find its ports in use."""
     here = folder / "f-aaaaaaaa"
     here.mkdir()
     owner = _owner_of(here) if left_by == "another cluster" else None
@@ -121,10 +121,10 @@ def test_a_daemon_that_a_former_node_has_left_is_taken_over(
 
 
 @pytest.mark.parametrize("how", ["anybody may write", "another's", "another's link"])
-def test_a_folder_that_others_may_exchange_is_refused(
+def test_a_folder_that_others_may_replace_is_refused(
     monkeypatch: pytest.MonkeyPatch, folder: Path, how: str
 ) -> None:
-    """Who puts a daemon of his own there would get what is registered, with its variables."""
+    """Somebody's own daemon there would receive registrations with their variables."""
     shared = folder / "ptf"
     if how == "another's link":
         (folder / "own").mkdir()
@@ -141,10 +141,10 @@ def test_a_folder_that_others_may_exchange_is_refused(
         actor.report_state()
 
 
-def test_a_daemon_of_another_user_is_not_taken_over(
+def test_a_daemon_of_another_user_is_not_adopted(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    """Its folder is one that a former node could have had, and open to all."""
+    """Its folder may look like that of a previous node, and be open to all."""
     left = folder / "f-aaaaaaaa"
     left.mkdir()
     _is_of_user(monkeypatch, left, 4711)
@@ -168,7 +168,7 @@ def test_a_daemon_of_another_user_is_not_taken_over(
 
 
 def _is_of_user(monkeypatch: pytest.MonkeyPatch, folder: Path, user: int) -> None:
-    """Have a folder, or a link, belong to another user, as far as Python sees it."""
+    """Make a folder, or a link, appear to belong to another user."""
     real = os.lstat
 
     def lstat(path: Any, **given: Any) -> Any:
@@ -180,7 +180,7 @@ def _is_of_user(monkeypatch: pytest.MonkeyPatch, folder: Path, user: int) -> Non
     monkeypatch.setattr(os, "lstat", lstat)
 
 
-def test_it_asks_for_registrations_only_when_they_have_changed() -> None:
+def test_registrations_are_requested_only_if_they_changed() -> None:
     fake = FakeDispatcher()
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("py"), instances=2)
     now = messages.Registrations([messages.KeptRegistration(spec, "digest")], "one")
@@ -197,8 +197,8 @@ def test_it_asks_for_registrations_only_when_they_have_changed() -> None:
     fake.close()
 
 
-def test_the_node_s_state_is_reported_only_when_it_changed() -> None:
-    """Counters of batches change all the time: the status tells of them, but no new view is made of it."""
+def test_the_nodes_state_is_reported_only_if_it_changed() -> None:
+    """Counters of batches in the status change constantly, and need no new view."""
     fake = FakeDispatcher()
     batches = iter(range(100))
     models = ["m"]
@@ -221,7 +221,7 @@ def test_the_node_s_state_is_reported_only_when_it_changed() -> None:
 
 
 def test_placed_models_are_in_the_status() -> None:
-    """Also of a model that is registered while the daemon is asked: else `register` returns before it is shown."""
+    """Including a model registered during a poll: otherwise `register` returns before it is shown."""
     fake = FakeDispatcher()
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("py"), instances=2)
     asked: list[type] = []
@@ -248,7 +248,7 @@ def test_placed_models_are_in_the_status() -> None:
 
 
 def test_concurrent_polls_keep_keys_and_registrations_consistent() -> None:
-    """Else the newest key would stand for older registrations, which the daemon would never tell anew."""
+    """Otherwise the newest key would stand for older registrations, which would never be sent again."""
     fake = FakeDispatcher()
     fake.answers[messages.GetStatus] = lambda _: [status()]
     fake.answers[messages.GetRegistrations] = lambda _: [messages.Registrations([], "none")]
@@ -258,7 +258,7 @@ def test_concurrent_polls_keep_keys_and_registrations_consistent() -> None:
     newest = ["old"]
 
     class Answers:
-        """Those of the daemon; while the first is read, another look gets one that is newer."""
+        """The daemon's answers; while the first one is read, another poll gets a newer one."""
 
         def __init__(self, state: str) -> None:
             self.state = state
@@ -280,10 +280,10 @@ def test_concurrent_polls_keep_keys_and_registrations_consistent() -> None:
     assert facts == {"m": ["second digest", 2]}
 
 
-def test_a_daemon_that_does_not_start_is_not_tried_all_the_time(
+def test_failed_starts_of_a_daemon_are_not_retried_constantly(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    """Each try takes seconds of a processor; other flags are tried at once."""
+    """Each attempt takes seconds of CPU time; changed flags are tried immediately."""
     tried: list[str] = []
     now = [1000.0]
 

@@ -1,4 +1,4 @@
-"""The nodes of a fleet on Ray that come and go: fewer than before, unknown ones, those that tell nonsense or end."""
+"""Nodes joining and leaving a fleet on Ray: fewer than before, unknown ones, and ones with invalid reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ A, B, C = "aaaa", "bbbb", "cccc"
         (3, "BC", {"draining": [A]}, Members([B, C], [])),  # it was drained, and left
     ],
 )
-def test_which_nodes_are_the_fleets(
+def test_nodes_of_the_fleet(
     most: Optional[int], had: str, more: dict[str, Any], expected: Members
 ) -> None:
     names = {"A": A, "B": B, "C": C}
@@ -52,7 +52,7 @@ def fleet() -> Fleet:
     return found
 
 
-def test_nodes_that_are_too_many_are_drained_and_then_left(fleet: Fleet) -> None:
+def test_surplus_nodes_are_drained_and_then_removed(fleet: Fleet) -> None:
     generation, seen = fleet.seen()
     assert seen == {A: ["m"], B: ["m"], C: ["m"]}
     fleet.controller.start({"nodes": 2})
@@ -72,7 +72,7 @@ def test_nodes_that_are_too_many_are_drained_and_then_left(fleet: Fleet) -> None
     assert len(fleet.cluster.places) == 6  # what it had held is free
 
 
-def test_a_node_that_is_wanted_again_before_it_was_left_stays(fleet: Fleet) -> None:
+def test_a_node_needed_again_before_its_removal_stays(fleet: Fleet) -> None:
     generation, _ = fleet.seen()
     fleet.controller.start({"nodes": 2})
     fleet.steps()
@@ -87,7 +87,7 @@ def test_a_node_that_is_wanted_again_before_it_was_left_stays(fleet: Fleet) -> N
     assert fleet.cluster.counts().keys() == {A, B, C}
 
 
-def test_without_room_elsewhere_a_node_that_is_too_many_serves_on(fleet: Fleet) -> None:
+def test_without_resources_elsewhere_a_surplus_node_keeps_serving(fleet: Fleet) -> None:
     fleet.cluster.room = 6
     fleet.controller.start({"nodes": 2})
     fleet.steps(60)
@@ -104,7 +104,7 @@ def test_a_restarted_controller_continues_to_drain_a_node(fleet: Fleet) -> None:
     assert set(fleet.cluster.dismissed) == {C}
 
 
-def test_a_node_that_was_silent_is_not_taken_for_an_empty_one(fleet: Fleet) -> None:
+def test_a_silent_node_does_not_count_as_empty(fleet: Fleet) -> None:
     fleet.controller.start({"nodes": 2})
     fleet.cluster.silent = {C}
     fleet.steps(60)
@@ -114,9 +114,7 @@ def test_a_node_that_was_silent_is_not_taken_for_an_empty_one(fleet: Fleet) -> N
     assert fleet.cluster.counts() == {A: 3, B: 3}
 
 
-def test_places_that_were_sought_among_few_nodes_are_sought_everywhere_when_all_may_be_used() -> (
-    None
-):
+def test_pending_placements_follow_a_larger_node_selection() -> None:
     fleet = Fleet(A, B)
     fleet.controller.start({"nodes": 1})
     fleet.cluster.room = 1
@@ -131,8 +129,8 @@ def test_places_that_were_sought_among_few_nodes_are_sought_everywhere_when_all_
 
 
 @pytest.mark.parametrize("node", ["", "nowhere", "a,b) or (c"])
-def test_a_node_that_is_not_there_is_not_drained(fleet: Fleet, node: str) -> None:
-    """Else its name were in the label selector of each place that is sought, for ever."""
+def test_a_missing_node_is_not_drained(fleet: Fleet, node: str) -> None:
+    """Otherwise its name would stay in the label selector of every placement."""
     assert "no node" in fleet.controller.drain(node)
     fleet.controller.scale("m", 7)
     assert fleet.controller._state.draining == []
@@ -140,13 +138,13 @@ def test_a_node_that_is_not_there_is_not_drained(fleet: Fleet, node: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb", "x" * 300])
-def test_a_name_that_would_be_that_of_something_else_is_refused(fleet: Fleet, name: str) -> None:
+def test_an_ambiguous_name_is_refused(fleet: Fleet, name: str) -> None:
     assert "is not a valid name of a model" in fleet.register(name=name)
     assert list(fleet.controller._state.models) == ["m"]
 
 
 @pytest.mark.parametrize("instances", [-1, 0, MAX_INSTANCES + 1, 10**12])
-def test_more_instances_than_a_fleet_takes_are_refused(fleet: Fleet, instances: int) -> None:
+def test_too_many_instances_are_refused(fleet: Fleet, instances: int) -> None:
     assert f"instances={instances}" in fleet.register(name="n", instances=instances)
     with pytest.raises(ValueError, match="must be between 1 and"):
         fleet.controller.scale("m", instances)
@@ -154,8 +152,8 @@ def test_more_instances_than_a_fleet_takes_are_refused(fleet: Fleet, instances: 
     assert fleet.controller.progress("m") == (True, 6, 6, "")
 
 
-def test_of_two_controllers_the_one_that_was_made_last_acts(fleet: Fleet) -> None:
-    """Ray starts another one where it takes the first for dead, which may come back for a while."""
+def test_of_two_controllers_the_newer_one_acts(fleet: Fleet) -> None:
+    """Ray starts another one if it takes the first one for dead, which may return for a while."""
     former, fleet.controller = fleet.controller, fleet.begin()
     assert fleet.register(b"new", instances=6, replace=True) == ""
     fleet.steps(30)
@@ -171,7 +169,7 @@ def test_of_two_controllers_the_one_that_was_made_last_acts(fleet: Fleet) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".", "..", "../x", "a b", "x" * 41])
-def test_a_fleet_whose_name_would_be_a_part_of_anothers_is_refused(name: str) -> None:
+def test_a_fleet_name_that_is_part_of_anothers_is_refused(name: str) -> None:
     for refuses in (check_name, start_fleet):
         with pytest.raises(PyTritonBadParameterError, match="is not a valid fleet name"):
             refuses(name)
@@ -184,7 +182,7 @@ def test_invalid_node_counts_are_refused(nodes: Any) -> None:
 
 
 class Actors:
-    """Ray, with an actor of each node that tells what `reported` has of it, or ends."""
+    """Ray with one actor per node, which returns its report from `reported` or dies."""
 
     def __init__(self, *nodes: str) -> None:
         self.reported: dict[str, Any] = {}
@@ -299,7 +297,7 @@ def test_the_reason_for_silence_is_reported_until_a_daemon_answers() -> None:
 
 
 def test_the_last_report_of_a_hanging_node_expires() -> None:
-    """Its process is stopped, or its machine: Ray takes it for alive, and nobody else may wait for it."""
+    """Its process or machine is stopped: Ray takes it for alive, and nobody else must wait for it."""
     ray = Actors(A, B)
     cluster = Cluster("f", ray)
     ray.reported = {A: _look("m"), B: _look("m")}
@@ -338,7 +336,7 @@ def test_a_dismissed_node_leaves_the_fleet_once_its_daemon_has_exited() -> None:
     assert (list(cluster.alive), cluster.surplus, ray.killed) == ([A], [], [B])
 
 
-def test_a_new_controller_knows_the_nodes_that_the_former_one_had() -> None:
+def test_a_new_controller_knows_the_previous_ones_nodes() -> None:
     ray = Actors(A, B, C)
     ray.named = ["fleet-f/node-cccc", "fleet-f/node-aaaa", "fleet-f/m/1", "fleet-fg/node-bbbb"]
     cluster = Cluster("f", ray)
@@ -347,7 +345,7 @@ def test_a_new_controller_knows_the_nodes_that_the_former_one_had() -> None:
 
 
 def client_of(answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> RayFleetClient:
-    """Return a client whose controller answers so."""
+    """Return a client whose controller gives this answer."""
     client = RayFleetClient.__new__(RayFleetClient)
     client.name = "f"
     monkeypatch.setattr(client, "_ask", lambda method, *_: answers[method])
@@ -355,7 +353,7 @@ def client_of(answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> RayFl
     return client
 
 
-def test_a_balancer_that_cannot_follow_is_named_when_something_does_not_go(
+def test_a_balancer_that_cannot_apply_updates_is_named_in_timeouts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = {
@@ -382,7 +380,7 @@ def test_a_node_lost_while_draining_is_reported(
         client.drain(A)
 
 
-def test_a_status_that_makes_no_sense_does_not_hide_the_others(
+def test_an_invalid_status_does_not_hide_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     well = msgspec.msgpack.encode(status())

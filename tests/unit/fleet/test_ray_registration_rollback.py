@@ -1,4 +1,4 @@
-"""A registration on Ray that fails leaves no trace: on a controller of its own code, a fake cluster and a clock."""
+"""A failed registration on Ray leaves no trace: the controller's own code with a fake cluster and a clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CANARY = Canary(0.5, watch_s=30.0)
 
 @pytest.fixture
 def fleet() -> Fleet:
-    """Two nodes with two instances each, of v1, which has replaced v0."""
+    """Two nodes with two instances each of v1, which replaced v0."""
     fleet = Fleet(A, B)
     fleet.register(b"v0")
     fleet.steps()
@@ -34,7 +34,7 @@ def replace(fleet: Fleet, payload: bytes, request: str, canary: Canary | None = 
 
 
 def versions(fleet: Fleet) -> list[bytes]:
-    """Return what is wanted, and what a rollback would put back."""
+    """Return the requested version, and the one that a rollback would restore."""
     model = fleet.controller._state.models["m"]
     return [one.payloads[0] for one in (model, model.previous) if one is not None]
 
@@ -43,7 +43,7 @@ def kept(fleet: Fleet) -> int:
     return len([key for key in fleet.keys.kept if b"/payloads/" in key])
 
 
-def test_a_withdrawn_replacement_leaves_the_former_model(fleet: Fleet) -> None:
+def test_a_withdrawn_replacement_restores_the_previous_model(fleet: Fleet) -> None:
     fleet.cluster.refuses = {A, B}
     assert replace(fleet, b"v2", "two") == ""
     fleet.steps()
@@ -75,7 +75,7 @@ def test_rollback_data_is_kept_until_the_model_is_served(fleet: Fleet) -> None:
     assert versions(fleet) == [b"v1"]
 
 
-def test_other_resources_and_numbers_of_instances_are_put_back(fleet: Fleet) -> None:
+def test_previous_resources_and_instances_are_restored(fleet: Fleet) -> None:
     fleet.register(b"v2", 6, replace=True, request="two")
     fleet.controller._state.models["m"].resources = {"num_cpus": 2}
     fleet.controller.withdraw("m", "two")
@@ -86,7 +86,7 @@ def test_other_resources_and_numbers_of_instances_are_put_back(fleet: Fleet) -> 
     assert len(fleet.cluster.places) == 4
 
 
-def test_a_first_registration_that_is_withdrawn_is_gone(fleet: Fleet) -> None:
+def test_a_withdrawn_first_registration_is_gone(fleet: Fleet) -> None:
     fleet.register(b"p", name="x", request="three")
     fleet.controller.withdraw("x", "another")
     assert "x" in fleet.controller._state.models
@@ -97,10 +97,10 @@ def test_a_first_registration_that_is_withdrawn_is_gone(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("how", [None, CANARY])
-def test_a_registration_that_comes_after_its_withdrawal_changes_nothing(
+def test_a_registration_after_its_withdrawal_changes_nothing(
     fleet: Fleet, how: Canary | None
 ) -> None:
-    """Both wait for the lock, in threads; and Ray asks once more for what was under way when the controller died."""
+    """Both wait for the lock in threads, and Ray repeats pending calls after the controller died."""
     fleet.controller.withdraw("m", "two")
     fleet.controller = fleet.begin()
     assert "withdrawn" in replace(fleet, b"v2", "two", how)
@@ -117,10 +117,10 @@ def test_a_registration_that_comes_after_its_withdrawal_changes_nothing(
     assert len(fleet.stored_state().withdrawn) == 100
 
 
-def test_a_registration_amid_a_rollout_that_is_withdrawn_leaves_the_old_version(
+def test_withdrawing_a_registration_during_a_rollout_restores_the_old_version(
     fleet: Fleet,
 ) -> None:
-    """The new one was not watched to the end, so it must not go to all nodes."""
+    """The new one was not fully analyzed, so it must not go to all nodes."""
     assert replace(fleet, b"v2", "two", CANARY) == ""
     fleet.steps(4)
     assert replace(fleet, b"v3", "three") == ""
@@ -146,7 +146,7 @@ def test_cancelling_a_rolled_back_rollout_changes_nothing(fleet: Fleet) -> None:
     assert versions(fleet) == [b"v1", b"v0"]
 
 
-def test_a_rollback_that_is_said_twice_is_done_once(fleet: Fleet) -> None:
+def test_a_repeated_rollback_is_done_once(fleet: Fleet) -> None:
     for request, expected in (("back", [b"v0", b"v1"]), ("forth", [b"v1", b"v0"])):
         for _ in range(2):
             assert fleet.controller.rollback("m", request) == ""
@@ -192,7 +192,7 @@ def test_a_refusal_stays_reported_although_another_node_succeeds(fleet: Fleet) -
 
 
 @pytest.mark.parametrize("key", [b"/payloads/", b"/model/", b"fleet-f"])
-def test_a_change_that_cannot_be_stored_is_not_made(fleet: Fleet, key: bytes) -> None:
+def test_an_unstorable_change_is_not_made(fleet: Fleet, key: bytes) -> None:
     changes: list[Callable[[], Any]] = [
         lambda: replace(fleet, b"v2", "two"),
         lambda: fleet.register(b"p", name="x"),
@@ -216,7 +216,7 @@ def test_a_change_that_cannot_be_stored_is_not_made(fleet: Fleet, key: bytes) ->
     assert fleet.stored_state().models["m"].payloads == [b"v2"]
 
 
-def test_a_rollout_that_cannot_be_judged_goes_back_and_costs_others_nothing(
+def test_an_unanalyzable_rollout_is_rolled_back_without_affecting_others(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert replace(fleet, b"v2", "two", CANARY) == ""
@@ -264,7 +264,7 @@ def test_a_client_that_cancels_withdraws_its_registration(
 def test_waiters_learn_of_a_conflicting_change(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, how: Canary | None, other: str, reported: str
 ) -> None:
-    """Else the success of the other one would be taken for one's own."""
+    """Otherwise they would take the other change's success for their own."""
     others: dict[str, Callable[[], Any]] = {
         "register": lambda: replace(fleet, b"v3", "three"),
         "unregister": lambda: fleet.controller.unregister("m"),

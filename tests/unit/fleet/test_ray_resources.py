@@ -1,4 +1,4 @@
-"""What Ray is asked to hold for an instance: what it would refuse is refused before anybody hears of it."""
+"""Resources requested from Ray for an instance: invalid ones are refused before any request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new version on Ray, step by step: on a controller of its own code, a fake cluster and a clock."""
+"""A rollout on Ray, step by step: the controller's own code with a fake cluster and a clock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def watch(fleet: Fleet, seconds: float, *, fails: bool = False) -> None:
 
 
 def shares(fleet: Fleet) -> dict[str, float]:
-    """Return what balancers are told of nodes that are to get a share."""
+    """Return the shares of nodes that balancers get."""
     _, reported = fleet.controller.view("b", -1)
     return {
         one.node.rpartition("/")[2]: model.lease.share
@@ -126,14 +126,14 @@ def test_a_controller_restarted_by_ray_continues(fleet: Fleet) -> None:
     assert "3 of its 3" in fleet.controller.rollout("m")[1]
 
 
-def test_a_node_that_cannot_load_it_has_all_go_back(fleet: Fleet) -> None:
+def test_a_node_that_cannot_load_it_causes_a_rollback_everywhere(fleet: Fleet) -> None:
     fleet.cluster.refuses = {A}
     begin(fleet)
     assert served(fleet) == dict.fromkeys((A, B, C, D), "old")
     assert fleet.controller.rollout("m")[1] == "aaaa: no room"
 
 
-def test_a_node_that_dies_is_no_fault_of_the_version(fleet: Fleet) -> None:
+def test_a_dead_node_is_not_blamed_on_the_version(fleet: Fleet) -> None:
     begin(fleet)
     fleet.cluster.die(A)
     fleet.steps(6)
@@ -143,7 +143,7 @@ def test_a_node_that_dies_is_no_fault_of_the_version(fleet: Fleet) -> None:
     assert set(served(fleet).values()) == {"new"}
 
 
-def test_a_node_that_is_silent_is_not_judged(fleet: Fleet) -> None:
+def test_a_silent_node_is_not_analyzed(fleet: Fleet) -> None:
     begin(fleet)
     fleet.cluster.silent = {A}
     watch(fleet, 60)
@@ -153,8 +153,8 @@ def test_a_node_that_is_silent_is_not_judged(fleet: Fleet) -> None:
     assert set(served(fleet).values()) == {"new"}
 
 
-def test_a_node_that_stays_silent_has_all_go_back(fleet: Fleet) -> None:
-    """Nobody else may be there to give up: whoever registered it may have died."""
+def test_a_node_that_stays_silent_causes_a_rollback_everywhere(fleet: Fleet) -> None:
+    """Nobody else may be there to cancel: the registrant may be dead."""
     begin(fleet)
     fleet.cluster.silent = {A}
     watch(fleet, 125)
@@ -219,7 +219,7 @@ def test_only_versions_that_may_be_needed_are_stored(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("canary", [None, Canary(0.5, watch_s=5)])
 def test_the_same_registration_again_is_a_new_version(canary: Canary | None) -> None:
-    """What it names may have changed: the nodes' packages, and files that it reads."""
+    """What it refers to may have changed: the nodes' packages, and files that it reads."""
     fleet = Fleet(A, B)
     fleet.register()
     fleet.steps(30)

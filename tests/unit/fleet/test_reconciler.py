@@ -1,4 +1,4 @@
-"""What a fleet on Ray does, as tables: where instances are placed and what daemons serve come in, steps come out."""
+"""Reconciliation of a fleet on Ray as tables: placements and served models in, steps out."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_steps(case: str) -> None:
     assert sorted(plan.leaving) == [(node, "m") for node in leaving]
 
 
-def test_a_node_is_left_by_balancers_before_the_model_goes() -> None:
+def test_balancers_leave_a_node_before_its_model_is_removed() -> None:
     wanted = {"m": Wanted("d", {B: 1})}
     observed = {A: {"m": ONE}, B: {"m": ONE}}
     assert reconcile(wanted, observed, frozenset({(A, "m")})).steps == [Remove(A, "m")]
@@ -79,7 +79,7 @@ def test_whether_a_model_is_served(wanted: Wanted, observed: Observed, expected:
 
 
 def test_reconciling_converges_from_any_start() -> None:
-    """Taking the steps, whatever the start, leads to what is wanted, and never to fewer instances than there were."""
+    """Executing the steps leads to the wanted state from any start, never with fewer instances than before."""
     wanted = {"m": Wanted("d", {A: 2, B: 1}), "n": Wanted("d", {C: 1})}
     starts: list[Observed] = [
         {A: {}, B: {}, C: {}},

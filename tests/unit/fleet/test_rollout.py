@@ -1,4 +1,4 @@
-"""A rollout step by step, with nodes that count what a clock's traffic does to each version."""
+"""A rollout step by step, with nodes whose counters follow simulated traffic to each version."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DAEMON = messages.DaemonMetrics("0", "ready", 1, 0.0, "ready")
 
 
 class Node:
-    """A daemon that serves one model, and has counted something before."""
+    """A daemon that serves one model, with earlier counts."""
 
     def __init__(self, name: str, log: list[tuple[str, str]]) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class Node:
 
 
 class Fleet:
-    """Ten nodes, a request a second on each, and a clock that only a rollout's pauses move."""
+    """Ten nodes with a request a second each, and a clock that advances only in a rollout's pauses."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -140,7 +140,7 @@ def test_a_bad_version_is_rolled_back_after_its_first_failures(fleet: Fleet) -> 
     assert fleet.log == [("register", "0"), ("take back", "0")]
 
 
-def test_a_slow_version_is_rolled_back_at_the_end_of_the_watch(fleet: Fleet) -> None:
+def test_a_slow_version_is_rolled_back_at_the_end_of_the_analysis(fleet: Fleet) -> None:
     fleet.call_s["new"] = 0.002
     with pytest.raises(CanaryError, match="its calls take 2 ms"):
         fleet.roll_out(watch_s=60.0)
@@ -154,8 +154,8 @@ def test_failures_of_both_versions_are_not_blamed_on_the_new_one(fleet: Fleet) -
     assert fleet.versions() == ["new"] * 10
 
 
-def test_its_share_ends_with_the_watch(fleet: Fleet) -> None:
-    """Else the last nodes with the old version would get nearly all requests."""
+def test_the_share_ends_with_the_analysis(fleet: Fleet) -> None:
+    """Otherwise the last nodes with the old version would get nearly all requests."""
     nodes = fleet.nodes
     shares: list[float] = []
     register = nodes["1"].register_prepared
@@ -171,7 +171,7 @@ def test_its_share_ends_with_the_watch(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("when", [100.5, 110.0])
-def test_a_node_that_cannot_be_watched_ends_it(fleet: Fleet, when: float) -> None:
+def test_an_unobservable_node_ends_the_rollout(fleet: Fleet, when: float) -> None:
     fleet.at[when] = lambda: setattr(fleet.nodes["0"], "is_down", True)
     with pytest.raises(CanaryError, match="0 cannot be watched: silence"):
         fleet.roll_out()
@@ -179,13 +179,13 @@ def test_a_node_that_cannot_be_watched_ends_it(fleet: Fleet, when: float) -> Non
     assert fleet.versions() == ["old"] * 10
 
 
-def test_an_old_node_that_cannot_be_watched_does_not(fleet: Fleet) -> None:
+def test_an_unobservable_old_node_does_not_end_the_rollout(fleet: Fleet) -> None:
     fleet.at[110.0] = lambda: setattr(fleet.nodes["5"], "is_down", True)
     fleet.roll_out()
     assert fleet.versions() == ["new"] * 10
 
 
-def test_a_later_node_that_refuses_has_all_go_back(fleet: Fleet) -> None:
+def test_a_later_refusal_causes_a_rollback_everywhere(fleet: Fleet) -> None:
     fleet.nodes["8"].refuses = True
     with pytest.raises(FleetError, match="8: no room") as caught:
         fleet.roll_out()
@@ -200,7 +200,7 @@ def test_a_node_that_loses_the_new_version_rolls_back_all(fleet: Fleet) -> None:
     assert fleet.versions() == ["old"] * 10
 
 
-def test_an_interruption_takes_it_back(fleet: Fleet) -> None:
+def test_an_interruption_rolls_back(fleet: Fleet) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 

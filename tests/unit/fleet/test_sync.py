@@ -1,4 +1,4 @@
-"""Which registrations travel, as tables: nodes and what they keep come in, steps come out."""
+"""Which registrations are synchronized, as tables: nodes with their registrations in, steps out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_plans(
     assert plan_sync(kept, source) == SyncPlan(steps, conflicts)
 
 
-def test_a_source_that_is_no_node() -> None:
+def test_an_unknown_source() -> None:
     with pytest.raises(
         PyTritonBadParameterError, match="'x' is not one of the nodes that answered: a"
     ):

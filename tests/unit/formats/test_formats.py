@@ -1,4 +1,4 @@
-"""The loaders of model files on real files, and the configurations that they complete."""
+"""The loaders of model files with real files, and the configurations that they complete."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_trees_give_scores_or_classes(title: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_boosters_do_without_scikit_learn_unless_it_is_there(
+def test_boosters_use_scikit_learn_only_if_it_is_installed(
     is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "boosting_here.py").write_text(
@@ -196,8 +196,8 @@ def test_boosters_do_without_scikit_learn_unless_it_is_there(
     assert is_there or "sklearn" not in sys.modules
 
 
-def test_one_score_a_row_has_the_declared_axes() -> None:
-    """Triton's documents declare it with `dims: [ 1 ]`; a file by itself says none."""
+def test_one_score_per_row_has_the_declared_axes() -> None:
+    """Triton's documents declare `dims: [ 1 ]`; a file itself declares none."""
     one = {"name": "output__0", "data_type": "TYPE_FP32"}
     rows = {"input__0": np.zeros((3, 2), np.float32)}
     for config, shape in (({}, (3,)), ({"output": [{**one, "dims": [1]}]}, (3, 1))):
@@ -213,13 +213,13 @@ def test_pytorch_tensors_are_ordered_as_in_triton() -> None:
         in_order(["a__0", "b__0"], [])
 
 
-def test_a_missing_package_is_named_with_the_line_for_pip() -> None:
+def test_a_missing_package_is_reported_with_the_pip_command() -> None:
     form = next(one for one in table.FORMATS if one.title == "scikit-learn")
     text = table.missing(form, "/venv/bin/python", ["sklearn", "joblib"])
     assert "/venv/bin/python -m pip install scikit-learn joblib" in text
 
 
-def test_the_probe_answers_or_says_why(affine: Path, tmp_path: Path) -> None:
+def test_the_probe_answers_or_reports_why_not(affine: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     question = {
         "title": "ONNX",
@@ -233,7 +233,7 @@ def test_the_probe_answers_or_says_why(affine: Path, tmp_path: Path) -> None:
     assert said.startswith(f"{tmp_path / 'bad.onnx'} cannot be loaded")
 
 
-def test_a_folder_model_answers_versions_and_shapes_each_for_itself(tmp_path: Path) -> None:
+def test_versions_and_shapes_of_a_folder_model_are_answered_separately(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     files = {}
     for version in (1, 2):
@@ -259,8 +259,8 @@ def test_a_folder_model_answers_versions_and_shapes_each_for_itself(tmp_path: Pa
         assert answers[index]["y"].tolist() == [[float(index * factor)] * width] * 2
 
 
-def test_a_single_version_model_has_no_other_versions(tmp_path: Path) -> None:
-    """The parameter that proxies set where there are several means nothing here, and fails nobody."""
+def test_the_version_parameter_is_ignored_for_a_single_version(tmp_path: Path) -> None:
+    """Proxies set it only for several versions; otherwise it means nothing and must not fail."""
     pytest.importorskip("onnxruntime")
     path = tmp_path / "1.onnx"
     path.write_bytes(onnx_files.affine(2.0, ("n", "m")))
@@ -283,8 +283,8 @@ def test_a_recipe_travels_by_name_only() -> None:
 
 
 @pytest.mark.programs
-def test_results_are_not_cast_where_that_loses_values(tmp_path: Path) -> None:
-    """The worker checks and casts them as any callable's; a cast here would cut fractions off."""
+def test_results_are_not_cast_lossily(tmp_path: Path) -> None:
+    """The worker validates and casts results; a cast in the loader would truncate fractions."""
     joblib = pytest.importorskip("joblib")
     linear = importlib.import_module("sklearn.linear_model")
     path = tmp_path / "model.joblib"

@@ -17,7 +17,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "how-to" / "model-configuration.
 
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
-    """What the document's code defines, in one go."""
+    """What the document's code defines, run as one module."""
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 5
     defined: dict[str, Any] = {}
@@ -26,7 +26,7 @@ def names() -> dict[str, Any]:
     return defined
 
 
-def test_its_configurations_are_triton_s(names: dict[str, Any]) -> None:
+def test_its_configurations_are_tritons(names: dict[str, Any]) -> None:
     found = [name for name, value in names.items() if isinstance(value, ModelConfig)]
     assert found == ["config", "sequences", "limited", "warm"]
     inputs, outputs = [Tensor((3,), np.float32, "x")], [Tensor((1,), np.float32, "y")]

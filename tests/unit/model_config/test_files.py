@@ -102,7 +102,7 @@ def test_invalid_configurations_are_not_generated(fields: dict[str, Any], messag
         ModelConfigGenerator(TritonModelConfig("m", **fields)).get_config()
 
 
-def test_a_file_as_people_write_it(tmp_path: Path) -> None:
+def test_a_handwritten_file(tmp_path: Path) -> None:
     (tmp_path / "resnet").mkdir()
     path = tmp_path / "resnet" / "config.pbtxt"
     path.write_text(
@@ -120,7 +120,7 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "max_batch_size: many", "nam: 3", "\udce9"])
-def test_a_file_that_is_none_is_named(text: str | None, tmp_path: Path) -> None:
+def test_an_invalid_file_is_named(text: str | None, tmp_path: Path) -> None:
     path = tmp_path / "config.pbtxt"
     if text is not None:
         path.write_bytes(text.encode("utf-8", "surrogateescape"))

@@ -1,4 +1,4 @@
-"""A keyword that a public class does not have: the error names the closest one, as documented."""
+"""An unknown keyword of a public class: the error names the closest one, as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ModelConfig` and its parts, and their way into Triton's configuration and back."""
+"""`ModelConfig` and its parts, converted to Triton's configuration and back."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_mistakes_are_refused_where_they_are_made(make: Any, message: str) -> No
         make()
 
 
-def test_a_mistake_made_after_construction_is_found_on_the_way_to_triton() -> None:
+def test_a_later_mistake_is_found_by_the_conversion() -> None:
     config = ModelConfig()
     config.max_batch_size = 0
     with pytest.raises(PyTritonBadParameterError, match="max_batch_size"):
@@ -159,7 +159,7 @@ def test_the_default_configuration_in_full() -> None:
     }
 
 
-def test_a_batching_configuration_for_no_inputs_is_said_to_have_no_effect() -> None:
+def test_batching_without_inputs_is_reported_as_having_no_effect() -> None:
     with pytest.warns(UserWarning, match="'m' has no inputs, so it is served without batching"):
         assert to_triton_config("m", [], [Y], ModelConfig(max_batch_size=8))["max_batch_size"] == 0
     for config in (None, ModelConfig(batching=False)):  # nobody has asked for batching
@@ -236,14 +236,14 @@ def test_decoupled_and_batcher_none() -> None:
     assert "dynamic_batching" not in document
 
 
-def test_a_sequence_batcher_takes_the_dynamic_batchers_place() -> None:
+def test_a_sequence_batcher_replaces_the_dynamic_batcher() -> None:
     config = ModelConfig(extra={"sequence_batching": {"max_sequence_idle_microseconds": 5}})
     document = to_triton_config("m", [X], [Y], config)
     assert "dynamic_batching" not in document
     assert document["sequence_batching"] == {"max_sequence_idle_microseconds": 5}
 
 
-def test_a_scalar_is_reshaped_since_triton_takes_no_empty_dims() -> None:
+def test_a_scalar_is_reshaped_because_triton_refuses_empty_dims() -> None:
     entry = to_triton_config("m", [Tensor((), np.float32, "s")], [Y])["input"][0]
     assert (entry["dims"], entry["reshape"]) == ([1], {"shape": []})
 
@@ -287,7 +287,7 @@ def test_bad_versions_are_refused(version: Any) -> None:
         to_triton_config("m", [X], [Y], version=version)
 
 
-def test_reads_back_what_it_wrote() -> None:
+def test_a_configuration_survives_a_round_trip() -> None:
     scalar = Tensor((), bytes, "s", optional=True)
     document = to_triton_config("m", [X, scalar], [Y], FULL, version=3)
     document["instance_group"] = [{"kind": "KIND_CPU", "count": 2}, {"kind": "KIND_CPU"}]

@@ -1,4 +1,4 @@
-"""Fields of Triton's configuration that are passed through, checked before Triton sees them."""
+"""Fields of Triton's configuration that are passed through, validated before Triton sees them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_unknown_fields_are_refused_with_the_known_ones(extra: Any, message: str
         ModelConfig(extra=extra)
 
 
-def test_a_version_policy_has_to_serve_the_models_version() -> None:
+def test_a_version_policy_must_serve_the_models_version() -> None:
     config = ModelConfig(extra={"version_policy": {"specific": {"versions": [1, 2]}}})
     assert to_triton_config("m", [X], [Y], config, 2)["version_policy"] == {
         "specific": {"versions": [1, 2]}
@@ -105,8 +105,8 @@ def test_triton_gets_the_rate_limiter_with_our_instances() -> None:
     assert loaded["instance_group"] == [{"rate_limiter": limiter, "kind": "KIND_CPU", "count": 4}]
 
 
-def test_without_tritonclient_the_first_level_is_checked() -> None:
-    """As in a worker's environment: what it declares was checked where it was registered."""
+def test_without_tritonclient_the_first_level_is_validated() -> None:
+    """As in a worker's environment: the registrant has validated the whole declaration."""
     code = (
         "import sys; sys.modules['tritonclient'] = None\n"
         "from pytriton.model_config import ModelConfig\n"
@@ -117,8 +117,8 @@ def test_without_tritonclient_the_first_level_is_checked() -> None:
     assert "Unknown field 'optimisation' in `extra`" in done.stderr
 
 
-def test_a_sequences_control_inputs_have_datatypes() -> None:
-    """As tritonserver hands a configuration over: the kinds that are not meant are empty lists."""
+def test_control_inputs_of_sequences_have_datatypes() -> None:
+    """In tritonserver's own form: kinds that are not meant are empty lists."""
     empty: dict[str, Any] = {"int32_false_true": [], "fp32_false_true": [], "bool_false_true": []}
     controls = [
         {"name": "i", "control": [{**empty, "int32_false_true": [0, 1]}]},

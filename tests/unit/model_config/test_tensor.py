@@ -79,7 +79,7 @@ def test_builtins_and_numpy_codes(spelling: Any, scalar: type) -> None:
         ("TYPE_STRING", np.bytes_),
     ],
 )
-def test_the_bytes_family_stays_what_was_given(spelling: Any, kept: type) -> None:
+def test_types_of_the_bytes_family_are_kept(spelling: Any, kept: type) -> None:
     assert Tensor((1,), spelling).dtype is kept
     assert to_triton_datatype(spelling) == "BYTES"
     assert to_config_datatype(spelling) == "TYPE_STRING"
@@ -110,7 +110,7 @@ def test_other_dtypes_are_refused_with_the_alternatives(spelling: Any) -> None:
         Tensor((1,), spelling)
 
 
-def test_a_misspelt_dtype_is_answered_with_the_nearest_one() -> None:
+def test_a_misspelt_dtype_gets_a_suggestion() -> None:
     with pytest.raises(PyTritonBadParameterError, match="Did you mean 'float32'"):
         Tensor((1,), "flaot32")
 

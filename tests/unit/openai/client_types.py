@@ -1,4 +1,4 @@
-"""What the client of OpenAI makes of answers.
+"""Answers as parsed by OpenAI's client.
 
 The types are imported on first use: they would take a tenth of the time of collecting all tests.
 """
@@ -28,7 +28,7 @@ def chat(body: Any) -> ChatCompletion:
 
 
 def chat_chunk(body: Any) -> ChatCompletionChunk:
-    """Return a part of such an answer."""
+    """Return a chunk of such an answer."""
     from openai.types.chat import ChatCompletionChunk
 
     return ChatCompletionChunk.model_validate(body)
@@ -42,7 +42,7 @@ def response(body: Any) -> Response:
 
 
 def check_response_events(events: list[Any]) -> None:
-    """Raise an error where one is no event of such an answer."""
+    """Raise an error unless each one is an event of such an answer."""
     from openai.types.responses import ResponseStreamEvent
     from pydantic import TypeAdapter
 

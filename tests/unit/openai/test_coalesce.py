@@ -1,4 +1,4 @@
-"""Pieces that are there at the same time go out together; none waits for one that is not there."""
+"""Pieces that are available at the same time are sent together; none waits for a piece that is not available."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pytriton.proxy.types import Request
 
 @pytest.fixture(autouse=True)
 def _each_piece_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the machine stops between two of them."""
-    if request.function is not test_pieces_that_come_slowly_are_not_held:
+    """Make every piece count as immediate, even if the machine stalls between two of them."""
+    if request.function is not test_slow_pieces_are_not_held_back:
         monkeypatch.setattr("pytriton.openai.serving._QUICK_S", 60.0)
 
 
@@ -33,7 +33,7 @@ def request(*, stream: bool = True) -> Request:
 def run(
     target: Callable[..., Any], sent: list[str], send: Callable[[Any], None] | None = None
 ) -> None:
-    """Have a callable answer a stream; `sent` gets what goes out, as the worker's loop would send it."""
+    """Answer a stream with a callable; `sent` gets what the worker's loop would send."""
 
     def put(results: Any) -> None:
         if results[0] is not None:
@@ -52,7 +52,7 @@ def run(
 
 
 def contents(texts: list[str]) -> list[str]:
-    """Return the pieces in the texts that went out."""
+    """Return the pieces in the sent texts."""
     found: list[str] = []
     for text in texts:
         rest = text[1:] if text[0] == "s" else text.partition("\n")[2]
@@ -61,7 +61,7 @@ def contents(texts: list[str]) -> list[str]:
     return found
 
 
-def test_a_burst_goes_out_in_few() -> None:
+def test_a_burst_is_sent_in_few_parts() -> None:
     async def burst(request: ChatRequest) -> AsyncIterator[str]:
         for number in range(200):
             yield str(number)
@@ -74,7 +74,7 @@ def test_a_burst_goes_out_in_few() -> None:
     assert '"completion_tokens":200' in sent[-1].partition("\n")[0]
 
 
-def test_nothing_waits_for_what_is_awaited() -> None:
+def test_text_is_not_held_back_during_an_await() -> None:
     sent: list[str] = []
     seen: list[int] = []
 
@@ -104,7 +104,7 @@ def test_text_before_an_error_is_sent_first() -> None:
 
 
 def test_buffered_text_of_a_closed_stream_is_dropped() -> None:
-    """Its end has been said: the proxy takes a part behind it for a fault of the whole lane."""
+    """Its end has been sent: for the proxy, a later part would be a protocol violation of the whole lane."""
 
     async def gives_up(request: ChatRequest) -> AsyncIterator[str]:
         yield "a"
@@ -130,7 +130,7 @@ def test_buffered_text_of_a_closed_stream_is_dropped() -> None:
     assert contents(sent) == ["a"]
 
 
-def test_pieces_that_come_slowly_are_not_held() -> None:
+def test_slow_pieces_are_not_held_back() -> None:
     now = [0.0]
     due: list[Callable[[], None]] = []
     sent: list[str] = []
@@ -168,7 +168,7 @@ def test_a_failure_to_send_ends_the_stream_and_closes_the_generator() -> None:
     assert closed == [True]
 
 
-def test_a_time_limit_of_the_callable_and_its_end_reach_it() -> None:
+def test_timeouts_and_cancellation_reach_the_callable() -> None:
     closed: list[str] = []
 
     async def limited(request: ChatRequest) -> AsyncIterator[str]:
@@ -210,7 +210,7 @@ def test_a_time_limit_of_the_callable_and_its_end_reach_it() -> None:
     assert closed == ["closed"]
 
 
-def test_answers_in_one_piece_and_clients_of_triton_are_as_before() -> None:
+def test_single_answers_and_tritons_clients_are_unaffected() -> None:
     async def burst(request: ChatRequest) -> AsyncIterator[str]:
         for number in range(9):
             yield str(number)

@@ -1,4 +1,4 @@
-"""What callables yield: values that no client could read are refused where they are made, others reach it whole."""
+"""What callables yield: values that no client could read are refused, all others reach the client unchanged."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Word(str, enum.Enum):
     A = "a"
 
 
-def test_numbers_and_strings_of_other_classes_are_taken() -> None:
+def test_subclasses_of_numbers_and_strings_are_accepted() -> None:
     def give(request: Any) -> Iterator[Any]:
         yield np.str_("a")
         yield Word.A
@@ -73,7 +73,7 @@ def test_numbers_and_strings_of_other_classes_are_taken() -> None:
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-def test_an_event_is_one_line_for_clients_that_part_lines_of_text(api: str) -> None:
+def test_an_event_is_one_line_for_clients_that_split_by_unicode_line_breaks(api: str) -> None:
     text = "a\u2028b\u2029c\x85d\r\n\n\x00\x0b\x0c\x1c\x1d\x1ee\U0001f600"
     stream = {**HELLO, "input": "x", "stream": True}
     texts = texts_of(lambda request: iter([text, text]), asked(api, stream))
@@ -92,7 +92,7 @@ def test_an_event_is_one_line_for_clients_that_part_lines_of_text(api: str) -> N
     assert "".join(said) == 2 * text
 
 
-def test_chunks_of_other_servers_are_passed_on_though_they_are_odd() -> None:
+def test_unusual_chunks_of_other_servers_are_passed_on() -> None:
     call = {"id": "c", "function": {"name": "f", "arguments": {"a": 1}}}
     parts = [{"type": "thinking", "thinking": []}, {"type": "text", "text": "a"}, {"text": "b"}]
     usage = {"prompt_tokens": -3, "completion_tokens": 2.0, "prompt_tokens_details": None}
@@ -116,8 +116,8 @@ def test_chunks_of_other_servers_are_passed_on_though_they_are_odd() -> None:
     ],
     ids=repr,
 )
-def test_errors_travel_whatever_they_were_made_of(error: APIError) -> None:
-    """Other servers' codes are numbers, and an exception is taken for its text."""
+def test_errors_of_any_form_are_passed_on(error: APIError) -> None:
+    """Other servers' codes are numbers, and an exception is sent as its text."""
     read = msgspec.json.decode(msgspec.json.encode(error.wire()), type=WireError).error()
     assert read.body() == error.body()
     assert read.message in ("long", "x")

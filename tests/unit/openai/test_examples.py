@@ -1,4 +1,4 @@
-"""The callables of examples/openai, as a worker runs them; those that need a big package are compiled at least."""
+"""The callables of examples/openai, run as by a worker; those that need a big package are at least compiled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def request(text: str, **fields: Any) -> Request:
 
 
 async def answered(target: Any, asked: Request) -> Any:
-    """Return the body of an answer in one piece, or the error."""
+    """Return the body of a non-streamed answer, or the error."""
     results = served(target, ["chat"])([asked])
     if not hasattr(results, "__aiter__"):
         results = _each(results)
@@ -61,7 +61,7 @@ def test_every_example_compiles(path: Path) -> None:
     compile(path.read_text(), str(path), "exec")
 
 
-def test_new_requests_join_a_batch_that_is_under_way() -> None:
+def test_new_requests_join_a_running_batch() -> None:
     async def test() -> None:
         chat = example("continuous_batching").Chat()
         first = served(chat, ["chat"])([request("long", max_tokens=10_000)])
@@ -82,7 +82,7 @@ def test_new_requests_join_a_batch_that_is_under_way() -> None:
     asyncio.run(test())
 
 
-def test_an_engine_that_fails_ends_all_that_it_has() -> None:
+def test_a_failing_engine_ends_all_its_requests() -> None:
     async def test() -> None:
         chat = example("continuous_batching").Chat()
 
@@ -101,7 +101,7 @@ def test_an_engine_that_fails_ends_all_that_it_has() -> None:
 def with_upstream(
     answer: Callable[[Any], web.StreamResponse], test: Callable[[Any], Any]
 ) -> list[Any]:
-    """Run a test with the example's callable and a server behind it; return what that was asked."""
+    """Run a test with the example's callable and a server behind it; return the requests to that server."""
     asked: list[Any] = []
 
     async def handle(asking: web.Request) -> web.StreamResponse:
@@ -121,7 +121,7 @@ def with_upstream(
     return asked
 
 
-def test_an_upstream_server_is_passed_on() -> None:
+def test_an_upstream_servers_answer_is_passed_on() -> None:
     choice = {"index": 0, "delta": {"content": "hel"}, "finish_reason": None}
     chunks: list[dict[str, Any]] = [
         {"choices": [choice]},
@@ -172,7 +172,7 @@ def test_an_error_in_the_middle_of_an_upstream_stream_is_passed_on() -> None:
     with_upstream(lambda _: web.Response(text=text, content_type="text/event-stream"), test)
 
 
-def test_embeddings_of_like_texts_are_close() -> None:
+def test_embeddings_of_similar_texts_are_close() -> None:
     made = example("embeddings").make("")(["A cat sees a dog", "a dog sees a cat", "other words"])
     near = made.vectors @ made.vectors.T
     assert near[0, 1] == pytest.approx(1)
@@ -180,7 +180,7 @@ def test_embeddings_of_like_texts_are_close() -> None:
     assert list(made.prompt_tokens) == [5, 5, 2]
 
 
-def test_structured_output_is_of_the_schema() -> None:
+def test_structured_output_matches_the_schema() -> None:
     pytest.importorskip("outlines_core")
     schema = {
         "type": "object",

@@ -1,4 +1,4 @@
-"""Signs of life: what goes out of a long answer in one piece, so that the server sees that its client has gone."""
+"""Keep-alives during a long non-streamed answer, by which the server notices that its client is gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def generator(request: ChatRequest) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("every_s", "signs"), [(0.0, 2), (1e9, 0)])
-def test_an_answer_in_one_piece_shows_that_it_is_made(
+def test_a_non_streamed_answer_sends_keepalives(
     monkeypatch: pytest.MonkeyPatch, every_s: float, signs: int
 ) -> None:
     monkeypatch.setattr(request_module, "_KEEPALIVE_INTERVAL_S", every_s)

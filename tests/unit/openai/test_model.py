@@ -1,4 +1,4 @@
-"""`openai=` of `register`: the model that is made, and what cannot be."""
+"""`openai=` of `register`: the resulting model, and what is refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_model_of_a_chat() -> None:
     assert spec.openai.aliases == ["org/m:8b"]
 
 
-def test_classes_and_factories_are_made_in_the_worker() -> None:
+def test_classes_and_factories_are_called_in_the_worker() -> None:
     for target, given in ((Chat, {}), (lambda: chat, {"factory": True})):
         planned = plan(target, "m", None, None, None, {"openai": "chat", **given})
         assert planned.message.spec.factory
@@ -58,7 +58,7 @@ def test_classes_and_factories_are_made_in_the_worker() -> None:
         assert type(made).__name__ == "Texts"
 
 
-def test_it_is_declared_too() -> None:
+def test_the_model_is_declared_too() -> None:
     @declare(name="mine", openai="chat")
     def talk(request: Any) -> Any:
         yield "x"
@@ -88,12 +88,12 @@ def test_impossible_options_are_refused(options: Any, arguments: Any, text: str)
 
 
 @pytest.mark.parametrize("aliases", ["org/m", 5, [""], ["a\n"], ["x" * 201], [5]], ids=str)
-def test_aliases_that_cannot_be(aliases: Any) -> None:
+def test_invalid_aliases(aliases: Any) -> None:
     with pytest.raises(PyTritonValidationError, match=r"aliases|alias"):
         ModelCard("chat", aliases=aliases)
 
 
-def test_a_callable_that_takes_nothing_is_refused() -> None:
+def test_a_callable_without_parameters_is_refused() -> None:
     with pytest.raises(PyTritonValidationError, match="as its only argument"):
         plan(lambda: chat, "m", None, None, None, {"openai": "chat"})
 
@@ -148,8 +148,8 @@ def _embed(texts: list[Any], *, dimensions: int | None) -> Any:
 
 
 @pytest.mark.parametrize("embed", [_embed, _embed_async])
-def test_a_callable_that_takes_dimensions_gets_those_that_are_asked_for(embed: Any) -> None:
-    """One call for each number of them; the answers are in the order of the requests."""
+def test_requested_dimensions_are_passed_to_the_callable(embed: Any) -> None:
+    """One call for each number of dimensions; the answers are in the requests' order."""
     texts = {"input_text": np.array([[packed("a")]], object)}
     asked = [{"dimensions": 2}, None, {"dimensions": 2}, {"other": 1}]
     results = served(embed, ["embeddings"])([Request(texts, parameters=one) for one in asked])

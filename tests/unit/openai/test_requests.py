@@ -1,4 +1,4 @@
-"""What is read of a request: typed fields, parts of messages, and what is refused."""
+"""How a request is parsed: typed fields, parts of messages, and what is refused."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ WRONG: list[tuple[str, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("kind", "body", "param"), WRONG, ids=str)
-def test_wrong_fields_are_named(kind: str, body: Any, param: str | None) -> None:
+def test_invalid_fields_are_named(kind: str, body: Any, param: str | None) -> None:
     with pytest.raises(APIError) as caught:
         read_body(body, BODIES[kind])
     assert caught.value.status == 400
     assert caught.value.param == param
 
 
-def test_an_assistant_may_have_said_nothing() -> None:
+def test_an_assistants_message_may_be_empty() -> None:
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     said: list[Any] = [
         {"role": "assistant", "tool_calls": calls},
@@ -106,7 +106,7 @@ def test_an_assistant_may_have_said_nothing() -> None:
     ],
     ids=lambda data: repr(data)[:60],
 )
-def test_bodies_that_are_no_json_object_are_refused(data: bytes) -> None:
+def test_bodies_other_than_json_objects_are_refused(data: bytes) -> None:
     with pytest.raises(APIError) as caught:
         read_body(data, BODIES["chat"])
     assert caught.value.status == 400
@@ -164,7 +164,7 @@ def escaped(url: str) -> bytes:
     return part.data
 
 
-def test_escapes_are_read_wherever_they_stand() -> None:
+def test_escapes_are_decoded_anywhere() -> None:
     for shift in range(3):
         data = b"x" * shift + b"A%" * 50_000 + b"%4%"
         assert escaped("x" * shift + "%41%25" * 50_000 + "%4%") == data
@@ -195,14 +195,14 @@ def test_escaped_data_takes_little_memory() -> None:
     ],
     ids=str,
 )
-def test_wrong_parts_are_refused(part: dict[str, Any]) -> None:
+def test_invalid_parts_are_refused(part: dict[str, Any]) -> None:
     with pytest.raises(APIError) as caught:
         chat_request("chat", {"messages": [{"role": "user", "content": [part]}]})
     assert caught.value.status == 400
     assert str(caught.value.param).startswith("messages[0].content[0]")
 
 
-def test_remote_urls_are_found_wherever_they_stand() -> None:
+def test_remote_urls_are_found_anywhere() -> None:
     parts: list[dict[str, Any]] = [
         {"type": "image_url", "image_url": {"url": "http://a"}},
         {"type": "input_image", "image_url": "ftp://b"},
@@ -228,7 +228,7 @@ def test_remote_urls_are_found_wherever_they_stand() -> None:
     ids=str,
 )
 def test_remote_urls_of_any_shape_are_found(part: dict[str, Any]) -> None:
-    """What a model's own library takes for one counts, such as `image` and `video`."""
+    """Fields that models' libraries treat as URLs count, such as `image` and `video`."""
     assert list(remote_urls(part))
 
 
@@ -248,7 +248,7 @@ def test_remote_urls_of_any_shape_are_found(part: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_texts_and_data_are_no_remote_urls(part: Any) -> None:
+def test_texts_and_data_are_not_remote_urls(part: Any) -> None:
     assert list(remote_urls(part)) == []
 
 
@@ -289,7 +289,7 @@ def test_prompts() -> None:
     ],
     ids=lambda body: str(body)[:80],
 )
-def test_responses_that_cannot_be_had(body: dict[str, Any]) -> None:
+def test_unavailable_responses(body: dict[str, Any]) -> None:
     with pytest.raises(APIError) as caught:
         chat_request("responses", body)
     assert caught.value.status == 400

@@ -1,4 +1,4 @@
-"""Callables behind the OpenAI API, as a worker runs them: what they are given, and the texts that go out."""
+"""Callables behind the OpenAI API, run as by a worker: what they are given, and what is sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def asked(api: str, body: dict[str, Any]) -> Request:
 
 
 def texts_of(target: Callable[..., Any], request: Request, kinds: list[str] = TEXTS) -> list[str]:
-    """Return what goes out, but for signs of life (`s`), which are sent where a machine stalls; None goes nowhere."""
+    """Return the sent texts except keep-alives (`s`), which depend on the machine's speed."""
     model = served(target, kinds)
     results = model([request])
     if hasattr(results, "__aiter__"):
@@ -105,12 +105,12 @@ def test_any_kind_of_callable_gives_a_body_and_a_stream(target: Callable[..., An
     assert [one.choices[0].finish_reason for one in said][-1] == "stop"
 
 
-def test_it_travels_by_pickle() -> None:
+def test_it_can_be_pickled() -> None:
     model = cloudpickle.loads(cloudpickle.dumps(served(generator, TEXTS)))
     assert next(iter(model([asked("chat", HELLO)]))) == [None]
 
 
-def test_tool_calls_are_put_together_of_pieces() -> None:
+def test_tool_calls_are_assembled_from_pieces() -> None:
     def calling(request: ChatRequest) -> Iterator[Delta]:
         yield Delta(tool_calls=(ToolCall(name="look", arguments='{"at":'),))
         yield Delta(tool_calls=(ToolCall(arguments="1}"), ToolCall(name="go", index=1, id="mine")))
@@ -132,7 +132,7 @@ def test_tool_calls_are_put_together_of_pieces() -> None:
     assert "id" not in sent[1]
 
 
-def test_usage_is_what_was_said_or_counted_and_in_the_stream_when_asked_for() -> None:
+def test_usage_is_reported_or_counted_and_streamed_on_request() -> None:
     def saying(request: ChatRequest) -> Iterator[Any]:
         yield "a"
         yield Delta(usage=Usage(prompt_tokens=7, completion_tokens=2), finish_reason="length")
@@ -173,7 +173,7 @@ def test_completions() -> None:
 
 
 def _first_only(request: Any) -> Iterator[Any]:
-    """Answer as a callable does that thinks of one prompt and one answer."""
+    """Answer like a callable that expects one prompt and gives one answer."""
     assert (request.n, len(request.prompts)) == (request.body["n"], 1) or request.body["n"] == 2
     yield f"<{request.prompt}>"
     yield Delta(
@@ -202,7 +202,7 @@ def test_a_callable_that_answers_once_is_called_for_each_prompt_and_choice(targe
     assert texts == {0: "<a>!", 1: "<a>!", 2: "<b>!", 3: "<b>!"}
 
 
-def test_several_answers_of_a_chat_with_a_callable_that_gives_one() -> None:
+def test_several_answers_from_a_callable_that_gives_one() -> None:
     calls: list[int] = []
 
     def once(request: ChatRequest) -> Any:
@@ -216,7 +216,7 @@ def test_several_answers_of_a_chat_with_a_callable_that_gives_one() -> None:
     assert calls == [3, 1, 1, 1]
 
 
-def test_a_call_for_one_answer_may_not_give_another_one() -> None:
+def test_a_call_for_one_answer_must_not_give_another() -> None:
     def odd(request: ChatRequest) -> Any:
         return Delta(content="x", index=2 - request.n)
 
@@ -266,7 +266,7 @@ def test_responses() -> None:
 
 
 def test_interleaved_tool_calls_are_reassembled() -> None:
-    """Agents run a tool when its item is done: with all of its arguments, and its name."""
+    """Agents run a tool when its item is done, and need its name and all arguments."""
 
     def mixing(request: ChatRequest) -> Iterator[Any]:
         yield Delta(tool_calls=(ToolCall(name="f"), ToolCall(index=1)))
@@ -334,7 +334,7 @@ def test_clients_of_triton_get_texts() -> None:
         texts_of(see, Request(inputs, {"temperature": 9}))
 
 
-def test_generators_are_closed_when_the_answer_is_given_up() -> None:
+def test_generators_are_closed_when_the_request_is_cancelled() -> None:
     closed = []
 
     def endless(request: ChatRequest) -> Iterator[str]:
@@ -392,7 +392,7 @@ def test_probabilities_of_all_pieces_are_kept() -> None:
     assert len(found.content) == 2
 
 
-def test_a_refusal_is_one_in_responses() -> None:
+def test_a_refusal_becomes_a_refusal_of_the_responses_api() -> None:
     def give(request: Any) -> Iterator[Any]:
         yield "Well. "
         yield Delta(refusal="I will ")
@@ -432,7 +432,7 @@ URLS = [
 
 
 @pytest.mark.parametrize("url", URLS, ids=lambda url: url[:32])
-def test_data_urls_that_are_wrong_are_refused_soon(url: str) -> None:
+def test_invalid_data_urls_are_refused_early(url: str) -> None:
     given: list[Any] = []
 
     def look(request: ChatRequest) -> str:

@@ -1,4 +1,4 @@
-"""Requests, responses, senders, metrics, log lines and configurations of `pb_utils`, without a server."""
+"""Requests, responses, senders, metrics, logs and configurations of `pb_utils`, without a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytriton.pb_utils import host
 
 
 class Sent:
-    """What a sender was given."""
+    """What was passed to a sender."""
 
     def __init__(self, *, decoupled: bool) -> None:
         self.all: list[tuple[Any, bool]] = []
@@ -45,7 +45,7 @@ def test_a_decoupled_sender_sends_until_the_final_flag() -> None:
         sent.sender.send(response)
 
 
-def test_a_sender_of_a_model_that_is_not_decoupled_answers_once() -> None:
+def test_a_non_decoupled_models_sender_answers_once() -> None:
     sent, response = Sent(decoupled=False), pb_utils.InferenceResponse([])
     with pytest.raises(pb_utils.TritonModelException, match="must respond"):
         sent.sender.send(flags=FINAL)
@@ -81,7 +81,7 @@ def test_responses() -> None:
 _GIVEN: dict[str, Any] = {"inputs": [], "requested_output_names": ["y"], "model_name": "other"}
 
 
-def test_requests_made_here() -> None:
+def test_requests_created_by_a_model() -> None:
     request = pb_utils.InferenceRequest(
         model_name="other",
         requested_output_names=["y"],
@@ -170,13 +170,13 @@ def test_metrics_count_and_refuse() -> None:
         ("COUNTER", {"labels": {f"l{n}": "" for n in range(65)}}, "too many"),
     ],
 )
-def test_metrics_that_cannot_be_are_refused(kind: str, given: dict[str, Any], why: str) -> None:
+def test_invalid_metrics_are_refused(kind: str, given: dict[str, Any], why: str) -> None:
     family = pb_utils.MetricFamily(f"no_{kind}", "", getattr(pb_utils.MetricFamily, kind))
     with pytest.raises(pb_utils.TritonModelException, match=why):
         family.Metric(**given)
 
 
-def test_numbers_of_response_parameters_have_64_bits() -> None:
+def test_integers_in_response_parameters_have_64_bits() -> None:
     most, least = 2**63 - 1, -(2**63)
     response = pb_utils.InferenceResponse([], parameters={"most": most, "least": least})
     assert json.loads(response.parameters()) == {"most": most, "least": least}
@@ -187,7 +187,7 @@ def test_numbers_of_response_parameters_have_64_bits() -> None:
             pb_utils.InferenceResponse([], parameters={"n": value})
 
 
-def test_a_process_makes_no_more_metrics_than_a_proxy_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_creates_no_more_metrics_than_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytriton.pb_utils.metrics._numbers", {})
     monkeypatch.setattr("pytriton.pb_utils.metrics.MAX_METRICS", 3)
     family = pb_utils.MetricFamily("by_user", "", pb_utils.MetricFamily.COUNTER)
@@ -202,7 +202,7 @@ def test_a_process_makes_no_more_metrics_than_a_proxy_does(monkeypatch: pytest.M
 
 
 class Reported(host.Host):
-    """Writes down what becomes of metrics."""
+    """Records operations on metrics."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[str, str, str, dict[str, str]]] = []
@@ -246,7 +246,7 @@ def test_metrics_are_deleted_with_the_last_family_that_has_them(
     assert reported.changes[-1] == ("", *about)
 
 
-def test_families_that_cannot_be_are_refused() -> None:
+def test_invalid_families_are_refused() -> None:
     counter, gauge = pb_utils.MetricFamily.COUNTER, pb_utils.MetricFamily.GAUGE
     first = pb_utils.MetricFamily("same_name", "", counter)
     again = pb_utils.MetricFamily("same_name", "another text", counter)
@@ -309,7 +309,7 @@ def test_install(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.modules[pb_utils.MODULE_NAME] is pb_utils
 
 
-def test_a_metric_is_not_named_as_one_of_tritonserver() -> None:
+def test_names_of_tritonservers_metrics_are_refused() -> None:
     with pytest.raises(
         pb_utils.TritonModelException,
         match="names that begin with nv_ are reserved for tritonserver",

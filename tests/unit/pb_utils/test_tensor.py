@@ -24,7 +24,7 @@ def test_types(dtype: type, number: int) -> None:
         assert dtype in map(np.dtype, pb_utils.TRITON_STRING_TO_NUMPY.values())
 
 
-def test_values_that_are_no_tensor_are_refused() -> None:
+def test_non_tensor_values_are_refused() -> None:
     with pytest.raises(pb_utils.TritonModelException, match="cannot be an empty"):
         pb_utils.Tensor("", np.zeros(1))
     with pytest.raises(pb_utils.TritonModelException, match="complex64"):
@@ -76,7 +76,7 @@ def test_dtypes_that_dlpack_lacks() -> None:
         pb_utils.Tensor.from_dlpack("x", "text")
 
 
-def test_strings_travel_as_triton_serializes_them() -> None:
+def test_strings_are_serialized_as_by_triton() -> None:
     array = np.array([b"ab", "ü", 3], np.object_)
     data = pb_utils.serialize_byte_tensor(array)
     assert data == b"\2\0\0\0ab\2\0\0\0\xc3\xbc\1\0\0\x003"

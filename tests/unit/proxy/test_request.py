@@ -13,7 +13,7 @@ import pytest
 from pytriton.proxy.types import Request
 
 
-def test_behaves_as_a_mapping_but_is_no_dict() -> None:
+def test_behaves_as_a_mapping_but_is_not_a_dict() -> None:
     x, y = np.zeros(2), np.ones(3)
     request = Request({"x": x})
     request["y"] = y

@@ -1,4 +1,4 @@
-"""Pieces: whole arrays are taken only as long as every item has the slice it was made with."""
+"""Results made of slices: the whole array is used only while every item still has its original slice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _pieces(make: Callable[[dict[str, Any]], Any] = dict) -> Pieces:
 
 
 @pytest.mark.parametrize("make", [dict, Request])
-def test_the_whole_is_taken(make: Any) -> None:
+def test_the_whole_array_is_used(make: Any) -> None:
     pieces = _pieces(make)
     assert pieces.whole("x") is WHOLE
     assert pieces.whole("y") is None
@@ -43,17 +43,17 @@ CHANGES: list[Callable[[Pieces], Any]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_not_when_something_has_been_changed(change: Callable[[Pieces], Any]) -> None:
+def test_changed_slices_prevent_that(change: Callable[[Pieces], Any]) -> None:
     pieces = _pieces()
     change(pieces)
     assert pieces.whole("x") is None
 
 
-def test_a_part_is_a_plain_list() -> None:
+def test_a_part_of_the_results_is_a_plain_list() -> None:
     assert type(_pieces()[:2]) is list
 
 
-def test_responses_of_batch_are_pieces() -> None:
+def test_responses_of_batch_are_slices() -> None:
     @batch
     def infer(x: Any) -> dict[str, Any]:
         return {"y": x * 2, "names": [["a"], ["b"], ["c"]]}

@@ -1,4 +1,4 @@
-"""What a runner makes of its arguments before anything is started or sent."""
+"""A runner's arguments, before anything is started or sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIG: dict[str, Any] = {
 
 
 class Tensor:
-    """Something that speaks DLPack, as torch's tensors do."""
+    """An object that supports DLPack, as torch's tensors do."""
 
     def __init__(self, array: Any, requires_grad: bool = False) -> None:
         self.array = array
@@ -44,7 +44,7 @@ class Tensor:
 
 
 class OnDevice:
-    """A tensor on a GPU, whose own library brings it over."""
+    """A tensor on a GPU, whose own library copies it to the CPU."""
 
     def __dlpack__(self) -> Any:
         raise AssertionError("not asked for memory that nobody can read here")
@@ -57,21 +57,21 @@ class OnDevice:
 
 
 class Frame:
-    """What pandas' objects offer."""
+    """The conversion that pandas' objects offer."""
 
     def to_numpy(self) -> Any:
         return np.arange(4.0).reshape(2, 2)
 
 
 class Image:
-    """What PIL's images offer."""
+    """The conversion that PIL's images offer."""
 
     def __init__(self, pixels: Any) -> None:
         self.__array_interface__ = pixels.__array_interface__
         self.pixels = pixels
 
 
-def test_inputs_are_taken_by_position_or_by_name() -> None:
+def test_inputs_are_accepted_by_position_or_by_name() -> None:
     signature = Signature(CONFIG)
     a, n = np.ones((3, 2)), np.ones(3, int)
     by_position = signature.bind([a, n], {})
@@ -84,8 +84,8 @@ def test_inputs_are_taken_by_position_or_by_name() -> None:
     assert text.tolist() == [["ü".encode()]] * 3
 
 
-def test_a_number_or_a_text_alone_is_one_sample_of_one_element() -> None:
-    """As in `runner.chat.stream("a question")`; where an axis has more elements it does not fit."""
+def test_a_scalar_is_one_sample_of_one_element() -> None:
+    """As in `runner.chat.stream("a question")`; it does not fit an axis with more elements."""
     bound = Signature(CONFIG).bind([np.ones((1, 2)), 7, "ü"], {})
     assert bound["n"].tolist() == [[7]]
     assert bound["t"].tolist() == [["ü".encode()]]
@@ -176,7 +176,7 @@ def test_options_of_tritonserver_become_settings() -> None:
         (["--allow-http=perhaps"], "must have true or false"),
     ],
 )
-def test_options_that_are_none_are_refused(given: Any, text: str) -> None:
+def test_unknown_options_are_refused(given: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         daemon_settings(given)
 

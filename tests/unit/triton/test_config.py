@@ -1,4 +1,4 @@
-"""TritonConfig: every field from arguments, dicts and the environment, and what becomes of it in the daemon."""
+"""TritonConfig: every field from arguments, dicts and the environment, and the resulting daemon settings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(config: TritonConfig, security: TritonSecurityConfig | None = None) -> DaemonConfig:
-    """Return what the daemon makes of it."""
+    """Return the resulting settings of the daemon."""
     raw = daemon_settings(config, effective_security(config, security), Path("/tmp/x"), ["first"])
     return DaemonConfig.from_json(json.dumps(raw).encode())
 
@@ -82,7 +82,7 @@ def test_booleans(text: str, value: bool, monkeypatch: pytest.MonkeyPatch) -> No
     ("name", "text", "wanted"),
     [("ALLOW_HTTP", "maybe", "one of true, yes"), ("HTTP_PORT", "http", "an integer")],
 )
-def test_a_wrong_value_names_the_variable(
+def test_an_invalid_value_is_reported_with_its_variable(
     name: str, text: str, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"PYTRITON_TRITON_CONFIG_{name}", text)
@@ -92,7 +92,7 @@ def test_a_wrong_value_names_the_variable(
         TritonConfig.from_env()
 
 
-def test_lists_are_in_the_order_of_their_numbers_and_gaps_are_dropped(
+def test_lists_are_ordered_by_their_numbers_and_gaps_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for number, text in {"10": "c=3", "2": "b=2", "0": "a=1"}.items():
@@ -118,11 +118,11 @@ def test_lists_are_in_the_order_of_their_numbers_and_gaps_are_dropped(
         ("cache_config", "local,size=1048576", ["local,size=1048576"]),
     ],
 )
-def test_a_list_that_is_one_text(name: str, text: str, entries: list[str]) -> None:
+def test_a_list_given_as_one_text(name: str, text: str, entries: list[str]) -> None:
     assert getattr(TritonConfig.from_dict({name: text}), name) == entries
 
 
-def test_arguments_may_be_text_as_the_command_line_and_variables_have_it() -> None:
+def test_arguments_may_be_text_as_in_variables() -> None:
     made = settings(
         TritonConfig(http_port="9000", grpc_port=np.int64(9001), allow_metrics="False")  # type: ignore[arg-type]
     )
@@ -132,7 +132,7 @@ def test_arguments_may_be_text_as_the_command_line_and_variables_have_it() -> No
 
 
 @pytest.mark.parametrize("name", ["log_file", "cache_directory", "grpc_server_key"])
-def test_a_relative_path_begins_in_the_script_s_folder(
+def test_a_relative_path_is_relative_to_the_scripts_folder(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -143,7 +143,7 @@ def test_a_relative_path_begins_in_the_script_s_folder(
 @pytest.mark.parametrize(
     ("name", "value"), [("http_port", "http"), ("log_verbose", "high"), ("allow_http", "maybe")]
 )
-def test_a_wrong_argument_is_named_before_anything_starts(name: str, value: str) -> None:
+def test_an_invalid_argument_is_named_before_anything_starts(name: str, value: str) -> None:
     with pytest.raises(PyTritonValidationError, match=f"TritonConfig: {name}: '{value}' is not"):
         TritonConfig(**{name: value})  # type: ignore[arg-type]
 
@@ -174,14 +174,14 @@ def test_positional_arguments_are_refused() -> None:
         TritonConfig("models")  # type: ignore[arg-type]
 
 
-def test_an_endpoint_is_needed() -> None:
+def test_at_least_one_endpoint_is_needed() -> None:
     with pytest.raises(
         PyTritonValidationError, match="The `http` or `grpc` endpoint has to be allowed"
     ):
         TritonConfig(allow_http=False, allow_grpc=False)
 
 
-def test_arguments_win_over_the_environment_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_override_the_environment_field_by_field(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTRITON_TRITON_CONFIG_HTTP_PORT", "1234")
     monkeypatch.setenv("PYTRITON_TRITON_CONFIG_GRPC_PORT", "1235")
     monkeypatch.setenv("PYTRITON_TRITON_CONFIG_ALLOW_METRICS", "true")
@@ -190,7 +190,7 @@ def test_arguments_win_over_the_environment_field_by_field(monkeypatch: pytest.M
     assert text == "--http-port=5678 --grpc-port=1235 --allow-metrics=false"
 
 
-def test_it_is_a_plain_value() -> None:
+def test_configurations_are_plain_values() -> None:
     config = TritonConfig(http_port=1, cache_config=["local,size=1"])
     assert pickle.loads(pickle.dumps(config)) == config
     assert TritonConfig.from_dict(config.to_dict()) == config
@@ -221,7 +221,7 @@ SETTINGS = {
     ("name", "kind"), [one for one in FIELDS if one[0] not in (*SETTINGS, "cache_directory")]
 )
 def test_every_other_field_is_an_option_of_the_server(name: str, kind: str) -> None:
-    """One that a real daemon accepts, with blanks in it."""
+    """One that a real daemon accepts, with spaces in it."""
     given: dict[str, Any] = {"bool": False, "int": 7, "str": "a b", "Path": Path("/a b")}
     wanted: dict[str, Any] = {"bool": "false", "int": "7", "str": "a b", "Path": "/a b"}
     config = TritonConfig(**{name: given.get(kind, ["x,a=b c"])})
@@ -256,7 +256,9 @@ def test_other_caches_are_passed_on() -> None:
     assert made.tritonserver_options["cache-config"] == ["redis,host=h", "redis,port=1"]
 
 
-def test_relative_paths_mean_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_are_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     made = settings(TritonConfig(log_file=Path("a b.log")))
     assert made.tritonserver_options["log-file"] == str(tmp_path / "a b.log")

@@ -1,4 +1,4 @@
-"""Triton objects without a server: what is checked at once, workspaces, life-cycle policies."""
+"""Triton objects without a server: immediate validation, workspaces, life-cycle policies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bind(
         ),
     ],
 )
-def test_names_are_checked_at_once(name: str, text: str) -> None:
+def test_names_are_validated_immediately(name: str, text: str) -> None:
     with pytest.raises(PyTritonValidationError, match=text):
         bind(Triton(), name)
 
@@ -72,7 +72,7 @@ def test_a_name_can_be_bound_once() -> None:
 
 
 def test_a_name_can_be_bound_again() -> None:
-    """As the cell of a notebook that is run twice does."""
+    """As when a notebook's cell is run twice."""
     triton = Triton()
     bind(triton, "linear")
     bind(triton, "other")
@@ -95,7 +95,7 @@ def test_bound_models_can_be_unbound() -> None:
         triton.unbind("none")
 
 
-def test_bound_models_end_with_their_object() -> None:
+def test_bound_models_are_freed_with_their_object() -> None:
     with pytest.raises(PyTritonBadParameterError, match=r"connect\(\)\.register"):
         bind(Triton(), ephemeral=False)
 
@@ -105,7 +105,7 @@ def test_outputs_are_not_optional() -> None:
         Triton().bind("m", len, X, [Tensor(dtype=np.float32, shape=(1,), optional=True)])
 
 
-def test_configurations_are_checked_at_once() -> None:
+def test_configurations_are_validated_immediately() -> None:
     with pytest.raises(PyTritonBadParameterError, match="`max_batch_size` must be greater"):
         bind(Triton(), config=ModelConfig(max_batch_size=0))
 
@@ -128,7 +128,7 @@ def test_a_server_that_was_not_started() -> None:
 
 
 class Watched(Triton):
-    """One that serves, until a look at it finds nothing alive."""
+    """A server that runs until a liveness check finds nothing alive."""
 
     def __init__(self, *, stopping: bool) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Watched(Triton):
 
 
 @pytest.mark.parametrize("stopping", [True, False])
-def test_only_workers_that_nobody_stopped_count_as_lost(
+def test_only_unexpectedly_stopped_workers_count_as_lost(
     stopping: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     Watched(stopping=stopping).serve(monitoring_period_s=0.001)
@@ -196,7 +196,7 @@ def test_an_object_that_never_ran_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_workspaces_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_location_of_workspaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOMEWHERE", str(tmp_path))
     monkeypatch.setenv("PYTRITON_HOME", "$SOMEWHERE/home")
     workspace = Workspace()
@@ -248,8 +248,8 @@ except DaemonStartError as error:
 
 @pytest.mark.programs
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-"])
-def test_a_script_may_be_without_standard_descriptors(tmp_path: Path, closed: str) -> None:
-    """As of a service manager that closes them: its daemon reports all the same."""
+def test_a_script_may_lack_standard_descriptors(tmp_path: Path, closed: str) -> None:
+    """As under a service manager that closes them: its daemon still reports."""
     said = tmp_path / "said"
     command = [sys.executable, "-c", _REFUSED, str(tmp_path / "run"), str(said)]
     subprocess.run(f"exec {shlex.join(command)} {closed}", shell=True, check=True, timeout=100)

@@ -1,4 +1,4 @@
-"""TritonSecurityConfig: what asks for the token, and which token it is."""
+"""TritonSecurityConfig: which endpoints require the token, and which token it is."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_the_names() -> None:
     } == VALID_TRITON_ENDPOINTS  # fmt: skip
 
 
-def test_by_default_a_token_is_made() -> None:
+def test_a_token_is_created_by_default() -> None:
     token = Triton().get_access_token()
     assert token is not None
     assert len(token) == 43  # 256 bits
     assert Triton().get_access_token() != token
 
 
-def test_both_fields_say_what_holds() -> None:
+def test_both_fields_show_the_effective_values() -> None:
     security = TritonSecurityConfig()
     assert security.access_token is not None
     assert len(security.access_token) == 43
@@ -55,7 +55,7 @@ def test_one_configuration_of_two_servers_has_one_token() -> None:
     assert tokens == {security.access_token}
 
 
-def test_a_server_keeps_the_configuration_it_was_made_with() -> None:
+def test_a_server_keeps_its_original_configuration() -> None:
     security = TritonSecurityConfig(access_token="first")
     triton = Triton(security_config=security)
     security.access_token = "second"
@@ -87,7 +87,7 @@ def test_an_unknown_endpoint_is_named(named: Any, said: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["with space", "", "comma,", "line\nbreak", "colon:"])
-def test_a_token_that_cannot_travel_is_refused_and_not_shown(token: str) -> None:
+def test_an_unsendable_token_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(PyTritonValidationError, match=r"access token \(not shown\)") as caught:
         TritonSecurityConfig(access_token=token)
     assert not token or token not in str(caught.value)
@@ -97,7 +97,7 @@ def test_the_token_is_not_in_the_repr() -> None:
     assert "secret-token" not in repr(TritonSecurityConfig(access_token="secret-token"))
 
 
-def test_restrictions_in_the_servers_own_words() -> None:
+def test_restrictions_in_the_servers_own_format() -> None:
     word = "inference,shm:triton-access-token=abc=def"
     security = effective_security(TritonConfig(http_restricted_api=[word]), None)
     assert security.endpoints == ["inference", "shared-memory"]

@@ -26,7 +26,7 @@ FORM = "multipart/form-data; boundary=XX"
 def arguments(
     function: Callable[..., Any], body: bytes, content_type: str = "application/json"
 ) -> Any:
-    """Return what a function annotated to return its arguments gets."""
+    """Return the arguments of a function whose annotations accept them."""
     args, kwargs = RequestDecoder(signature_of(function)).decode(body, content_type)
     return function(*args, **kwargs)
 
@@ -72,7 +72,7 @@ def plain(text: str, top_k: int = 3, exact: bool = False) -> Any:
     return text, top_k, exact
 
 
-def test_fields_are_arguments_and_defaults_are_the_functions_own() -> None:
+def test_fields_are_arguments_and_the_functions_defaults_apply() -> None:
     assert arguments(plain, b'{"text":"a"}') == ("a", 3, False)
     assert arguments(plain, b'{"exact":true,"top_k":5,"text":"a"}') == ("a", 5, True)
 
@@ -98,7 +98,7 @@ def test_an_invalid_field_is_named(body: bytes, status: int, pointer: str, detai
 @pytest.mark.parametrize(
     "body", [b"{", b"\xff", b'{"text":"\xff"}', b'{"text":"a"} x', b"[" * 100_000]
 )
-def test_a_body_that_is_no_json(body: bytes) -> None:
+def test_a_body_that_is_not_json(body: bytes) -> None:
     assert refused(plain, body).status in (400, 422)
 
 
@@ -143,7 +143,7 @@ def test_types() -> None:
     assert (error.pointer, error.detail) == ("#/colour", "Invalid enum value 'green'")
 
 
-def test_the_only_parameter_takes_the_whole_body_if_it_is_an_object() -> None:
+def test_an_only_object_parameter_gets_the_whole_body() -> None:
     def point(point: Point) -> Any:
         return point
 
@@ -193,7 +193,7 @@ def test_arrays() -> None:
         ("{}", "Expected"),
     ],
 )
-def test_an_array_with_other_values_is_refused(array: str, detail: str) -> None:
+def test_an_array_with_invalid_values_is_refused(array: str, detail: str) -> None:
     def function(x: Annotated[npt.NDArray[np.uint8], Tensor((2, -1), np.uint8)]) -> Any:
         return x
 
@@ -230,7 +230,7 @@ def test_forms() -> None:
     }
 
 
-def test_a_urlencoded_form_and_what_curl_sends_with_d() -> None:
+def test_urlencoded_forms_and_curls_default_content_type() -> None:
     kind = "application/x-www-form-urlencoded"
     assert arguments(plain, b"text=a+%26b&top_k=4&exact=true", kind) == ("a &b", 4, True)
     assert arguments(plain, b'{"text": "a"}', kind) == ("a", 3, False)
@@ -262,7 +262,7 @@ def test_limits_and_boundaries_of_a_multipart_body() -> None:
     assert refused(plain, b"x", "text/csv").status == 415
 
 
-def test_a_single_binary_parameter_takes_the_body_as_it_is() -> None:
+def test_an_only_binary_parameter_gets_the_raw_body() -> None:
     def raw(data: bytes) -> Any:
         return data
 
@@ -343,7 +343,7 @@ def test_hostile_forms() -> None:
     assert (problem.status, problem.errors[0].pointer) == (422, "#/x")
 
 
-def test_a_request_without_a_body_is_no_empty_file() -> None:
+def test_a_missing_body_is_not_an_empty_file() -> None:
     def size(data: bytes) -> Any:
         return len(data)
 
@@ -408,7 +408,7 @@ def test_results(annotation: Any, result: Any, body: bytes, media_type: str) -> 
     ("annotation", "result"),
     [(Any, object()), (bytes, 3), (Any, np.ma.masked_array([1], [True]))],
 )
-def test_a_result_without_a_form_is_an_error(annotation: Any, result: Any) -> None:
+def test_an_unserializable_result_is_an_error(annotation: Any, result: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         ResultEncoder(annotation).encode(result)
 

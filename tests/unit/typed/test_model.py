@@ -1,4 +1,4 @@
-"""The inference callables around typed functions, called as a worker calls them."""
+"""The inference callables around typed functions, called as by a worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def body(result: Any) -> Any:
 
 
 def served(target: Any, factory: bool = False) -> Any:
-    """Return the inference callable as a worker gets it: unpickled, and made by the factory."""
+    """Return the inference callable as a worker gets it: unpickled, and created by the factory."""
     model = make_model([target], None, factory=factory)
     callable_ = cloudpickle.loads(cloudpickle.dumps(model.targets[0]))
     return callable_() if model.factory else callable_
@@ -56,7 +56,7 @@ def test_each_request_gets_its_result_or_its_error() -> None:
     assert (results[2].status, str(results[2])) == (404, "no negatives")
 
 
-def test_by_the_route_errors_are_problem_details() -> None:
+def test_errors_by_route_are_problem_details() -> None:
     invalid, missing = served(double)(
         [request({"x": "1"}, route="/double"), request({"x": -1}, route="/double")]
     )

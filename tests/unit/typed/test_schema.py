@@ -31,7 +31,7 @@ def result_of(function: Any) -> Any:
     return operation["responses"]["200"]["content"]
 
 
-def test_names_of_generic_types_are_possible_names_of_schemas() -> None:
+def test_names_of_generic_types_become_valid_schema_names() -> None:
     def plain(page: Page[int]) -> list[Page[str]]:
         return []
 
@@ -53,7 +53,7 @@ def test_names_of_generic_types_are_possible_names_of_schemas() -> None:
     assert reference.removeprefix("#/components/schemas/") in schemas
 
 
-def test_types_of_one_name_have_schemas_of_their_own() -> None:
+def test_types_of_the_same_name_have_separate_schemas() -> None:
     pydantic = pytest.importorskip("pydantic")
     first = pydantic.create_model("Item", x=(int, ...))
     second = pydantic.create_model("Item", y=(first, ...), z=(str, ...))
@@ -71,7 +71,7 @@ def test_types_of_one_name_have_schemas_of_their_own() -> None:
     assert set(schemas[inner]["properties"]) == {"x"}
 
 
-def test_a_pydantic_result_is_described_as_it_is_written() -> None:
+def test_a_pydantic_result_is_described_as_serialized() -> None:
     pydantic = pytest.importorskip("pydantic")
 
     class Sides(pydantic.BaseModel):  # type: ignore[misc, name-defined]
@@ -112,7 +112,7 @@ def test_events_and_files() -> None:
 
 
 @pytest.mark.parametrize("value", ["text", "a/b\r\nX: y", "a/" + "b" * 200, "a/b;", "", "a/é"])
-def test_an_impossible_media_type_is_refused_at_once(value: str) -> None:
+def test_an_invalid_media_type_is_refused_immediately(value: str) -> None:
     with pytest.raises(PyTritonValidationError, match="media type"):
         MediaType(value)
 

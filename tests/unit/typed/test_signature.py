@@ -1,4 +1,4 @@
-"""What is read from the annotations of typed functions."""
+"""What the annotations of typed functions declare."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def batched_stream(text: list[str]) -> Iterator[str]: ...  # type: ignore[empty-
         (no_result_list, "no_result_list .*what it returns must be annotated as a list"),
     ],
 )
-def test_a_signature_that_cannot_be_served(target: Callable[..., Any], text: str) -> None:
+def test_unservable_signatures(target: Callable[..., Any], text: str) -> None:
     with pytest.raises(PyTritonValidationError, match=text):
         signature_of(target)
 

@@ -1,4 +1,4 @@
-"""When a worker says that it should be replaced, and how often."""
+"""When a worker announces that it should be recycled, and how often."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytriton.worker.worker_limits import Allowance
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What the time is, for the test to change."""
+    """The current time, set by the test."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
-def test_it_is_said_again_after_a_while(clock: list[float]) -> None:
-    """The first time may have met a daemon that became another version of itself."""
+def test_the_announcement_is_repeated_after_a_while(clock: list[float]) -> None:
+    """The first one may have met a daemon during an upgrade."""
     allowance = Allowance(msgspec.structs.replace(SPEC, max_batches=3))
     assert [allowance.exceeded(count) for count in (1, 2)] == [None, None]
     first = allowance.exceeded(3)
@@ -38,7 +38,7 @@ def test_it_is_said_again_after_a_while(clock: list[float]) -> None:
     assert allowance.exceeded(7) is None
 
 
-def test_without_a_limit_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_limit_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", None)  # on the way of every batch
     allowance = Allowance(SPEC)
     assert [allowance.exceeded(count) for count in (1, 1_000_000)] == [None, None]

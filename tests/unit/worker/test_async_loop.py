@@ -1,4 +1,4 @@
-"""Workers whose callable is asynchronous and answers once: their batches overlap, one for each lane."""
+"""Workers with asynchronous callables that answer once: their batches overlap, one for each lane."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def answer(value: float) -> Any:
 
 
 def received(lane: Lane) -> Any:
-    """Return the number that a lane's only request is answered with, or its error."""
+    """Return the value that answers a lane's only request, or its error."""
     got = lane.receive()
     if isinstance(got, BatchFailed):
         return got.text
@@ -60,7 +60,7 @@ def received(lane: Lane) -> Any:
 
 
 class Together:
-    """A callable whose calls wait until so many are under way; it notes the most that there were."""
+    """A callable whose calls wait until this many run at once; records the highest number."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
@@ -99,7 +99,7 @@ def test_the_batches_of_all_lanes_overlap(dispatcher: FakeDispatcher) -> None:
 
 
 class SetUp:
-    """A class whose objects begin a task when they are made, as those with a session do."""
+    """A class whose instances start a task when they are created, as those with a session do."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ async def make() -> SetUp:
 
 @pytest.mark.parametrize("made", [SetUp, make, lambda: make()])
 @pytest.mark.parametrize("warm", [False, True])
-def test_set_up_warm_up_and_calls_share_a_loop(
+def test_setup_warmup_and_calls_share_a_loop(
     dispatcher: FakeDispatcher, made: Any, warm: bool
 ) -> None:
     warmups = [messages.Warmup("w", 1, 1, [])] if warm else []
@@ -160,7 +160,7 @@ def test_a_check_may_be_asynchronous(said: bool) -> None:
         event_loops.close()
 
 
-def test_a_plain_factory_may_run_a_loop_of_its_own() -> None:
+def test_a_plain_factory_may_run_its_own_loop() -> None:
     async def fetched() -> str:
         return "weights"
 
@@ -174,7 +174,7 @@ def test_a_plain_factory_may_run_a_loop_of_its_own() -> None:
 
 
 class Kept:
-    """Notes which batches are under way when one begins; each goes on when it is told to."""
+    """Records which batches run when one starts; each continues when the test says so."""
 
     def __init__(self) -> None:
         self.beside: dict[str, list[str]] = {}
@@ -236,7 +236,7 @@ def test_individual_retries_delay_others_only_briefly(
         assert [received(lane) for lane in lanes] == [1.0] * 4
 
 
-def test_it_ends_when_its_batches_have_been_answered(dispatcher: FakeDispatcher) -> None:
+def test_the_worker_exits_when_its_batches_have_been_answered(dispatcher: FakeDispatcher) -> None:
     infer = Kept()
     with (
         worker_of(infer, spec_of(decoupled=False), dispatcher) as worker,
@@ -253,7 +253,7 @@ def test_it_ends_when_its_batches_have_been_answered(dispatcher: FakeDispatcher)
             lanes[0].receive()
 
 
-def test_a_batch_over_its_time_fails_alone(dispatcher: FakeDispatcher) -> None:
+def test_an_overdue_batch_fails_alone(dispatcher: FakeDispatcher) -> None:
     cancelled = []
 
     async def infer(requests: Any) -> Any:
@@ -275,7 +275,7 @@ def test_a_batch_over_its_time_fails_alone(dispatcher: FakeDispatcher) -> None:
     assert cancelled == ["slow"]
 
 
-def test_a_call_whose_proxy_has_gone_is_cancelled(dispatcher: FakeDispatcher) -> None:
+def test_a_call_of_a_disconnected_proxy_is_cancelled(dispatcher: FakeDispatcher) -> None:
     cancelled = threading.Event()
 
     async def infer(requests: Any) -> Any:
@@ -365,7 +365,7 @@ def test_an_unrecoverable_error_ends_the_worker(dispatcher: FakeDispatcher) -> N
     assert any(isinstance(one, messages.WorkerUnrecoverable) for one in dispatcher.heard)
 
 
-def test_the_gauge_says_that_batches_overlap_before_any_has_come() -> None:
+def test_the_stats_page_announces_overlapping_batches_from_the_start() -> None:
     stats, descriptor = WorkerStatsPage.create()
     with contextlib.closing(stats), contextlib.closing(WorkerStatsPage(descriptor)) as worker:
         assert not stats.read().overlaps
@@ -377,7 +377,9 @@ def test_the_gauge_says_that_batches_overlap_before_any_has_come() -> None:
         assert stats.counts().busy_ns < stats.counts().call_ns
 
 
-def test_a_partial_of_a_coroutine_function_is_one(dispatcher: FakeDispatcher) -> None:
+def test_a_partial_of_a_coroutine_function_is_a_coroutine_function(
+    dispatcher: FakeDispatcher,
+) -> None:
     async def infer(value: float, requests: Any) -> Any:
         return [answer(value)]
 

@@ -1,4 +1,4 @@
-"""Parts of several streams in one message: in turns of the event loop that are short, and in no others."""
+"""Grouping of several streams' parts into one message: in short iterations of the event loop, and in no others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def part(number: int) -> BatchPart:
 
 
 class Loop:
-    """Turns of an event loop, on a clock of its own."""
+    """Iterations of an event loop on a fake clock."""
 
     def __init__(self, lanes: tuple[Lane, Lane]) -> None:
         self.proxy = lanes[0]
@@ -52,7 +52,7 @@ class Loop:
         return outbox
 
     def turn(self, *numbers: int, each_ns: int = SHORT_NS) -> None:
-        """Have streams answer in one turn."""
+        """Let streams answer in one iteration."""
         for number in numbers:
             self.outbox.put(part(number))
             self.compute(each_ns)
@@ -63,7 +63,7 @@ class Loop:
         self.used = self.used._replace(cpu_ns=self.used.cpu_ns + time_ns)
 
     def wait(self, time_ns: int) -> None:
-        """Have a callable wait for something, and block its thread."""
+        """Let a callable wait for something and block its thread."""
         self.now_ns += time_ns
         self.used = self.used._replace(waits=self.used.waits + 1)
 
@@ -73,7 +73,7 @@ class Loop:
             one()
 
     def said(self, count: int) -> list[FromProxy | FromWorker]:
-        """Return the messages that have come, which are so many."""
+        """Return the messages received, whose number must match."""
         found = [self.proxy.receive() for _ in range(count)]
         self.outbox.lane.send(BatchDone(99, []))
         assert self.proxy.receive() == BatchDone(99, [])
@@ -87,7 +87,7 @@ def loop(lanes: tuple[Lane, Lane]) -> Loop:
 
 @pytest.fixture
 def more_lanes() -> Iterator[tuple[Lane, Lane]]:
-    """Both ends of another lane, the proxy's and the worker's."""
+    """Both ends of another lane: the proxy's and the worker's."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
     yield proxy, worker
@@ -99,7 +99,7 @@ def together(*numbers: int) -> BatchParts:
     return BatchParts([PartRef(number, part(number).responses) for number in numbers])
 
 
-def test_a_turn_behind_a_short_one_with_several_sends_one_message(loop: Loop) -> None:
+def test_after_a_short_turn_with_several_parts_the_next_sends_one_message(loop: Loop) -> None:
     loop.turn(1, 2)
     assert loop.said(2) == [part(1), part(2)]
     loop.turn(1, 2, 3)
@@ -110,13 +110,13 @@ def test_a_turn_behind_a_short_one_with_several_sends_one_message(loop: Loop) ->
     assert loop.said(2) == [part(1), part(2)]
 
 
-def test_nothing_waits_behind_a_turn_that_took_long(loop: Loop) -> None:
+def test_after_a_long_turn_parts_are_sent_immediately(loop: Loop) -> None:
     loop.turn(1, 2, each_ns=LONG_NS)
     loop.turn(1, 2, each_ns=LONG_NS)
     assert loop.said(4) == [part(1), part(2)] * 2
 
 
-def test_nothing_waits_behind_a_turn_that_waited_for_something(loop: Loop) -> None:
+def test_after_a_turn_that_waited_parts_are_sent_immediately(loop: Loop) -> None:
     for _ in range(2):
         loop.outbox.put(part(1))
         loop.wait(LONG_NS)
@@ -124,8 +124,8 @@ def test_nothing_waits_behind_a_turn_that_waited_for_something(loop: Loop) -> No
     assert loop.said(4) == [part(1), part(2)] * 2
 
 
-def test_a_turn_is_as_short_as_its_steps_whatever_others_did_in_the_meantime(loop: Loop) -> None:
-    """Other processes had the processor; and there are many streams."""
+def test_a_turns_duration_is_that_of_its_own_steps(loop: Loop) -> None:
+    """Other processes may have had the CPU, and there are many streams."""
     loop.turn(1, 2)
     loop.said(2)
     loop.outbox.put(part(1))
@@ -138,7 +138,7 @@ def test_a_turn_is_as_short_as_its_steps_whatever_others_did_in_the_meantime(loo
 
 
 def test_no_part_waits_longer_than_ten_milliseconds_for_others(loop: Loop) -> None:
-    """However long other processes have the processor."""
+    """However long other processes have the CPU."""
     loop.turn(1, 2)
     loop.said(2)
     for number in range(5):
@@ -148,8 +148,8 @@ def test_no_part_waits_longer_than_ten_milliseconds_for_others(loop: Loop) -> No
     assert loop.said(2) == [together(*range(4)), part(4)]
 
 
-def test_each_look_judges_what_came_since_the_last_one(loop: Loop) -> None:
-    """Else a long step would pass for the many short ones before it."""
+def test_each_decision_covers_the_steps_since_the_last_one(loop: Loop) -> None:
+    """Otherwise a long step would be averaged with many short ones before it."""
     loop.turn(1, 2)
     loop.said(2)
     for number in range(20):
@@ -162,7 +162,7 @@ def test_each_look_judges_what_came_since_the_last_one(loop: Loop) -> None:
     loop.end()
 
 
-def test_parts_of_several_lanes_in_one_turn_wait_on_each(
+def test_parts_are_grouped_on_each_of_several_lanes(
     loop: Loop, more_lanes: tuple[Lane, Lane]
 ) -> None:
     """One part on each lane: that is a turn with several, and the next one sends a message on each."""
@@ -192,20 +192,20 @@ def test_pending_parts_of_a_long_turn_are_sent_with_the_next(loop: Loop) -> None
     assert loop.said(2) == [part(1), part(2)]
 
 
-def test_an_only_stream_waits_for_nobody(loop: Loop) -> None:
+def test_a_single_stream_is_sent_immediately(loop: Loop) -> None:
     loop.outbox.streams = {1: None}  # type: ignore[dict-item]
     loop.turn(1, 1)
     loop.turn(1, 1)
     assert loop.said(4) == [part(1)] * 4
 
 
-def test_no_more_than_32_parts_are_in_a_message(loop: Loop) -> None:
+def test_a_message_has_at_most_32_parts(loop: Loop) -> None:
     loop.turn(1, 2)
     loop.turn(*range(40), each_ns=0)
     assert loop.said(4)[2:] == [together(*range(32)), together(*range(32, 40))]
 
 
-def test_other_messages_stay_behind_the_parts_before_them(loop: Loop) -> None:
+def test_other_messages_stay_in_order_with_parts(loop: Loop) -> None:
     loop.turn(1, 2)
     loop.said(2)
     loop.outbox.put(part(1))
@@ -216,7 +216,7 @@ def test_other_messages_stay_behind_the_parts_before_them(loop: Loop) -> None:
     assert loop.said(3) == [together(1, 2), BatchDone(1, []), BatchBegun(5)]
 
 
-def test_parts_that_wait_count_as_unread(loop: Loop) -> None:
+def test_waiting_parts_count_as_unread(loop: Loop) -> None:
     loop.turn(1, 2)
     for number in range(30):
         loop.outbox.put(part(number))
@@ -228,7 +228,7 @@ def test_parts_that_wait_count_as_unread(loop: Loop) -> None:
 
 
 def test_many_streams_have_room_for_some_parts_each(loop: Loop) -> None:
-    """One that waits for room is woken by each credit, and so are all that wait beside it."""
+    """A stream that waits for room is woken by each credit, together with all others that wait."""
     for number in range(64):
         for _ in range(7):
             loop.outbox.put(part(number))
@@ -236,7 +236,7 @@ def test_many_streams_have_room_for_some_parts_each(loop: Loop) -> None:
     assert not loop.outbox.full
 
 
-def test_a_lane_that_is_gone_is_sent_nothing(loop: Loop) -> None:
+def test_a_closed_lane_is_sent_nothing(loop: Loop) -> None:
     loop.turn(1, 2)
     loop.outbox.put(part(1))
     loop.outbox.forget()
@@ -257,10 +257,10 @@ def test_a_departed_proxy_is_no_failure_and_a_stuck_one_is(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("flushes", ["part", "end", "turn"])
-def test_parts_of_several_streams_that_cannot_be_sent_end_them_all(
+def test_a_failed_send_ends_all_streams_of_the_message(
     loop: Loop, monkeypatch: pytest.MonkeyPatch, flushes: str
 ) -> None:
-    """Whoever sends them: each of the streams has lost a part, and would go on as if it had not."""
+    """Each of them has lost a part, and must not continue as if it had not."""
     long = ResponseRef([], "x" * 3000)
     loop.turn(1, 2)
     for number in range(31):
@@ -277,6 +277,6 @@ def test_parts_of_several_streams_that_cannot_be_sent_end_them_all(
     assert loop.said(2) == [part(1), part(2)]  # of the turn before
 
 
-def test_a_batch_is_heard_as_ever(loop: Loop) -> None:
+def test_batches_are_received_as_usual(loop: Loop) -> None:
     batch = Batch(70, [])
     assert loop.outbox.heard(batch) is batch

@@ -1,4 +1,4 @@
-"""Callables that raise what is no `Exception`: that ends the worker, whichever thread or event loop it is raised in."""
+"""Callables that raise something other than an `Exception`: the worker exits, from whichever thread or loop."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _ends(kind: Any, dispatcher: FakeDispatcher, end: type[BaseException], **spe
 
 @ENDS
 @pytest.mark.parametrize("kind", [function, coroutine])
-def test_one_that_answers_once(
+def test_a_callable_that_answers_once(
     dispatcher: FakeDispatcher, kind: Any, end: type[BaseException]
 ) -> None:
     _ends(kind, dispatcher, end, decoupled=False)
@@ -88,7 +88,7 @@ def test_one_that_answers_once(
 @ENDS
 @pytest.mark.parametrize("limit_s", [None, 60.0])
 @pytest.mark.parametrize("kind", [function, coroutine, generator, async_generator])
-def test_one_that_streams(
+def test_a_streaming_callable(
     dispatcher: FakeDispatcher, kind: Any, end: type[BaseException], limit_s: float | None
 ) -> None:
     _ends(kind, dispatcher, end, decoupled=True, execution_timeout_s=limit_s)
@@ -113,7 +113,7 @@ class Later(Now):
 
 
 class InATask(Now):
-    """The same with another task, for which its coroutine waits."""
+    """The same in another task, for which its coroutine waits."""
 
     async def execute(self, requests: Any) -> Any:
         await asyncio.ensure_future(self._raise())

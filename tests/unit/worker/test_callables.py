@@ -1,4 +1,4 @@
-"""Callables as functions: what a generator may yield where a model is not decoupled."""
+"""Callables as functions: what a generator may yield in a model that is not decoupled."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fitting(requests: Any) -> Iterator[Any]:
         (only_one_later, r"is a generator, and yielded dict.*decoupled=True"),
     ],
 )
-def test_a_generator_hears_of_decoupled_models(infer: Any, words: str) -> None:
+def test_the_error_for_a_generator_mentions_decoupled_models(infer: Any, words: str) -> None:
     def call() -> None:
         if kind_of(infer) in ASYNCHRONOUS:
             asyncio.run(awaited(infer(REQUESTS)))

@@ -1,4 +1,4 @@
-"""A worker's calls to other models: the test is the proxies that make them."""
+"""A worker's calls to other models: the test plays the proxies that make them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from pytriton.worker.request_log import serving
 
 
 class Worker:
-    """A caller, and proxies that connect to it."""
+    """A calling worker, and proxies that connect to it."""
 
     def __init__(self, folder: str) -> None:
         model: Any = SimpleNamespace(name="m", current_parts=())
@@ -75,7 +75,7 @@ def received(proxy: CallConnection) -> Call:
     return call
 
 
-def test_a_call_travels_with_its_inputs_and_comes_back_with_outputs(worker: Worker) -> None:
+def test_a_call_sends_its_inputs_and_returns_outputs(worker: Worker) -> None:
     proxy = worker.proxy()
     inputs = {"x": np.array([[1.5]], np.float32), "s": np.array(["ä", b"b"], object)}
     pending = worker.begin(inputs=inputs, outputs=["y"], parameters={"k": 1}, request_id="7")
@@ -100,7 +100,7 @@ def test_a_call_travels_with_its_inputs_and_comes_back_with_outputs(worker: Work
 def test_memory_of_many_calls_is_released_when_idle(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing comes after the last of them."""
+    """No call follows the last of them."""
     monkeypatch.setattr(call_connection, "_MAX_KEPT", 8 << 20)
     monkeypatch.setattr(call_connection, "KEPT_S", 0.05)
     monkeypatch.setattr(calls, "KEPT_S", 0.05)
@@ -137,12 +137,12 @@ def test_a_task_waits_without_blocking_its_loop(worker: Worker) -> None:
     assert asyncio.run(ask()) == "no such row"
 
 
-def test_an_answer_that_does_not_come_in_time_is_none(worker: Worker) -> None:
+def test_an_overdue_answer_is_none(worker: Worker) -> None:
     worker.proxy()
     assert worker.begin().wait(0.01) is None
 
 
-def test_a_call_that_is_asked_to_stop_goes_on_to_its_end(worker: Worker) -> None:
+def test_a_cancelled_call_continues_to_its_end(worker: Worker) -> None:
     proxy = worker.proxy()
     pending = worker.begin(stream=True)
     call = received(proxy)
@@ -159,7 +159,7 @@ def test_a_call_that_is_asked_to_stop_goes_on_to_its_end(worker: Worker) -> None
     assert isinstance(proxy.receive(), Call)
 
 
-def test_a_call_that_is_given_up_is_dropped_once(worker: Worker) -> None:
+def test_a_dropped_call_is_dropped_once(worker: Worker) -> None:
     proxy = worker.proxy()
     pending = worker.begin(stream=True)
     call = received(proxy)
@@ -173,7 +173,7 @@ def test_a_call_that_is_given_up_is_dropped_once(worker: Worker) -> None:
     assert proxy.receive() == AnswerRead(call.id)
 
 
-def test_a_proxy_that_goes_elsewhere_has_the_call_sent_again(worker: Worker) -> None:
+def test_calls_of_a_retiring_proxy_are_sent_again(worker: Worker) -> None:
     first, second = worker.proxy(), worker.proxy()
     pending = worker.begin()
     call = received(first)
@@ -215,7 +215,7 @@ def test_without_a_proxy_nobody_can_make_a_call(worker: Worker) -> None:
         worker.begin()
 
 
-def test_a_proxy_that_breaks_the_protocol_loses_its_calls(worker: Worker) -> None:
+def test_a_proxy_that_violates_the_protocol_loses_its_calls(worker: Worker) -> None:
     proxy = worker.proxy()
     pending = worker.begin()
     call = received(proxy)
@@ -242,7 +242,7 @@ def test_an_unsendable_value_is_named_and_leaves_no_pending_call(
     assert worker.caller._wires[0].busy == 0
 
 
-def test_the_chain_says_who_waits(worker: Worker) -> None:
+def test_the_chain_names_the_waiting_workers(worker: Worker) -> None:
     proxy = worker.proxy()
     worker.begin()
     assert received(proxy).chain == [Link("m", "")]  # it serves nothing just now
@@ -271,7 +271,7 @@ def test_a_connection_knows_its_pending_calls() -> None:
 def test_an_error_in_the_reader_reaches_all_waiting_callers(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody reads answers any more then: they would wait for ever."""
+    """Nobody reads answers after it, so they would hang."""
 
     def faulty(wire: calls.Wire, answer: Answer) -> None:
         raise MemoryError("8 GiB")
@@ -292,6 +292,6 @@ def test_an_error_in_the_reader_reaches_all_waiting_callers(
 @pytest.mark.parametrize(
     "value", [np.ma.masked_array([1.0], [True]), [np.ma.masked_array([1.0], [True])]]
 )
-def test_masked_arrays_are_no_inputs_of_calls(value: Any) -> None:
+def test_masked_arrays_are_refused_as_inputs_of_calls(value: Any) -> None:
     with pytest.raises(TypeError, match="call to model other: input x is a masked array"):
         infer("other", x=value)

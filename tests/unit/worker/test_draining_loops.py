@@ -1,4 +1,4 @@
-"""Workers with streams that are told to end: what they have goes on to its end, and they take no more."""
+"""Workers with streams that were asked to exit finish their streams, and accept no more."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def dispatcher() -> Iterator[FakeDispatcher]:
 
 
 class Reported:
-    """How often a worker has heard that it is to end."""
+    """Counts how often a worker was notified that it should exit."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -64,7 +64,7 @@ def batch(number: int) -> Batch:
 
 
 def ends(lane: Lane, count: int) -> set[int]:
-    """Return which batches were answered to their ends, once so many have ended."""
+    """Return which batches were answered to their ends, once this many have ended."""
     ended: set[int] = set()
     while len(ended) < count:
         message = lane.receive()
@@ -74,8 +74,8 @@ def ends(lane: Lane, count: int) -> set[int]:
     return ended
 
 
-def test_it_hears_once_that_it_is_to_end(dispatcher: FakeDispatcher, reported: Reported) -> None:
-    """Else it would hear nothing else, on a whole core, as long as streams run."""
+def test_the_exit_request_is_read_once(dispatcher: FakeDispatcher, reported: Reported) -> None:
+    """Otherwise the loop would spin on it, on a whole core, while streams run."""
 
     async def infer(requests: Any) -> AsyncIterator[Any]:
         yield ANSWER
@@ -94,7 +94,7 @@ def test_it_hears_once_that_it_is_to_end(dispatcher: FakeDispatcher, reported: R
 
 
 class Gate:
-    """Streams go on when it is open."""
+    """Streams continue while it is open."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -138,10 +138,10 @@ KINDS = pytest.mark.parametrize("kind", ["a callable", "a Triton Python model"])
 
 
 @KINDS
-def test_batches_sent_before_the_proxy_knows_are_served(
+def test_batches_already_sent_by_the_proxy_are_served(
     dispatcher: FakeDispatcher, kind: str
 ) -> None:
-    """Else all streams of the lane would end with it."""
+    """Otherwise all streams of the lane would end with it."""
     gate = Gate()
     with serving(kind, gate, dispatcher) as worker:
         with contextlib.closing(worker.proxy(streams=True)) as lane:

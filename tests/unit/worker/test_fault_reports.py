@@ -1,4 +1,4 @@
-"""What a worker says of an exception, with the requests that failed by it."""
+"""A worker's report of an exception, with the requests that it failed."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ os._exit(7)
         "sys.stdout = sys.stderr = object()",
     ],
 )
-def test_an_output_that_a_callable_has_closed_ends_nobody(close: str) -> None:
+def test_an_output_closed_by_the_callable_does_not_end_the_worker(close: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _CLOSED.format(close=close)], capture_output=True, check=False
     )
     assert done.returncode == 7
 
 
-def test_the_end_of_a_thread_is_reported(
+def test_an_exception_in_a_thread_is_reported(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # is put back
@@ -123,8 +123,8 @@ def _files(error: BaseException) -> list[str]:
     return [Path(name).name for name in re.findall(r'^  File "(.*?)"', traceback_of(error), re.M)]
 
 
-def test_a_traceback_begins_at_the_users_frame() -> None:
-    """How the worker comes to call it, decorators too, is not its owner's matter; nor that of what caused it."""
+def test_a_traceback_starts_at_the_users_frame() -> None:
+    """Our frames and decorators do not interest the callable's owner; nor do those of the cause."""
 
     @batch
     async def infer(x: Any) -> Any:
@@ -142,7 +142,7 @@ def test_a_traceback_begins_at_the_users_frame() -> None:
     assert "direct cause" in traceback_of(from_worker)
 
 
-def test_a_decorator_that_has_travelled_is_not_in_it() -> None:
+def test_frames_of_pickled_decorators_are_hidden() -> None:
     @batch
     def infer(x: Any) -> Any:
         raise ValueError("no")
@@ -157,7 +157,7 @@ def test_a_decorator_that_has_travelled_is_not_in_it() -> None:
     assert _files(own.with_traceback(own.__traceback__.tb_next)) == ["test_fault_reports.py"]
 
 
-def test_a_fault_of_ours_keeps_its_frames() -> None:
+def test_an_internal_error_keeps_its_frames() -> None:
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
     with pytest.raises(ValueError, match="payload") as caught:
         load_object(b"none", spec)
@@ -175,7 +175,7 @@ FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class BaseExceptionGroup(Exception):
-    """As Python's own since 3.11, and its backport."""
+    """A stand-in for Python's own since 3.11, and for its backport."""
 
     def __init__(self, *exceptions: BaseException) -> None:
         super().__init__("unhandled errors in a TaskGroup")
@@ -224,7 +224,7 @@ def test_an_exception_group_with_an_unrecoverable_error_is_unrecoverable(
         (GeneratorExit(), False, False),
     ],
 )
-def test_which_errors_are_the_callables(
+def test_errors_that_count_as_the_callables(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, is_clients: bool, is_cancelled: bool
 ) -> None:
     assert isinstance(error, callable_errors()) is is_clients
@@ -243,14 +243,14 @@ def dispatcher() -> Iterator[FakeDispatcher]:
 
 
 async def cancelled() -> None:
-    """Await a task that somebody cancels."""
+    """Await a task that gets cancelled."""
     task = asyncio.ensure_future(asyncio.sleep(60))
     asyncio.get_running_loop().call_soon(task.cancel)
     await task
 
 
 class Calls:
-    """Tells the first call, which is to be cancelled, from the next."""
+    """Distinguishes the first call, which is cancelled, from the next."""
 
     def __init__(self) -> None:
         self._first = True
@@ -318,7 +318,7 @@ def ask(lane: Lane, number: int) -> BatchDone | BatchFailed:
 
 
 def check(lane: Lane) -> None:
-    """The first batch fails with an error that says why; the second is answered."""
+    """Check that the first batch fails with a clear error, and that the second is answered."""
     with contextlib.closing(lane):
         failed = ask(lane, 1)
         assert isinstance(failed, BatchFailed)
@@ -327,7 +327,9 @@ def check(lane: Lane) -> None:
 
 
 @pytest.mark.parametrize("kind", [function, coroutine, itself])
-def test_cancelled_where_a_callable_answers_once(dispatcher: FakeDispatcher, kind: Any) -> None:
+def test_cancellation_in_a_callable_that_answers_once(
+    dispatcher: FakeDispatcher, kind: Any
+) -> None:
     with worker_of(kind(Calls()), spec_of(decoupled=False), dispatcher) as worker:
         check(worker.proxy(streams=False))
         assert worker.is_alive()
@@ -335,10 +337,10 @@ def test_cancelled_where_a_callable_answers_once(dispatcher: FakeDispatcher, kin
 
 @pytest.mark.parametrize("limit_s", [None, 60.0])
 @pytest.mark.parametrize("kind", [generator, async_generator, coroutine, itself])
-def test_cancelled_in_a_stream(
+def test_cancellation_in_a_stream(
     dispatcher: FakeDispatcher, kind: Any, limit_s: float | None
 ) -> None:
-    """Else half a stream would be taken for the whole one."""
+    """Half a stream must not look like a whole one."""
     spec = spec_of(decoupled=True, execution_timeout_s=limit_s)
     with worker_of(kind(Calls()), spec, dispatcher) as worker:
         check(worker.proxy(streams=True))
@@ -346,8 +348,10 @@ def test_cancelled_in_a_stream(
 
 
 @pytest.mark.parametrize("limit_s", [None, 60.0])
-def test_a_time_out_of_the_callables_own(dispatcher: FakeDispatcher, limit_s: float | None) -> None:
-    """It is not `execution_timeout_s`, which this model may not even have."""
+def test_a_timeout_raised_by_the_callable(
+    dispatcher: FakeDispatcher, limit_s: float | None
+) -> None:
+    """It is unrelated to `execution_timeout_s`, which this model may not even have."""
 
     async def infer(requests: Any) -> Any:
         raise asyncio.TimeoutError("the other server")
@@ -416,7 +420,7 @@ def answer() -> pb_utils.InferenceResponse:
         (StreamsLater, True, True),
     ],
 )
-def test_cancelled_in_a_triton_python_model(
+def test_cancellation_in_a_triton_python_model(
     dispatcher: FakeDispatcher, made: Any, streams: bool, decoupled: bool
 ) -> None:
     python_model = messages.PythonModel("{}", streams=streams)

@@ -1,4 +1,4 @@
-"""What a fork server answers to each order, and what it keeps of it: nothing. No process is forked here."""
+"""A fork server's answers to orders, of which it keeps nothing. These tests fork no process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PARENT = 4242
 
 
 class Forks:
-    """A fork server up to its forks, which are as a test says."""
+    """A fork server without its forks, whose outcomes the test chooses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.outcomes: list[Any] = []  #: of forks: a pid, 0 in the fork, or why there is none
@@ -59,13 +59,13 @@ class Forks:
         os.close(connection)
 
     def order(self, worker: str, cwd: str | None = None) -> None:
-        """Order a worker; its three descriptors come along."""
+        """Order a worker and send its three descriptors."""
         with open(os.devnull, "wb") as file:
             data = msgspec.msgpack.encode(Order(worker, cwd))
             socket.send_fds(self.dispatcher, [data], [file.fileno()] * 3)
 
     def serve(self) -> tuple[tuple[str, int] | None, list[ForkAnswer]]:
-        """Serve all orders; return what `serve` did, and the answers."""
+        """Serve all orders; return the result of `serve`, and the answers."""
         self.dispatcher.shutdown(socket.SHUT_WR)
         forked = fork_server.serve(_PARENT, self._channel.detach())
         answers = []
@@ -87,8 +87,8 @@ def open_descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-def test_each_order_is_answered_and_nothing_of_it_is_kept(forks: Forks, tmp_path: Path) -> None:
-    """Of workers that came to be, and of those that did not: a server forks thousands."""
+def test_each_order_is_answered_and_leaks_nothing(forks: Forks, tmp_path: Path) -> None:
+    """For successful and failed forks: a server forks thousands of workers."""
     before = open_descriptors()
     forks.outcomes = [501, OSError(errno.EAGAIN, "no more processes"), 502]
     gone = str(tmp_path / "gone")
@@ -108,14 +108,14 @@ def test_each_order_is_answered_and_nothing_of_it_is_kept(forks: Forks, tmp_path
     assert forks.frozen == [True]  # before the first fork, and without a collection
 
 
-def test_where_the_environment_has_changed_nothing_is_forked(forks: Forks, tmp_path: Path) -> None:
+def test_a_changed_environment_prevents_forks(forks: Forks, tmp_path: Path) -> None:
     forks.is_fresh = False
     forks.order("w1", str(tmp_path))
     assert forks.serve()[1][1:] == [ForkAnswer(is_stale=True)]
     assert Path.cwd() != tmp_path
 
 
-def test_the_fork_goes_on_as_the_worker_with_its_page(forks: Forks, tmp_path: Path) -> None:
+def test_the_fork_continues_as_the_worker_with_its_page(forks: Forks, tmp_path: Path) -> None:
     forks.outcomes = [0]
     forks.order("w7", str(tmp_path))
     forked, answers = forks.serve()
@@ -128,7 +128,7 @@ def test_the_fork_goes_on_as_the_worker_with_its_page(forks: Forks, tmp_path: Pa
     assert len(answers) == 1  # that of the order is the server's own
 
 
-def test_a_process_that_cannot_fork_says_why_and_ends(forks: Forks) -> None:
+def test_a_process_that_cannot_fork_reports_why_and_exits(forks: Forks) -> None:
     forks.outcomes = ["unfit"]
     assert forks.serve() == (None, [ForkAnswer(refused="2 other threads are running")])
 
@@ -136,9 +136,7 @@ def test_a_process_that_cannot_fork_says_why_and_ends(forks: Forks) -> None:
 @pytest.mark.parametrize(
     ("said", "is_wanted"), [(b"go", True), (b"", False), (b"no", False), (None, False)]
 )
-def test_a_fork_is_a_worker_only_if_somebody_still_wants_it(
-    said: bytes | None, is_wanted: bool
-) -> None:
+def test_a_fork_starts_only_if_it_is_still_wanted(said: bytes | None, is_wanted: bool) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         if said:
@@ -157,7 +155,7 @@ def test_a_fork_is_a_worker_only_if_somebody_still_wants_it(
 
 
 class Site:
-    """An environment's folder, and a module that was imported from it."""
+    """A folder of the environment, and a module imported from it."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -207,7 +205,7 @@ def test_a_new_interpreter_would_import_the_same(
     assert asked() is is_fresh
 
 
-def test_forks_draw_other_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forks_generate_different_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
     current = types.SimpleNamespace(authkey=b"the server's")
     numpy = types.SimpleNamespace(seed=lambda: drawn.append("seeded"))

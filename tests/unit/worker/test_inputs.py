@@ -1,4 +1,4 @@
-"""From a batch on the lane to the callable's requests: gathered, writable, and the callable's own."""
+"""From a batch on the lane to the callable's requests: gathered, writable, owned by the callable."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def received(
 
 
 def send(lanes: Lanes, batch: Sequence[Inputs], parameters: str = "") -> list[RequestRef]:
-    """Have the proxy send a batch and return what the worker receives."""
+    """Send a batch as the proxy; return what the worker receives."""
     proxy, worker = lanes
     proxy.arena.reset()
     refs = [
@@ -93,7 +93,7 @@ def strings(*elements: bytes) -> Array:
 
 
 def assert_gathered(arrays: Sequence[Array]) -> Array:
-    """The arrays lie one behind the other in one base; return it."""
+    """Check that the arrays are adjacent in one base; return the base."""
     base: Array | None = arrays[0].base
     assert base is not None
     start = base.ctypes.data
@@ -142,7 +142,7 @@ def test_rows_of_no_elements_and_requests_of_no_rows(lanes: Lanes) -> None:
     assert_same(read(lanes, batch[:1]), batch[:1])
 
 
-def test_requests_of_other_shapes_get_arrays_of_their_own(lanes: Lanes) -> None:
+def test_requests_of_different_shapes_get_separate_arrays(lanes: Lanes) -> None:
     batch = [
         {"x": np.ones((2, 3)), "y": np.ones((2, 1))},
         {"x": np.ones((2, 4)), "y": np.ones((2, 1))},
@@ -154,12 +154,12 @@ def test_requests_of_other_shapes_get_arrays_of_their_own(lanes: Lanes) -> None:
     assert_gathered([request["y"] for request in requests])  # each input by itself
 
 
-def test_requests_of_other_datatypes_are_not_mixed(lanes: Lanes) -> None:
+def test_requests_of_different_datatypes_are_not_mixed(lanes: Lanes) -> None:
     batch: list[Inputs] = [{"x": np.ones((1, 2), np.float32)}, {"x": np.ones((1, 2), np.int32)}]
     assert_same(read(lanes, batch), batch)
 
 
-def test_inputs_that_some_clients_left_out(lanes: Lanes) -> None:
+def test_inputs_omitted_by_some_clients(lanes: Lanes) -> None:
     batch: list[Inputs] = [
         {"x": np.ones((1, 2)), "y": np.zeros((1, 2))},
         {"x": np.full((2, 2), 2.0)},
@@ -209,7 +209,7 @@ def test_arrays_belong_to_the_callable(lanes: Lanes, count: int, batching: bool)
 
 @pytest.mark.parametrize("batching", [False, True])
 @pytest.mark.parametrize("count", [1, 2])
-def test_tensors_at_odd_addresses(lanes: Lanes, count: int, batching: bool) -> None:
+def test_tensors_at_unaligned_addresses(lanes: Lanes, count: int, batching: bool) -> None:
     proxy, worker = lanes
     offset = proxy.arena.allocate(100) + 1
     proxy.arena.writable()[offset : offset + 16] = np.array([1.0, 2.0]).tobytes()
@@ -263,7 +263,7 @@ def test_no_requests(lanes: Lanes) -> None:
     ],
     ids=str,
 )
-def test_wrong_descriptors(
+def test_invalid_descriptors(
     lanes: Lanes,
     datatype: str,
     shape: list[int],
@@ -291,7 +291,7 @@ INPUT = st.none() | st.tuples(st.integers(0, 4), st.sampled_from([[2], [3], [2, 
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_any_batch_is_read_as_it_was_sent(
+def test_any_batch_is_read_as_sent(
     lanes: Lanes, shapes: list[Any], first: np.dtype[Any], second: np.dtype[Any]
 ) -> None:
     batch: list[Inputs] = []
@@ -319,7 +319,7 @@ def test_any_batch_is_read_as_it_was_sent(
 
 @pytest.mark.parametrize("batching", [False, True])
 @pytest.mark.parametrize("count", [1, 3])
-def test_views_are_the_peers_memory_and_cannot_be_written(
+def test_views_are_read_only_and_in_the_peers_memory(
     lanes: Lanes, count: int, batching: bool
 ) -> None:
     batch = [{"x": np.full((2, 5), float(k)), "s": strings(b"a", b"b")} for k in range(count)]
@@ -345,7 +345,7 @@ def test_every_datatype_can_be_viewed(lanes: Lanes, datatype: str) -> None:
     assert_same(received(send(lanes, batch), lanes[1], batching=True, zero_copy=True), batch)
 
 
-def test_a_view_at_an_odd_address_is_still_no_copy(lanes: Lanes) -> None:
+def test_a_view_at_an_unaligned_address_is_not_a_copy(lanes: Lanes) -> None:
     proxy, worker = lanes
     offset = proxy.arena.allocate(100) + 1
     proxy.arena.writable()[offset : offset + 16] = np.array([1.0, 2.0]).tobytes()
@@ -358,7 +358,7 @@ def test_a_view_at_an_odd_address_is_still_no_copy(lanes: Lanes) -> None:
     assert np.shares_memory(request["x"], np.frombuffer(worker.memory(ARENA, 1), np.uint8))
 
 
-def test_views_of_a_merged_batch_lie_in_the_memory_of_their_own_lanes(lanes: Lanes) -> None:
+def test_views_of_a_merged_batch_are_in_their_lanes_memory(lanes: Lanes) -> None:
     refs = send(lanes, [{"x": np.ones((1, 2))}])
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     other = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
@@ -382,13 +382,13 @@ def request(*names: str, request_id: str = "") -> RequestRef:
     return RequestRef(refs, "", [], request_id)
 
 
-def test_without_optional_inputs_tritons_count_is_enough() -> None:
+def test_without_optional_inputs_nothing_is_checked() -> None:
     required = RequiredInputs("m", {"input": [{"name": "a"}, {"name": "b"}]})
     assert required.names == []
     assert required.find_errors(Batch(1, [request("b", "b")])) is None
 
 
-def test_a_batch_in_which_all_is_there_has_no_fault() -> None:
+def test_a_complete_batch_has_no_errors() -> None:
     required = RequiredInputs("m", _CONFIG)
     assert required.find_errors(Batch(1, [request("a"), request("b", "a")])) is None
 
@@ -403,7 +403,7 @@ def test_a_missing_input_error_names_it_and_those_present(given: list[str], repo
     assert faults[1].endswith(reported)
 
 
-def test_the_others_are_served_and_the_answers_are_in_order() -> None:
+def test_other_requests_are_served_in_order() -> None:
     faults = ["first is wrong", None, "third is wrong", None]
     batch = Batch(7, [request("b"), request("a"), request("b"), request("a", "b")])
     assert without_invalid(batch, faults) == Batch(
@@ -416,7 +416,7 @@ def test_the_others_are_served_and_the_answers_are_in_order() -> None:
     assert answer == BatchDone(7, [wrong[0], two, wrong[1], four])
 
 
-def test_the_others_keep_their_ids_and_their_traces() -> None:
+def test_other_requests_keep_their_ids_and_traces() -> None:
     parent = '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'
     refs = [request("b"), request("a", request_id="given"), *[request("a")] * 2]
     batch = Batch(7, refs, BatchTrace(3, ["", "", parent]), taken_ns=16, reads=True, rows=4)
@@ -427,7 +427,7 @@ def test_the_others_keep_their_ids_and_their_traces() -> None:
     assert (rest.taken_ns, rest.reads) == (16, True)
 
 
-def test_when_the_rest_of_the_batch_fails_each_has_its_own_reason() -> None:
+def test_if_the_rest_of_the_batch_fails_each_request_has_its_own_error() -> None:
     batch = Batch(7, [RequestRef([], "", [], "one"), RequestRef([], "", [], "two")])
     answer = with_errors(BatchFailed(7, "the callable failed"), ["lacks a", None], batch)
     assert [one.error for one in answer.responses] == [
@@ -454,7 +454,7 @@ def model(infer: Any, *, optional: bool = True, decoupled: bool = False) -> Work
 
 
 def batch(lanes: Lanes, *requests: dict[str, float]) -> Part:
-    """What the proxy sends, and the worker receives: inputs by name."""
+    """Send a batch as the proxy, and receive it as the worker: inputs by name."""
     proxy, worker = lanes
     refs = []
     for inputs in requests:
@@ -468,7 +468,7 @@ def batch(lanes: Lanes, *requests: dict[str, float]) -> Part:
 
 
 def answers(lanes: Lanes, to: WorkerModel, part: Part) -> list[float | str | None]:
-    """The answer to each request, as the proxy reads it."""
+    """Return the answer to each request, as the proxy reads it."""
     (answer,) = to.answer([part])
     assert isinstance(answer, BatchDone)
     assert answer.id == 5
@@ -487,7 +487,7 @@ def sums(requests: Any) -> Any:
     return [{"y": request["x"] + request.get("o", 0)} for request in requests]
 
 
-def test_only_the_request_that_lacks_it_fails(lanes: Lanes) -> None:
+def test_only_the_request_that_lacks_an_input_fails(lanes: Lanes) -> None:
     part = batch(lanes, {"x": 1}, {"o": 2}, {"x": 3, "o": 4}, {})
     right, wrong, also_right, empty = answers(lanes, model(sums), part)
     assert (right, also_right) == (1, 7)
@@ -519,7 +519,7 @@ def test_the_other_requests_are_traced(lanes: Lanes, monkeypatch: pytest.MonkeyP
     assert log.traces == ["4bf92f3577b34da6a3ce929d0e0e4736"]
 
 
-def test_the_callable_is_not_called_for_nothing(lanes: Lanes) -> None:
+def test_the_callable_is_not_called_without_valid_requests(lanes: Lanes) -> None:
     def refuses(requests: Any) -> Any:
         raise AssertionError("nothing is left to do")
 
@@ -546,13 +546,13 @@ def test_merged_batches_are_distinguished(lanes: Lanes) -> None:
     assert second.responses[0].error is None
 
 
-def test_without_optional_inputs_tritons_own_check_is_enough(lanes: Lanes) -> None:
+def test_without_optional_inputs_tritons_own_check_is_used(lanes: Lanes) -> None:
     (answer,) = model(sums, optional=False).answer([batch(lanes, {"o": 2})])
     assert isinstance(answer, BatchFailed)
     assert answer.text == "KeyError: 'x'"
 
 
-def test_of_a_decoupled_model_the_batch_fails(lanes: Lanes) -> None:
+def test_a_decoupled_models_batch_fails_as_a_whole(lanes: Lanes) -> None:
     served = model(sums, decoupled=True)
     with pytest.raises(ValueError, match="lacks the input `x` of model `sum`"):
         served.requests([batch(lanes, {"o": 2})])

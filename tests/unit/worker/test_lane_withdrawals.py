@@ -1,4 +1,4 @@
-"""Lanes of a streaming worker that the dispatcher wants elsewhere."""
+"""Lanes that a streaming worker gives up at the dispatcher's request."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def due(withdrawals: Withdrawals, *idle: str) -> list[Any]:
     return withdrawals.due(cast("list[Lane]", idle))
 
 
-def test_nothing_is_closed_that_nobody_wants() -> None:
+def test_without_a_request_nothing_is_closed() -> None:
     assert due(wanted(2, 0), "a") == []
 
 
-def test_an_idle_lane_goes_once() -> None:
+def test_an_idle_lane_is_closed_once() -> None:
     withdrawals = wanted(2, 1)
     assert due(withdrawals, "b") == ["b"]
     assert due(withdrawals, "b") == []
 
 
-def test_a_lane_closes_when_its_requests_have_ended() -> None:
+def test_a_lane_is_closed_when_its_requests_have_ended() -> None:
     withdrawals = wanted(1, 1)
     assert due(withdrawals) == []
     assert due(withdrawals, "a") == ["a"]
 
 
-def test_no_more_are_owed_than_there_are_lanes() -> None:
+def test_requests_are_limited_to_the_number_of_lanes() -> None:
     withdrawals = wanted(1, 2)
     assert due(withdrawals, "a") == ["a"]
     assert due(withdrawals, "b") == []

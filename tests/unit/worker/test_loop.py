@@ -1,4 +1,4 @@
-"""A worker's main loop: lanes come and go, batches are answered, whoever breaks the protocol loses only his lane.
+"""A worker's main loop: lanes open and close, batches are answered, and a protocol violation costs only its lane.
 
 The loop runs in a thread; the test plays its proxies and dispatcher on real sockets.
 """
@@ -39,7 +39,7 @@ _ANSWERED = [ResponseRef([], "answered")]
 
 
 class Callable:
-    """What stands for a model: it notes its batches, and does what a request id says."""
+    """Replaces a model: records its batches, and does what a request id says."""
 
     name = "m"
     own_process = True
@@ -69,7 +69,7 @@ class Callable:
 
 
 class Dispatcher:
-    """The worker's connection with the dispatcher: a datagram is a message that it is sent."""
+    """The worker's connection to the dispatcher: a datagram is a message to the worker."""
 
     def __init__(self) -> None:
         self._far, self._near = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -99,7 +99,7 @@ class Dispatcher:
 
 
 class Running:
-    """A loop in a thread, and what it talks with."""
+    """A loop in a thread, and its peers."""
 
     def __init__(self, folder: Path, **spec: Any) -> None:
         self.model, self.dispatcher = Callable(), Dispatcher()
@@ -122,14 +122,14 @@ class Running:
         self.thread.start()
 
     def proxy(self) -> Lane:
-        """Connect another proxy; it answers only what it is asked after."""
+        """Connect another proxy; it answers nothing by itself."""
         lane = Lane.connect(self.path, peer_trusted=False)
         lane.set_receive_timeout(30)
         self._proxies.append(lane)
         return lane
 
     def end(self) -> None:
-        """Tell it to end, as SIGTERM does."""
+        """Ask it to exit, as SIGTERM does."""
         os.write(self._writer, b"x")
 
     def close(self) -> None:
@@ -178,8 +178,8 @@ def test_batches_are_answered_and_counted(running: Running) -> None:
     assert running.loop.unrecoverable is False
 
 
-def test_it_ends_when_the_dispatcher_says_so(running: Running) -> None:
-    """Its callable may ignore SIGTERM, or have a handler of its own."""
+def test_it_exits_when_the_dispatcher_says_so(running: Running) -> None:
+    """Its callable may ignore SIGTERM, or have its own handler."""
     reader, writer = os.pipe()
     end = SimpleNamespace(woken=reader, read_signals=lambda: None, set=running.end)
     running.loop.watch_signals(cast(EndSignal, end))
@@ -194,7 +194,7 @@ def test_it_ends_when_the_dispatcher_says_so(running: Running) -> None:
     os.close(writer)
 
 
-def test_the_gauge_shows_the_batch_at_hand(running: Running) -> None:
+def test_the_stats_page_shows_the_current_batch(running: Running) -> None:
     running.model.may_answer.clear()
     lane = running.proxy()
     lane.send(batch(1, "a", "b"))
@@ -221,7 +221,7 @@ def test_batches_of_other_lanes_are_merged(running: Running) -> None:
     assert [lane.receive() for lane in lanes] == [BatchDone(10 + i, _ANSWERED) for i in range(4)]
 
 
-def test_no_lane_is_served_twice_while_another_one_waits(running: Running) -> None:
+def test_lanes_are_served_in_turn(running: Running) -> None:
     running.model.may_answer.clear()
     first, second = running.proxy(), running.proxy()
     first.send(batch(1))
@@ -247,7 +247,7 @@ def test_a_protocol_violation_closes_only_its_lane(running: Running, broken: Any
     assert ask(right, 1) == BatchDone(1, _ANSWERED)
 
 
-def test_a_proxy_that_goes_before_its_answer_ends_nothing(running: Running) -> None:
+def test_a_proxy_that_disconnects_before_its_answer_affects_no_other(running: Running) -> None:
     running.model.may_answer.clear()
     gone, other = running.proxy(), running.proxy()
     gone.send(batch(1))
@@ -257,8 +257,8 @@ def test_a_proxy_that_goes_before_its_answer_ends_nothing(running: Running) -> N
     assert ask(other, 2) == BatchDone(2, _ANSWERED)
 
 
-def test_a_batch_of_a_proxy_that_has_ended_is_not_begun(running: Running) -> None:
-    """As all are whose server was killed while requests waited: others come first now."""
+def test_a_batch_of_an_exited_proxy_is_not_started(running: Running) -> None:
+    """For example, after its server was killed while requests waited."""
     present, gone, next_one = running.proxy(), running.proxy(), running.proxy()
     running.model.may_answer.clear()
     present.send(batch(1, "a"))
@@ -271,7 +271,7 @@ def test_a_batch_of_a_proxy_that_has_ended_is_not_begun(running: Running) -> Non
     assert isinstance(next_one.receive(), BatchDone)
 
 
-def test_a_lane_that_the_dispatcher_wants_elsewhere_is_closed(running: Running) -> None:
+def test_a_lane_is_closed_at_the_dispatchers_request(running: Running) -> None:
     lanes = [running.proxy(), running.proxy()]
     for lane in lanes:
         assert ask(lane, 1) == BatchDone(1, _ANSWERED)
@@ -308,7 +308,7 @@ def test_an_unrecoverable_error_fails_all_requests_and_ends_the_worker(running: 
     assert running.loop.unrecoverable
 
 
-def test_a_worker_that_is_spent_says_so_once_and_serves_on(tmp_path: Path) -> None:
+def test_a_worker_due_for_recycling_reports_it_once_and_keeps_serving(tmp_path: Path) -> None:
     running = Running(tmp_path, max_batches=2)
     lane = running.proxy()
     for number in (1, 2, 3):
@@ -322,7 +322,7 @@ def test_a_worker_that_is_spent_says_so_once_and_serves_on(tmp_path: Path) -> No
 
 
 class _Full:
-    """A listener in a process that has no descriptors left."""
+    """A listener in a process without free descriptors."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -348,7 +348,7 @@ def test_without_descriptors_a_worker_that_has_answered_is_replaced(running: Run
 
 
 def test_without_descriptors_from_its_start_a_worker_fails(running: Running) -> None:
-    """The next one will do no better: replaced like one that is worn out, they would come without a pause."""
+    """Its successor would fail, too: recycling would replace workers endlessly."""
     running.loop._listener = _Full(running.loop._listener)  # type: ignore[assignment]
     running.proxy()
     running.thread.join(30)

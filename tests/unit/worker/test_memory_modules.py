@@ -1,4 +1,4 @@
-"""Modules that a worker has in memory only: what is in them, when it is loaded, and what is said of what is missing."""
+"""Modules that exist only in a worker's memory: their contents, when they are loaded, and errors about missing names."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def forking() -> Iterator[Forking]:
 
 @pytest.fixture
 def run(forking: Forking, tmp_path: Path) -> Run:
-    """Return a function that runs a registrant and then a worker, and returns the lines that the worker prints."""
+    """Return a function that runs a registrant and then a worker, and returns the worker's output."""
 
     def script(name: str, code: str) -> list[str]:
         (tmp_path / name).write_text(code)
@@ -70,7 +70,7 @@ def run(forking: Forking, tmp_path: Path) -> Run:
 
 
 def test_names_used_by_a_callable_are_in_its_module(run: Run) -> None:
-    """Ordinary pickles name it then: the very object that the callable has."""
+    """Ordinary pickles refer to them there: they must be the objects that the callable has."""
     registrant = """
 class Engine:
     class Part: pass
@@ -90,7 +90,7 @@ print(main.__name__, main.__file__.rpartition("/")[2], "Engine" in vars(main))
 
 
 def test_other_definitions_are_loaded_on_first_use(run: Run, tmp_path: Path) -> None:
-    """With all that they use, in whatever order, and with what cannot be imported where nobody needs it."""
+    """With everything that they use, in any order, even if unused imports of the module are missing."""
     registrant = """
 sys.modules["not_there"] = not_there = types.ModuleType("not_there")
 not_there.__file__ = "/not/there.py"
@@ -118,9 +118,7 @@ print(said(lambda: main.nothing), hasattr(main, "__path__"))
     ]
 
 
-def test_of_what_the_callable_does_not_use_no_secrets_and_nothing_large_is_sent(
-    run: Run, tmp_path: Path
-) -> None:
+def test_unused_secrets_and_large_values_are_not_sent(run: Run, tmp_path: Path) -> None:
     registrant = f"""
 import threading
 api_key = "sk-very-secret"
@@ -161,7 +159,7 @@ send(target, "target")
     ]
 
 
-def test_definitions_of_another_python_say_so(run: Run, tmp_path: Path) -> None:
+def test_errors_about_another_pythons_definitions_say_so(run: Run, tmp_path: Path) -> None:
     run("class Model: pass\nsend(print, 'target')", "")
     header, pickled = unpack((tmp_path / "target").read_bytes())
     assert header.by_reference
@@ -196,8 +194,8 @@ half = odd.half
 
 
 @pytest.mark.parametrize("way", ["a function of it", "the module"])
-def test_a_module_that_is_no_script_is_there_too(run: Run, way: str) -> None:
-    """cloudpickle still sends what is of it by value, as long as nobody has imported it: loky's processes lack it."""
+def test_modules_other_than_the_script_are_included(run: Run, way: str) -> None:
+    """cloudpickle sends them by value only until somebody has imported them; loky's processes lack them."""
     what = "half()" if way == "a function of it" else "odd.half()"
     registrant = f"{_ODD}\ndef target(): return {what}\nsend(target, 'target')"
     used = (

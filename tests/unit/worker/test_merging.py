@@ -1,4 +1,4 @@
-"""Several lanes of one worker: what waits is merged as far as the model allows, and everybody gets his own answer."""
+"""Several lanes of one worker: waiting batches are merged as far as the model allows, and everybody gets their own answer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Proxies:
         self.far: list[Lane] = []
 
     def send(self, *batches: Inputs, alone: int | None = None) -> list[Lane]:
-        """Have a new proxy send each of these, one to be left alone; return the worker's ends of the lanes."""
+        """Send each batch from a new proxy (one may be unmergeable); return the worker's ends of the lanes."""
         lanes = []
         for index, batch in enumerate(batches):
             ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -62,7 +62,7 @@ class Proxies:
         return lanes
 
     def receive(self, worker: Lane) -> list[Any] | str:
-        """Return what the proxy at the far end gets: `y` or the error of each request, or the error of all."""
+        """Return what that lane's proxy receives: `y` or the error of each request, or the error of all."""
         proxy = self.near[self.far.index(worker)]
         answer = proxy.receive()
         if isinstance(answer, BatchFailed):
@@ -125,7 +125,7 @@ def doubled(requests: Any) -> Any:
 
 
 def merged(to: WorkerModel, lanes: Sequence[Lane]) -> list[Part]:
-    """Take the batch of the first lane, and what fits of the others."""
+    """Take the first lane's batch, and what fits of the others."""
     first = lanes[0].receive()
     assert isinstance(first, Batch)
     return [Part(lanes[0], first), *to.take_mergeable(first, lanes[1:])]
@@ -139,7 +139,7 @@ def answer(to: WorkerModel, parts: Sequence[Part]) -> None:
 # ── what is merged ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_batches_that_wait_are_taken_from_their_lanes(proxies: Proxies) -> None:
+def test_waiting_batches_are_taken_from_their_lanes(proxies: Proxies) -> None:
     to = model(doubled)
     lanes = proxies.send([ones(1)], [ones(2), ones(1)], [ones(3)])
     parts = merged(to, lanes)
@@ -154,7 +154,7 @@ def test_batches_that_wait_are_taken_from_their_lanes(proxies: Proxies) -> None:
     ids=["row shape", "datatype", "dimensions", "too many rows"],
 )
 def test_batches_that_do_not_fit_stay_on_their_lane(proxies: Proxies, other: Array) -> None:
-    """And does not keep others from being taken."""
+    """They do not keep others from being taken."""
     to = model(doubled)
     lanes = proxies.send([ones(3)], [other], [ones(5)])
     parts = merged(to, lanes)
@@ -165,8 +165,8 @@ def test_batches_that_do_not_fit_stay_on_their_lane(proxies: Proxies, other: Arr
     assert left.id == 2
 
 
-def test_a_batch_that_lost_a_worker_is_merged_with_none(proxies: Proxies) -> None:
-    """Else the one that ends workers would take others with it again."""
+def test_a_batch_that_lost_a_worker_is_not_merged(proxies: Proxies) -> None:
+    """Otherwise a batch that crashes workers would affect other requests again."""
     to = model(doubled)
     assert [p.batch.id for p in merged(to, proxies.send([ones(1)], [ones(1)], alone=0))] == [1]
     beside = merged(to, proxies.send([ones(1)], [ones(1)], [ones(1)], alone=1))
@@ -177,7 +177,7 @@ def test_a_full_batch_takes_nothing(proxies: Proxies) -> None:
     assert len(merged(model(doubled), proxies.send([ones(4), ones(4)], [ones(1)]))) == 1
 
 
-def test_requests_of_no_rows_take_no_place(proxies: Proxies) -> None:
+def test_requests_without_rows_take_no_space(proxies: Proxies) -> None:
     assert len(merged(model(doubled), proxies.send([ones(7)], [ones(0)], [ones(1)]))) == 3
 
 
@@ -192,12 +192,12 @@ def test_strings_are_merged_whatever_their_lengths(proxies: Proxies) -> None:
 
 
 def test_without_batching_nothing_is_merged(proxies: Proxies) -> None:
-    """Not even looked at: an input without any axis is fine there."""
+    """Batches are not even read ahead: inputs without any axis are valid there."""
     to = model(doubled, max_batch_size=0)
     assert len(merged(to, proxies.send([np.float32(1).reshape(())], [ones(1)]))) == 1
 
 
-def test_lanes_with_nothing_and_closed_lanes_are_passed_over(proxies: Proxies) -> None:
+def test_empty_and_closed_lanes_are_skipped(proxies: Proxies) -> None:
     to = model(doubled)
     lanes = proxies.send([ones(1)], [], [], [ones(1)])
     lanes[1].receive()
@@ -208,7 +208,7 @@ def test_lanes_with_nothing_and_closed_lanes_are_passed_over(proxies: Proxies) -
 
 
 @pytest.mark.parametrize("shape", [[], [-5, 2], [1 << 62, 2]], ids=str)
-def test_wrong_shapes_end_nobody(proxies: Proxies, shape: list[int]) -> None:
+def test_invalid_shapes_fail_only_their_batch(proxies: Proxies, shape: list[int]) -> None:
     """Such a batch fails; those that it was merged with do not."""
     to = model(doubled)
     for wrong in (0, 1):
@@ -351,7 +351,7 @@ def lengths(requests: Any) -> Any:
 
 
 def test_an_input_of_str_arrives_as_text(proxies: Proxies) -> None:
-    """What is no text fails alone, and before the callable has seen it."""
+    """A request with invalid text fails alone, before the callable is called."""
     to = model(lengths, text_inputs=["x"])
     rows = [[["äöü", ""]], [[b"\xff\xfe", "b"]], [["ab", "c"], ["d", "efg"]]]
     lanes = proxies.send(

@@ -1,4 +1,4 @@
-"""Buffers for outputs are never another call's memory: kept, changed afterwards, returned later, on several lanes."""
+"""Output buffers never share memory with another call: when kept, changed later, returned later, and on several lanes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_writable_buffers_are_copied(serve: Serve, keep: Callable[..., None]) ->
     assert not client.in_place()[0]
 
 
-def test_changes_after_the_answer_do_not_reach_it(serve: Serve) -> None:
+def test_changes_after_the_answer_do_not_affect_it(serve: Serve) -> None:
     kept: list[Array] = []
 
     def infer(x: Array) -> Any:
@@ -90,8 +90,8 @@ def test_changes_after_the_answer_do_not_reach_it(serve: Serve) -> None:
     expect(client, (2, 1.0), in_place=False)
 
 
-def test_an_array_that_is_kept_is_never_another_calls_memory(serve: Serve) -> None:
-    """Nor does writing to it reach another client; and it can be returned by a later call."""
+def test_a_kept_array_is_never_reused_by_another_call(serve: Serve) -> None:
+    """Writing to it reaches no other client, and a later call can return it."""
     kept: list[Array] = []
 
     def infer(requests: Any) -> Any:
@@ -114,8 +114,8 @@ def test_an_array_that_is_kept_is_never_another_calls_memory(serve: Serve) -> No
     expect(client, (1, -1.0))  # nobody holds it any more
 
 
-def test_one_buffer_for_all_calls_is_no_danger(serve: Serve) -> None:
-    """The mistake to ask once and use it for ever: each answer is a copy."""
+def test_one_buffer_for_all_calls_is_safe(serve: Serve) -> None:
+    """A callable may mistakenly allocate once and reuse the buffer: each answer is a copy."""
     own: list[Array] = []
 
     def infer(x: Array) -> Any:
@@ -154,7 +154,7 @@ def test_keeping_too_many_buffers_falls_back_to_ordinary_memory(
     assert [array.flags.owndata for array in kept] == [False] * 2
 
 
-def test_a_call_that_fails_leaves_nothing(serve: Serve) -> None:
+def test_a_failed_call_leaks_no_buffer(serve: Serve) -> None:
     def infer(x: Array) -> Any:
         y = filled(x)
         if x[0, 0] < 0:
@@ -173,7 +173,7 @@ def test_a_call_that_fails_leaves_nothing(serve: Serve) -> None:
 # ── several lanes ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_of_a_merged_call_only_the_first_lanes_part_is_in_place(serve: Serve) -> None:
+def test_only_the_first_lanes_part_of_a_merged_call_is_in_place(serve: Serve) -> None:
     model = model_of(batch(lambda x: {"y": filled(x)}))
     first, second = serve(None, of=model), serve(None, of=model)
     for number in range(5):
@@ -197,7 +197,7 @@ def test_an_answer_is_not_overwritten_while_its_proxy_reads(serve: Serve) -> Non
     expect(second, (2, 4.0))
 
 
-def test_a_lane_that_ends_gives_its_memory_back() -> None:
+def test_a_closed_lane_releases_its_memory() -> None:
     with leaves_open():
         monkey = pytest.MonkeyPatch()
         monkey.setattr(buffers, "_source", buffers._source)
@@ -216,7 +216,7 @@ def test_a_lane_that_ends_gives_its_memory_back() -> None:
 
 
 class _Careless:
-    """Keeps, changes, returns later, cuts, merges: whatever a callable may do with its buffers."""
+    """Keeps, changes, returns later, slices, merges: whatever a callable may do with its buffers."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -254,7 +254,7 @@ class _Careless:
 def test_every_client_gets_its_own_values_whatever_the_callable_does(
     serve: Serve, seed: int
 ) -> None:
-    """Answers are read as late as a proxy may: right before its next batch."""
+    """Answers are read as late as a proxy may: just before its next batch."""
     rng = random.Random(seed)
     model = model_of(_Careless(rng))
     clients = [serve(None, of=model) for _ in range(3)]

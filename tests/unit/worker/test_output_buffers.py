@@ -1,4 +1,4 @@
-"""Buffers for outputs: sent from where they lie, and arrays like any other where that cannot be."""
+"""Output buffers: sent without a copy, and plain arrays where that is impossible."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 # ── in place ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_output_is_sent_from_where_it_was_computed(serve: Serve) -> None:
+def test_an_output_is_sent_without_a_copy(serve: Serve) -> None:
     client = serve(batch(lambda x: {"y": filled(x)}))
     client.ask((2, 7.0))
     expect(client, (2, 7.0))
     assert client.worker.arena.size == 0  # nothing was copied
 
 
-def test_pieces_that_batch_cuts_are_sent_from_where_they_lie(serve: Serve) -> None:
+def test_slices_by_batch_are_sent_without_a_copy(serve: Serve) -> None:
     client = serve(batch(lambda x: {"y": filled(x)}))
     client.ask((2, 1.0), (1, 2.0), (3, 3.0))
     expect(client, (2, 1.0), (1, 2.0), (3, 3.0))
@@ -58,7 +58,7 @@ def test_pieces_that_batch_cuts_are_sent_from_where_they_lie(serve: Serve) -> No
         lambda y: np.ndarray(y.shape, y.dtype, y),
     ],
 )
-def test_any_contiguous_view_is_recognised(serve: Serve, view: Callable[[Array], Array]) -> None:
+def test_any_contiguous_view_is_recognized(serve: Serve, view: Callable[[Array], Array]) -> None:
     client = serve(batch(lambda x: {"y": view(filled(x))}))
     client.ask((2, 7.0))
     expect(client, (2, 7.0))
@@ -113,7 +113,7 @@ def test_a_retried_batch_has_its_outputs_copied_each_before_the_next_call(
         expect(client, (1, 1 + number), (1, 2 + number), (1, 3 + number), in_place=False)
 
 
-def test_threads_of_the_callable_ask_at_once(serve: Serve) -> None:
+def test_threads_of_the_callable_allocate_concurrently(serve: Serve) -> None:
     def infer(requests: Any) -> Any:
         answers: dict[int, dict[str, Array]] = {}
 
@@ -134,7 +134,7 @@ def test_threads_of_the_callable_ask_at_once(serve: Serve) -> None:
         expect(client, *rows)
 
 
-def test_memory_is_used_again_and_nothing_is_got_once_warm(serve: Serve) -> None:
+def test_memory_is_reused_without_further_allocations(serve: Serve) -> None:
     addresses = set()
 
     def infer(x: Array) -> Any:
@@ -152,7 +152,7 @@ def test_memory_is_used_again_and_nothing_is_got_once_warm(serve: Serve) -> None
     assert len(addresses) == 1
 
 
-def test_memory_that_is_not_needed_is_used_again_within_a_call(serve: Serve) -> None:
+def test_freed_memory_is_reused_within_a_call(serve: Serve) -> None:
     def infer(x: Array) -> Any:
         for _ in range(100):
             y = filled(x)
@@ -165,7 +165,7 @@ def test_memory_that_is_not_needed_is_used_again_within_a_call(serve: Serve) -> 
 
 
 def test_arrays_stay_valid_when_memory_grows(serve: Serve) -> None:
-    """What was given out before lies in an older mapping of the same pages."""
+    """Earlier arrays are in an older mapping of the same pages."""
 
     def infer(requests: Any) -> Any:
         arrays = [
@@ -185,7 +185,7 @@ def test_arrays_stay_valid_when_memory_grows(serve: Serve) -> None:
 # ── where it is an array like any other ──────────────────────────────────────────────────────────
 
 
-def test_outside_of_a_call_it_is_numpys(serve: Serve) -> None:
+def test_outside_of_a_call_buffers_are_plain_arrays(serve: Serve) -> None:
     before = pytriton.empty_output((1, COLUMNS), np.float32)
     client = serve(batch(lambda x: {"y": filled(x)}))
     client.ask((1, 1.0))
@@ -197,7 +197,7 @@ def test_outside_of_a_call_it_is_numpys(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("shape", "dtype"), [((COLUMNS, 1), object), (10, np.float32), ((0, COLUMNS), np.float32)]
 )
-def test_strings_and_small_arrays_are_numpys(serve: Serve, shape: Any, dtype: Any) -> None:
+def test_strings_and_small_arrays_are_plain_arrays(serve: Serve, shape: Any, dtype: Any) -> None:
     def infer(x: Array) -> Any:
         array = pytriton.empty_output(shape, dtype)
         assert array.flags.owndata
@@ -249,7 +249,7 @@ def test_other_arrays_are_copied(serve: Serve, change: Callable[[Array], Array])
     expect(client, (2, 7.0), in_place=False)
 
 
-def test_declarations_are_checked_as_ever(serve: Serve) -> None:
+def test_declarations_are_checked_as_usual(serve: Serve) -> None:
     def infer(requests: Any) -> Any:
         dtype = np.float64 if requests[0]["x"][0, 0] else np.float32
         return [{"y": pytriton.empty_output((2, COLUMNS), dtype)}]
@@ -266,8 +266,8 @@ def _in_a_fork() -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_fork_of_the_worker_gets_memory_of_its_own(serve: Serve) -> None:
-    """It and the worker would otherwise hand out the same memory twice."""
+def test_a_fork_of_the_worker_gets_its_own_memory(serve: Serve) -> None:
+    """Otherwise it and the worker would give out the same memory twice."""
     said = []
 
     def infer(x: Array) -> Any:

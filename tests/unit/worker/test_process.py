@@ -1,4 +1,4 @@
-"""A worker process from its first word to its exit code; the dispatcher is the test."""
+"""A worker process from its first message to its exit code; the test plays the dispatcher."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dispatcher() -> Iterator[FakeDispatcher]:
 
 
 def run(dispatcher: FakeDispatcher, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run a worker to its end."""
+    """Run a worker to its exit."""
     stats, descriptor = WorkerStatsPage.create()
     arguments = [
         LIBRARY, dispatcher.rundir.control_endpoint, "w7", str(os.getpid()), str(descriptor),
@@ -55,7 +55,7 @@ def load(name: str = "m") -> messages.LoadModel:
     return messages.LoadModel(messages.ModelSpec(name, 1, {}, world), 0, "/nonexistent/w.sock")
 
 
-def test_a_worker_that_is_not_needed_any_more_just_ends(dispatcher: FakeDispatcher) -> None:
+def test_an_unneeded_worker_exits_silently(dispatcher: FakeDispatcher) -> None:
     dispatcher.answers[messages.WorkerHello] = lambda _: [messages.Verdict("retry")]
     done = run(dispatcher)
     assert (done.returncode, done.stderr) == (EXIT_OK, "")
@@ -118,7 +118,7 @@ _glibc = pytest.mark.skipif(
 
 
 def faults(what: str, **env: str) -> tuple[str, int]:
-    """What the function returned, and the page faults of a worker-like process in a few batches."""
+    """Return the function's result, and the page faults of a worker-like process in a few batches."""
     clean = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, what],
@@ -133,7 +133,7 @@ def faults(what: str, **env: str) -> tuple[str, int]:
 
 @pytest.mark.programs
 @_glibc
-def test_batches_find_their_memory_again() -> None:
+def test_batches_reuse_their_memory() -> None:
     kept, count = faults("keep")
     assert kept == "True"
     assert count < PAGES
@@ -149,14 +149,14 @@ def test_batches_find_their_memory_again() -> None:
         {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"},
     ],
 )
-def test_the_environment_has_the_last_word(env: dict[str, str]) -> None:
+def test_environment_variables_take_precedence(env: dict[str, str]) -> None:
     kept, count = faults("keep", **env)
     assert kept == "False"
     assert count > PAGES * BATCHES
 
 
 class Library:
-    """A C library: what it is told, and whether it does that."""
+    """A C library that records calls, and accepts or refuses them."""
 
     def __init__(self, *does: int) -> None:
         self.reported: list[tuple[int, int]] = []
@@ -202,7 +202,7 @@ def test_a_c_library_that_refuses_is_left_alone(
         ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2", True),
     ],
 )
-def test_only_what_is_said_of_freed_memory_counts(
+def test_only_options_about_freed_memory_count(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, is_asked: bool
 ) -> None:
     library = Library(1, 1)
@@ -223,7 +223,7 @@ def environment() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("environment")
-def test_the_error_says_why_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_explains_a_missing_module(monkeypatch: pytest.MonkeyPatch) -> None:
     explain_missing(["STAYED_KEY"])
     with pytest.raises(KeyError) as caught:
         os.environ["STAYED_KEY"]

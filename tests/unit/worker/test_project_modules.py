@@ -1,4 +1,4 @@
-"""Modules of a registrant's project are imported as they were registered, whatever has become of the files."""
+"""Modules of a registrant's project are imported as registered, whatever happened to the files."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 
 def write(file: Path, text: str) -> Source:
-    """Write a file of a project; return it as it travels."""
+    """Write a file of a project; return it as it is sent."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     return Source("", str(file), text.encode())
 
 
 def registered(root: Path, **texts: str) -> None:
-    """Have the files of a project, which this writes, be those that were registered."""
+    """Write these files, and register the project with them."""
     sources = []
     for name, text in texts.items():
         parts = name.split("__dot__")
@@ -48,7 +48,7 @@ def registered(root: Path, **texts: str) -> None:
     importlib.invalidate_caches()
 
 
-def test_a_file_that_was_changed_is_imported_as_it_was(tmp_path: Path) -> None:
+def test_a_changed_file_is_imported_as_registered(tmp_path: Path) -> None:
     registered(
         tmp_path, pm_one="import pm_two\nWORD = pm_two.WORD + ' one'\n", pm_two="WORD = 'old'\n"
     )
@@ -57,15 +57,15 @@ def test_a_file_that_was_changed_is_imported_as_it_was(tmp_path: Path) -> None:
     assert sys.modules["pm_two"].__file__ == str(tmp_path / "pm_two.py")
 
 
-def test_a_file_that_is_as_it_was_is_imported_as_ever(tmp_path: Path) -> None:
+def test_an_unchanged_file_is_imported_normally(tmp_path: Path) -> None:
     registered(tmp_path, pm_same="WORD = 'same'\n")
     module = importlib.import_module("pm_same")
     assert module.WORD == "same"
     assert type(module.__loader__).__name__ == "SourceFileLoader"
 
 
-def test_files_and_folders_that_are_gone_are_imported(tmp_path: Path) -> None:
-    """With packages, those without `__init__.py` too, and relative imports."""
+def test_deleted_files_and_folders_are_imported(tmp_path: Path) -> None:
+    """With packages, including those without `__init__.py`, and relative imports."""
     registered(
         tmp_path / "gone",
         pm_pack__dot____init__="from .part import WORD\n",
@@ -78,7 +78,7 @@ def test_files_and_folders_that_are_gone_are_imported(tmp_path: Path) -> None:
     assert importlib.import_module("pm_space.deep.part").WORD == "space"
 
 
-def test_a_module_that_has_become_a_package_is_imported_as_it_was(tmp_path: Path) -> None:
+def test_a_module_that_became_a_package_is_imported_as_registered(tmp_path: Path) -> None:
     registered(tmp_path, pm_grown="WORD = 'module'\n")
     (tmp_path / "pm_grown.py").unlink()
     write(tmp_path / "pm_grown" / "__init__.py", "WORD = 'package'\n")
@@ -87,7 +87,7 @@ def test_a_module_that_has_become_a_package_is_imported_as_it_was(tmp_path: Path
 
 
 def test_modules_found_by_the_worker_take_precedence(tmp_path: Path) -> None:
-    """As Ray's `working_dir` has it: a package of the same name, and no part of the registered one."""
+    """As in Ray's `working_dir`: a package of the same name without any registered part."""
     registered(
         tmp_path / "registrant",
         pm_both="WORD = 'registered'\n",

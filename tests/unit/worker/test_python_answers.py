@@ -1,4 +1,4 @@
-"""What a Triton Python model's `execute` may return, and may not, with the requests that it got."""
+"""What a Triton Python model's `execute` may return for its requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def incoming() -> pb_utils.InferenceRequest:
     )
 
 
-def test_a_request_that_is_queued_again_takes_no_response() -> None:
+def test_a_requeued_request_needs_no_response() -> None:
     answered, again = incoming(), incoming()
     again.set_release_flags(AGAIN)
     response = pb_utils.InferenceResponse()
@@ -24,5 +24,5 @@ def test_a_request_that_is_queued_again_takes_no_response() -> None:
         check_responses([response, response], [answered, again])
 
 
-def test_a_request_without_parameters_says_so_in_json() -> None:
+def test_a_request_without_parameters_has_empty_json() -> None:
     assert incoming().parameters() == "{}"

@@ -1,4 +1,4 @@
-"""The id of a request: its client's, that of its trace, or one of ours; the same wherever somebody asks."""
+"""The id of a request: its client's, that of its trace, or ours; the same for everyone."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_client_names_its_request(ref: RequestRef, shown: str) -> None:
     assert ids_of(Batch(1, [ref])) == [shown]
 
 
-def test_the_trace_of_a_batch_names_those_without_a_name() -> None:
+def test_requests_without_an_id_get_that_of_the_batchs_trace() -> None:
     batch = Batch(1, [RequestRef([], "", []), RequestRef([], "", [])])
     traced = Batch(1, batch.requests, BatchTrace(0, ["no JSON", headers(traceparent=PARENT)]))
     given, of_trace = ids_of(traced)
@@ -63,7 +63,7 @@ def test_the_trace_of_a_batch_names_those_without_a_name() -> None:
     assert given == ids_of(batch)[0]
 
 
-def test_those_that_have_none_get_one_of_their_own() -> None:
+def test_other_requests_get_a_new_id() -> None:
     refs = [RequestRef([], headers(traceparent="broken"), []), RequestRef([], "", [])]
     batches = [Batch(1, refs, taken_ns=5), Batch(1, refs, taken_ns=6), Batch(2, refs, taken_ns=6)]
     ids = [one for batch in batches for one in ids_of(batch)]
@@ -108,7 +108,7 @@ def test_a_filled_request_keeps_its_id(model: WorkerModel) -> None:
     assert seen == ["a"]
 
 
-def test_the_call_at_hand_names_log_records_and_events(model: WorkerModel) -> None:
+def test_log_records_and_events_have_the_current_calls_ids(model: WorkerModel) -> None:
     record = logging.LogRecord("n", logging.INFO, "f", 1, "text", (), None)
     assert request_id() == ""
     assert add_request_id(None, "info", {}) == {}
@@ -126,7 +126,7 @@ def test_the_call_at_hand_names_log_records_and_events(model: WorkerModel) -> No
     assert request_id() == "0,1,2,3,4,5,6,7,… 2 more"
 
 
-def test_tasks_that_serve_at_the_same_time_have_their_own(model: WorkerModel) -> None:
+def test_concurrent_tasks_have_separate_ids(model: WorkerModel) -> None:
     async def serve(name: str) -> str:
         serving.set(parts_of(name))
         await asyncio.sleep(0)
@@ -138,7 +138,7 @@ def test_tasks_that_serve_at_the_same_time_have_their_own(model: WorkerModel) ->
     assert asyncio.run(both()) == ["a", "b"]
 
 
-def test_a_thread_that_serves_has_its_own(model: WorkerModel) -> None:
+def test_a_serving_thread_has_separate_ids(model: WorkerModel) -> None:
     model.current_parts = parts_of("of the process")
     seen = []
 

@@ -1,4 +1,4 @@
-"""What the records of a call say of its requests."""
+"""The records of a call's requests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def answer(nbytes: int) -> ResponseRef:
     return ResponseRef([TensorRef("y", "FP32", [1], 0, 0, nbytes)])
 
 
-def test_each_request_of_merged_batches_has_its_own(stage: Stage) -> None:
+def test_each_request_of_merged_batches_has_a_record(stage: Stage) -> None:
     versioned = f'{{"{VERSION_PARAMETER}":"7"}}'
     parts = [
         part(1, request("a"), request("b", 8), rows=5, taken_ns=1),
@@ -73,7 +73,7 @@ def test_each_request_of_merged_batches_has_its_own(stage: Stage) -> None:
     assert found[0].compute_ns >= 0
 
 
-def test_failures_say_why(stage: Stage) -> None:
+def test_failed_requests_have_a_reason(stage: Stage) -> None:
     both = part(1, request("a"), request("b"))
     found = stage.call([both], [BatchFailed(1, "no")], "result")
     assert [(one.id, one.status, one.bytes_out) for one in found] == [
@@ -86,7 +86,7 @@ def test_failures_say_why(stage: Stage) -> None:
     assert [one.status for one in found] == ["ok", "ok"]  # the failure before is over
 
 
-def test_failures_have_the_type_of_the_exception_and_nothing_of_its_text(stage: Stage) -> None:
+def test_failures_record_the_exceptions_type_without_its_text(stage: Stage) -> None:
     both = part(1, request("a"), request("b"))
     stage.log.failed("callable", 1, ValueError("a secret"))
     found = stage.call([both], [BatchDone(1, [answer(1), ResponseRef([], "no")])])
@@ -127,14 +127,14 @@ def test_client_supplied_versions_are_ignored(stage: Stage, value: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["\udc80" * 200, "\x00\x1b[2J", "x" * 100_000, "é"])
-def test_whatever_a_client_calls_its_request_it_is_written(stage: Stage, name: str) -> None:
+def test_any_request_id_can_be_written(stage: Stage, name: str) -> None:
     for one in (request(name), request("", parameters=json.dumps({"X-Request-ID": name}))):
         (found,) = stage.call([part(1, one)], [BatchDone(1, [answer(1)])])
         assert 0 < len(found.id) <= 200
         assert found.id.isprintable()
 
 
-def test_a_lost_stream_has_none(stage: Stage) -> None:
+def test_a_lost_stream_has_no_record(stage: Stage) -> None:
     assert stage.call([], ()) == []
 
 
@@ -142,7 +142,7 @@ def test_a_lost_stream_has_none(stage: Stage) -> None:
     "parameters",
     ["[" * 100_000 + VERSION_PARAMETER, f'["{VERSION_PARAMETER}"]', "x-request-id", '["traceparent"]'],
 )  # fmt: skip
-def test_sizes_and_parameters_of_a_proxy_gone_bad_end_no_worker(
+def test_invalid_sizes_and_parameters_from_a_proxy_are_harmless(
     stage: Stage, parameters: str
 ) -> None:
     most = (1 << 64) - 1
@@ -157,7 +157,7 @@ def test_sizes_and_parameters_of_a_proxy_gone_bad_end_no_worker(
 def test_sizes_from_a_hostile_proxy_are_bounded(
     stage: Stage, said: int, noted: tuple[int, int, int]
 ) -> None:
-    """Sums of it are more than a record can hold."""
+    """Their sums exceed what a record can hold."""
     parts = [part(number, request("a", nbytes=said), rows=said) for number in (1, 2)]
     answers = [BatchDone(number, [answer(said)]) for number in (1, 2)]
     records = stage.call(parts, answers)

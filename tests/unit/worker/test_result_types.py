@@ -1,4 +1,4 @@
-"""The types of what a callable returned: cast where no value is lost, else refused; with `strict`, never cast."""
+"""The types of a callable's results: cast if no value is lost, refused otherwise; with `strict`, never cast."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_lossy_casts_are_refused(
 def test_masked_arrays_are_refused(
     lanes: Lanes, declared: str, dtype: Any, *, pieces: bool
 ) -> None:
-    """What the mask hides would reach the client."""
+    """Clients would receive the masked values."""
     array = np.ma.masked_array(np.array([[1], [2]], dtype), [[False], [True]])
     results: Any = [{"y": array}]
     requests = [request(2)]
@@ -147,7 +147,7 @@ def test_masked_arrays_are_refused(
     assert text.startswith("Output `y` of model `digits` is a masked array")
 
 
-def test_integer_of_python_that_no_dtype_holds(lanes: Lanes) -> None:
+def test_python_integers_that_fit_no_dtype(lanes: Lanes) -> None:
     to = writer(output("y", "INT64", ()), batching=False)
     assert "Output `y`" in refusal(lanes, [{"y": 1 << 70}], to)
     to = writer(output("y", "UINT8", ()), batching=False)
@@ -168,7 +168,7 @@ def test_nuls_in_strings(lanes: Lanes) -> None:
     assert got.tolist() == array.tolist()
 
 
-def test_numbers_are_no_strings(lanes: Lanes) -> None:
+def test_numbers_are_not_accepted_as_strings(lanes: Lanes) -> None:
     text = refusal(lanes, [{"y": np.ones((1, 1))}], writer(output("y", "BYTES")))
     assert (
         text == "Output `y` of model `digits` has dtype float64, but must be bytes, str or object."
@@ -178,14 +178,14 @@ def test_numbers_are_no_strings(lanes: Lanes) -> None:
 @pytest.mark.parametrize(
     "element", [5, None, np.ones((9, 9)), "\ud800"], ids=lambda v: type(v).__name__
 )
-def test_object_array_with_something_else_in_it(lanes: Lanes, element: object) -> None:
+def test_object_arrays_with_other_elements(lanes: Lanes, element: object) -> None:
     array = np.empty((1, 2), object)
     array[0, 0], array[0, 1] = b"fine", element
     text = refusal(lanes, [{"y": array}], writer(output("y", "BYTES")))
     assert text.startswith("Output `y` of model `digits` ")
 
 
-def test_strict_takes_exactly_what_is_declared(lanes: Lanes) -> None:
+def test_strict_accepts_exactly_what_is_declared(lanes: Lanes) -> None:
     to = writer(output("y", "FP32", (-1, 3)), output("s", "BYTES", (1,)), strict=True)
     result = {"y": np.ones((2, 7, 3), np.float32), "s": np.array([[b"a"], [b"b"]], object)}
     (answer,) = responses(lanes, [result], [request(2)], to)

@@ -1,4 +1,4 @@
-"""What a callable returned: written as declared, or refused in one line that names model and output."""
+"""A callable's results: written as declared, or refused in one line that names model and output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_one_response_per_request_in_order(lanes: Lanes) -> None:
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
-def test_any_sequence_of_mappings_will_do(lanes: Lanes, kind: type[Any]) -> None:
+def test_any_sequence_of_mappings_is_accepted(lanes: Lanes, kind: type[Any]) -> None:
     for mapping in (dict, Request, Response):
         result = mapping({"y": np.ones((1, 1), np.float32)})
         (answer,) = responses(lanes, kind([result]), [request()], writer())
@@ -35,7 +35,7 @@ def test_any_sequence_of_mappings_will_do(lanes: Lanes, kind: type[Any]) -> None
 
 
 def test_a_request_may_be_its_own_answer(lanes: Lanes) -> None:
-    """As with PyTriton's `lambda requests: requests`: an only tensor, or default names."""
+    """As with PyTriton's `lambda requests: requests`: a single tensor, or default names."""
     one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
     (answer,) = responses(lanes, [Request({"x": one})], [request()], writer())
     assert answer["y"] == 1
@@ -47,8 +47,8 @@ def test_a_request_may_be_its_own_answer(lanes: Lanes) -> None:
     assert "returned no output `c`; it returned `a`, `b`" in text
 
 
-def test_outputs_declared_without_names_may_have_names_of_the_callable(lanes: Lanes) -> None:
-    """As in PyTriton's documents: `{"add": ..., "sub": ...}`; as many, in their order, and not if strict."""
+def test_unnamed_outputs_may_have_the_callables_names(lanes: Lanes) -> None:
+    """As in PyTriton's documents: `{"add": ..., "sub": ...}`; matched by number and order, and not if strict."""
     one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
     unnamed = [output("OUTPUT_1"), output("OUTPUT_2")]
     (answer,) = responses(lanes, [{"add": one, "sub": two}], [request()], writer(*unnamed))
@@ -78,7 +78,7 @@ def test_outputs_declared_without_names_may_have_names_of_the_callable(lanes: La
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_result_that_is_no_list(lanes: Lanes, results: Any) -> None:
+def test_a_result_that_is_not_a_list(lanes: Lanes, results: Any) -> None:
     text = refusal(lanes, results, writer())
     assert "must be list of response dicts with numpy arrays" in text
     assert f"Got {type(results).__name__}" in text
@@ -86,7 +86,7 @@ def test_result_that_is_no_list(lanes: Lanes, results: Any) -> None:
     assert ("decorate it with @batch" in text) == isinstance(results, (dict, Request))
 
 
-def test_a_callable_instead_of_a_list_comes_from_a_forgotten_factory(lanes: Lanes) -> None:
+def test_a_callable_as_result_hints_at_a_forgotten_factory(lanes: Lanes) -> None:
     def make(scale: float = 2.0) -> Any:
         return lambda requests: [{"y": request["x"] * scale} for request in requests]
 
@@ -97,7 +97,7 @@ def test_a_callable_instead_of_a_list_comes_from_a_forgotten_factory(lanes: Lane
 @pytest.mark.parametrize(
     "element", [None, np.ones((50, 50)), [1], "y"], ids=lambda v: type(v).__name__
 )
-def test_element_that_is_no_dict(lanes: Lanes, element: Any) -> None:
+def test_an_element_that_is_not_a_dict(lanes: Lanes, element: Any) -> None:
     text = refusal(lanes, [element], writer())
     assert f"Got a list with {type(element).__name__}" in text
 
@@ -124,7 +124,7 @@ def test_undeclared_output_is_refused_if_strict(lanes: Lanes) -> None:
     assert "`extra` is not defined" in refusal(lanes, [result], writer(strict=True))
 
 
-def test_only_requested_outputs_are_written_and_looked_at(lanes: Lanes) -> None:
+def test_only_requested_outputs_are_written_and_checked(lanes: Lanes) -> None:
     to = writer(output("y"), output("z"), output("w"))
     result = {"y": np.ones((1, 1)), "z": np.full((1, 1), 2.0), "w": "of no use"}
     requests = [request(requested=["z"]), request(requested=["z", "y"]), request(requested=["y"])]
@@ -154,20 +154,20 @@ def test_strings_of_a_model_without_batching(lanes: Lanes, value: bytes | str) -
 
 
 @pytest.mark.parametrize("value", [5, np.float32(1), np.array(1.0)])
-def test_scalar_lacks_the_batch_axis(lanes: Lanes, value: Any) -> None:
+def test_a_scalar_lacks_the_batch_axis(lanes: Lanes, value: Any) -> None:
     text = refusal(lanes, [{"y": value}], writer())
     assert text == "Output `y` of model `digits` is a scalar and lacks the batch axis."
 
 
 @pytest.mark.parametrize("value", [[1.0], None, {"a": 1}, object(), [[1, 2]] * 500, 1j])
-def test_results_that_are_no_arrays_are_named(lanes: Lanes, value: Any) -> None:
+def test_results_that_are_not_arrays_are_named(lanes: Lanes, value: Any) -> None:
     text = refusal(lanes, [{"y": value}], writer(batching=False))
     assert text.startswith("Not all values returned by `digits` model callable are numpy arrays: ")
     assert f"output `y` is {type(value).__name__}" in text
     assert text.endswith("not a numpy array.")
 
 
-def test_a_key_that_is_no_string_is_named(lanes: Lanes) -> None:
+def test_a_key_that_is_not_a_string_is_named(lanes: Lanes) -> None:
     text = refusal(lanes, [{1: np.ones((1, 1))}], writer())
     assert text == "Not all keys returned by `digits` model callable are string: int 1."
 
@@ -214,7 +214,7 @@ def test_empty_arrays(lanes: Lanes, shape: tuple[int, ...]) -> None:
     )
 
 
-def test_more_than_the_machine_has_is_no_memory(lanes: Lanes) -> None:
+def test_results_larger_than_the_memory_are_refused(lanes: Lanes) -> None:
     large = np.broadcast_to(np.zeros(1, np.float32), (1, 1 << 50))
     with pytest.raises(ArenaError, match="available"):
         writer().write([{"y": large}], [request()], lanes[1])
@@ -245,7 +245,7 @@ def test_without_strict_the_sizes_of_a_shape_are_not_checked(lanes: Lanes) -> No
 @pytest.mark.parametrize("sizes", [[1, 1], [3, 1, 2], [0, 2], [0, 0]])
 @pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_slices_are_written_as_each_by_itself(
+def test_slices_are_written_like_separate_arrays(
     lanes: Lanes, sizes: list[int], changed: bool, dtype: Any
 ) -> None:
     whole = np.arange(2.0 * sum(sizes)).reshape(-1, 2).astype(dtype)
@@ -270,7 +270,7 @@ def test_slices_are_written_as_each_by_itself(
 def test_an_output_of_another_rank_than_declared_is_refused(
     lanes: Lanes, strict: bool, batching: bool, dims: tuple[int, ...], shape: tuple[int, ...]
 ) -> None:
-    """Its metadata would tell clients something else."""
+    """It would contradict the metadata that clients see."""
     request = RequestRef([TensorRef("x", "FP32", [2, 1], 0, 0, 8)], "", [])
     checks = writer(output("y", dims=dims), batching=batching, strict=strict)
     with pytest.raises(ResultError, match=r"`y` of model `digits` has "):
@@ -279,7 +279,7 @@ def test_an_output_of_another_rank_than_declared_is_refused(
 
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_batch_axis_of_one_is_taken_off_where_there_is_no_input(
+def test_a_batch_axis_of_one_is_removed_if_there_are_no_inputs(
     lanes: Lanes, strict: bool, rows: int
 ) -> None:
     """Such a model does not batch, whatever its configuration says, and its callable may not know."""
@@ -306,7 +306,7 @@ def lane(lanes: tuple[Lane, Lane]) -> Lane:
     return lanes[1]
 
 
-def test_a_large_output_is_lent_where_it_lies(lane: Lane) -> None:
+def test_a_large_output_is_sent_without_a_copy(lane: Lane) -> None:
     ref = write_or_lend(lane, "y", "FP32", _LARGE, _FLOAT)
     assert (ref.memory, ref.offset, ref.nbytes) == (OWN, tensors.address(_LARGE), 1 << 20)
     assert ref.shape == [1 << 18]
@@ -318,13 +318,13 @@ def test_a_large_output_is_lent_where_it_lies(lane: Lane) -> None:
     [_LARGE[:-1], _LARGE.reshape(512, 512).T, _LARGE.astype(np.float64)],
     ids=["smaller than 1 MiB", "not contiguous", "of another type"],
 )
-def test_another_one_is_copied(lane: Lane, array: np.ndarray) -> None:
+def test_a_small_output_is_copied(lane: Lane, array: np.ndarray) -> None:
     ref = write_or_lend(lane, "y", "FP32", array, _FLOAT)
     assert ref.memory == ARENA
     assert ref.nbytes == array.size * 4
     assert lane.lent == []
 
 
-def test_a_proxy_that_may_not_read_gets_a_copy(lane: Lane) -> None:
+def test_a_proxy_without_access_gets_a_copy(lane: Lane) -> None:
     lane.reads = False
     assert write_or_lend(lane, "y", "FP32", _LARGE, _FLOAT).memory == ARENA

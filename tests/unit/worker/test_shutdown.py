@@ -1,4 +1,4 @@
-"""A worker's process ends when it should, and closes nothing that one of its threads waits on."""
+"""A worker's process exits when it should, and closes nothing that one of its threads waits on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ atexit.register(lambda: print("cleaned up"))
 
 
 def _end(code: str) -> subprocess.CompletedProcess[str]:
-    """Run a process that ends; one that does not is a failure."""
+    """Run a process that should exit; fail if it does not."""
     return subprocess.run(
         [sys.executable, "-c", _HEAD + code],
         capture_output=True,
@@ -37,7 +37,7 @@ def _end(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_thread_that_never_returns_ends_with_the_process() -> None:
+def test_a_thread_that_never_returns_does_not_block_the_exit() -> None:
     done = _end(
         "threading.Thread(target=time.sleep, args=(1e6,), name='mine').start()\n"
         "end_in_time(7, threads_s=0.1)"
@@ -47,7 +47,7 @@ def test_a_thread_that_never_returns_ends_with_the_process() -> None:
     assert done.stdout == "cleaned up\n"
 
 
-def test_threads_that_return_are_waited_for() -> None:
+def test_threads_that_return_are_awaited() -> None:
     done = _end(
         "def work():\n"
         "    told.wait()\n"
@@ -62,8 +62,8 @@ def test_threads_that_return_are_waited_for() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "worked\ncleaned up\n", "")
 
 
-def test_a_callable_that_broke_python_s_functions_does_not_block_shutdown() -> None:
-    """What waits for threads hangs then, at its start or at its end."""
+def test_a_callable_that_broke_pythons_functions_does_not_block_shutdown() -> None:
+    """Waiting for threads then hangs at its start or end."""
     spoil = "import builtins; builtins.len = None\n"
     assert _end(spoil + "end_in_time(7, threads_s=0.1)").returncode in (0, 7)
     hang = "threading._shutdown = lambda: time.sleep(1e6)\n"
@@ -71,7 +71,7 @@ def test_a_callable_that_broke_python_s_functions_does_not_block_shutdown() -> N
 
 
 class _Poll:
-    """An epoll that must not be closed while somebody waits on it: the wait fails, or goes on with another file."""
+    """An epoll that must not be closed during a wait, which would fail or continue with another file."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -93,7 +93,7 @@ class _Poll:
 
 
 class _Control:
-    """A dispatcher that says nothing."""
+    """A silent dispatcher."""
 
     def __init__(self) -> None:
         self._ends = socket.socketpair()
@@ -108,7 +108,7 @@ class _Control:
 
 
 @pytest.mark.parametrize("unrecoverable", [False, True])
-def test_lanes_thread_of_a_python_model_ends_before_what_it_waits_on(
+def test_the_lane_thread_of_a_python_model_ends_before_its_epoll_is_closed(
     tmp_path: Path, unrecoverable: bool
 ) -> None:
     stats, descriptor = WorkerStatsPage.create()
@@ -166,7 +166,7 @@ def _run_signals(code: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_only_sigterm_ends_it() -> None:
+def test_only_sigterm_ends_the_worker() -> None:
     said = _run_signals(
         "for number in (signal.SIGALRM, signal.SIGCHLD, signal.SIGUSR1):\n"
         "    signal.signal(number, lambda *_: None)\n"
@@ -185,7 +185,7 @@ def test_only_sigterm_ends_it() -> None:
         "signal.signal(signal.SIGTERM, lambda *_: None)",
     ],
 )
-def test_sigterm_is_heard_whatever_of_it_a_callable_has_replaced(replaced: str) -> None:
+def test_sigterm_works_whatever_the_callable_has_replaced(replaced: str) -> None:
     assert _run_signals(f"{replaced}\nsignal.raise_signal(signal.SIGTERM)\nprint(is_told())") == [
         "True"
     ]
@@ -208,8 +208,8 @@ print(type(events).__module__)
 """
 
 
-def test_sigterm_is_heard_in_the_loop_of_streams() -> None:
-    """uvloop has what `signal.set_wakeup_fd` sets for itself while it runs."""
+def test_sigterm_works_in_the_loop_of_streams() -> None:
+    """uvloop replaces `signal.set_wakeup_fd` while it runs."""
     pytest.importorskip("uvloop")
     assert _run_signals(_IN_A_LOOP) == ["uvloop"]
 

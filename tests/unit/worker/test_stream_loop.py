@@ -1,4 +1,4 @@
-"""The loops of streams, and a lane on which nothing can be sent. The dispatcher and the proxy are the test."""
+"""The loops of streams, and a lane on which nothing can be sent. The test plays the dispatcher and the proxy."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def dispatcher() -> Iterator[FakeDispatcher]:
 
 
 @pytest.mark.parametrize("infer", [answer_one, answer_one_later])
-def test_a_lane_on_which_no_end_can_be_sent_is_dropped_alone(
+def test_a_lane_on_which_no_end_can_be_sent_is_closed_alone(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch, infer: Any
 ) -> None:
-    """As where no descriptors are left: else its proxy would wait for ever."""
+    """For example, without free descriptors: otherwise its proxy would hang."""
     folder = Path(dispatcher.rundir.path)
     WorkerStatsPage.create_file(folder / "w1.stats").close()
     start = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(folder / "w1.stats"))

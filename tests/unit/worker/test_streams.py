@@ -1,4 +1,4 @@
-"""The answers of decoupled models: what may be under way on a lane, and when a generator has to wait."""
+"""The answers of decoupled models: what may be in flight on a lane, and when a generator must wait."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pytriton.worker.streams import BatchStream, Outbox, parts_of
 
 
 class Writer:
-    """Takes every result for what is to be said about it."""
+    """Accepts every result as the response to send."""
 
     def check(self, results: Any, count: int) -> Any:
         assert len(results) == count
@@ -49,7 +49,7 @@ def batch(number: int, requests: int = 1) -> Batch:
 
 @pytest.fixture
 def outbox(lanes: tuple[Lane, Lane]) -> Outbox:
-    """A lane's outbox with room for two batches; what is said about that has been read."""
+    """A lane's outbox with room for two batches, whose announcement has been read."""
     box = Outbox(lanes[1], 2)
     assert lanes[0].receive() == Room(2)
     return box
@@ -61,7 +61,7 @@ def stream(outbox: Outbox, number: int, requests: int = 1) -> BatchStream:
     return BatchStream(outbox, batch(number, requests), cast(ResultWriter, Writer()), stats=stats)
 
 
-def test_a_stream_says_that_it_began_its_parts_and_its_end(
+def test_a_stream_sends_its_start_its_parts_and_its_end(
     lanes: tuple[Lane, Lane], outbox: Outbox
 ) -> None:
     one = stream(outbox, 7, requests=2)
@@ -76,7 +76,7 @@ def test_a_stream_says_that_it_began_its_parts_and_its_end(
     assert outbox.streams == {}
 
 
-def test_an_exception_in_place_of_a_response_is_the_last_answer_to_its_request(
+def test_an_exception_in_place_of_a_response_ends_its_request(
     lanes: tuple[Lane, Lane], outbox: Outbox
 ) -> None:
     one = stream(outbox, 7, requests=2)
@@ -101,7 +101,7 @@ def test_an_exception_in_place_of_a_response_is_the_last_answer_to_its_request(
     assert one._stats.outcomes()[1] == (2, 0, 0, 0, 0)
 
 
-def test_an_error_ends_it_with_what_is_for_the_client(
+def test_an_error_ends_the_stream_with_a_text_for_the_client(
     lanes: tuple[Lane, Lane], outbox: Outbox
 ) -> None:
     stream(outbox, 7).end(ValueError("no such word"))
@@ -110,7 +110,7 @@ def test_an_error_ends_it_with_what_is_for_the_client(
     assert "no such word" in end.text
 
 
-def test_a_departed_client_gets_nothing_more(lanes: tuple[Lane, Lane], outbox: Outbox) -> None:
+def test_a_disconnected_client_gets_nothing_more(lanes: tuple[Lane, Lane], outbox: Outbox) -> None:
     one = stream(outbox, 7, requests=2)
     assert outbox.heard(Cancel(7, 0)) is None
     assert (one.is_cancelled(0), one.is_cancelled(1), one.abandoned) == (True, False, False)
@@ -121,7 +121,7 @@ def test_a_departed_client_gets_nothing_more(lanes: tuple[Lane, Lane], outbox: O
     outbox.heard(Cancel(99, 0))  # of a batch that has ended meanwhile
 
 
-def test_a_generator_waits_until_parts_are_given_back(
+def test_a_generator_waits_until_parts_are_credited(
     lanes: tuple[Lane, Lane], outbox: Outbox
 ) -> None:
     one = stream(outbox, 7)
@@ -156,7 +156,7 @@ def test_a_generator_waits_until_its_caller_has_read(
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_the_caller_s_reading_time_is_not_counted(
+def test_the_callers_reading_time_is_not_counted(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch, held: bool
 ) -> None:
     loop = VirtualLoop()
@@ -184,7 +184,7 @@ def test_the_caller_s_reading_time_is_not_counted(
     loop.close()
 
 
-def test_large_parts_fill_it_sooner(outbox: Outbox) -> None:
+def test_large_parts_fill_the_outbox_sooner(outbox: Outbox) -> None:
     one = stream(outbox, 7)
     outbox.lane.arena.allocate(9 << 20)
     assert not outbox.full  # there is none that could be given back
@@ -210,13 +210,13 @@ def test_a_protocol_violation_closes_the_lane(outbox: Outbox, message: Any, word
         outbox.heard(message)
 
 
-def test_a_batch_is_handed_out_as_long_as_there_is_room(outbox: Outbox) -> None:
+def test_batches_are_accepted_while_there_is_room(outbox: Outbox) -> None:
     assert outbox.heard(batch(1)) == batch(1)
     stream(outbox, 1)
     assert outbox.heard(batch(2)) == batch(2)
 
 
-def test_a_batch_that_comes_where_credit_is_waited_for_has_no_room(
+def test_a_batch_that_arrives_during_a_wait_for_credit_has_no_room(
     lanes: tuple[Lane, Lane], outbox: Outbox
 ) -> None:
     stream(outbox, 1)

@@ -1,4 +1,4 @@
-"""Answers that are one string: they go out as any others would, without an array."""
+"""Answers of a single string are sent like any others, but without an array."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytriton.worker.streams import BatchStream, Outbox
 
 
 class Rig:
-    """A stream of a model with these outputs, and what its proxy is told."""
+    """A stream of a model with these outputs, and its proxy's end."""
 
     def __init__(
         self, lanes: tuple[Lane, Lane], *outputs: Output, requested: list[str], count: int = 1
@@ -42,7 +42,7 @@ class Rig:
         self.stats = stats
 
     def texts(self) -> list[dict[str, list[bytes]]]:
-        """Return the outputs of the part that has come."""
+        """Return the outputs of the received part."""
         message = self.proxy.receive()
         assert isinstance(message, BatchPart)
         return [
@@ -96,7 +96,7 @@ def test_other_declarations_take_the_general_path(lanes: tuple[Lane, Lane]) -> N
         ([strings("text", 1)], 2, "does not match number of requests"),
     ],
 )
-def test_a_text_that_does_not_fit_is_refused_as_any_result(
+def test_a_text_that_does_not_fit_is_refused_like_any_result(
     lanes: tuple[Lane, Lane], outputs: list[Output], count: int, refusal: str
 ) -> None:
     rig = Rig(lanes, *outputs, requested=[], count=count)
@@ -104,7 +104,7 @@ def test_a_text_that_does_not_fit_is_refused_as_any_result(
         rig.stream.put(OneText("text", b"x"))
 
 
-def test_a_departed_client_gets_no_text(lanes: tuple[Lane, Lane]) -> None:
+def test_a_disconnected_client_gets_no_text(lanes: tuple[Lane, Lane]) -> None:
     rig = Rig(lanes, strings("text", 1), requested=[])
     rig.outbox.heard(Cancel(7, 0))
     rig.stream.put(OneText("text", b"x"))
@@ -112,7 +112,7 @@ def test_a_departed_client_gets_no_text(lanes: tuple[Lane, Lane]) -> None:
     assert rig.proxy.receive() == BatchDone(7, [])
 
 
-def test_others_see_a_list_of_a_dict_of_an_array() -> None:
+def test_other_code_sees_a_list_of_a_dict_of_an_array() -> None:
     text = OneText("text", b"x")
     found: list[Any] = list(text)
     assert len(text) == len(found) == 1

@@ -1,4 +1,4 @@
-"""A worker that is a thread of its registrant; the dispatcher is the test."""
+"""A worker in a registrant's thread; the test plays the dispatcher."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_load_failure_is_reported(dispatcher: FakeDispatcher) -> None:
     assert ended == messages.WorkerEnded("w1", "ended")
 
 
-def test_without_a_dispatcher_nothing_more_is_said(dispatcher: FakeDispatcher) -> None:
+def test_without_a_dispatcher_nothing_more_is_sent(dispatcher: FakeDispatcher) -> None:
     worker = start(dispatcher, lambda: lambda requests: requests)
     eventually(lambda: "WorkerReady" in said(dispatcher), lambda: str(dispatcher.heard), 20)
     worker.end(orphaned=True)

@@ -1,4 +1,4 @@
-"""The worker's spans, kept in memory: what they are, whose they are, and that there are none without tracing."""
+"""The worker's spans, kept in memory: their contents and parents, and that there are none without tracing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Infer = Callable[[Any], Any]
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """The spans that have ended, made by a tracer of the user's own."""
+    """The ended spans of a user's own tracer."""
     monkeypatch.setattr("pytriton.proxy.telemetry._set", None)
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
@@ -65,7 +65,7 @@ def echo(requests: Any) -> Any:
 
 
 def context(number: int) -> str:
-    """Return what Triton gives for a request of trace `number`, whose span has that number, too."""
+    """Return Triton's context for a request of trace `number`, whose span has that number, too."""
     return json.dumps({"traceparent": f"00-{number:032x}-{number:016x}-01"})
 
 
@@ -180,7 +180,7 @@ def test_spans_end_also_when_the_callable_is_unrecoverable(
     assert "the GPU is gone" in str(outer.status.description)
 
 
-def test_spans_that_a_fault_ends_say_so(spans: InMemorySpanExporter) -> None:
+def test_spans_ended_by_an_internal_error_record_it(spans: InMemorySpanExporter) -> None:
     batch = Batch(1, [RequestRef([], "", [])], BatchTrace(1_000, [context(9)]))
     with pytest.raises(ValueError, match="lost"), spans_of("m", [batch]) or pytest.fail("none"):
         raise ValueError("lost")
@@ -204,7 +204,7 @@ def test_without_a_trace_there_are_no_spans(
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"tracestate":"a=b"}', "7"])
-def test_a_malformed_context_is_not_traced_and_said(
+def test_a_malformed_context_is_not_traced_and_reported(
     lanes: tuple[Lane, Lane],
     spans: InMemorySpanExporter,
     capfd: pytest.CaptureFixture[str],
@@ -252,7 +252,7 @@ tracing.finish()
 
 
 def prepared(hidden: Sequence[str] = (), **variables: str) -> tuple[list[str], str]:
-    """Return what a worker prints that prepares to trace, on both streams."""
+    """Return the output of a worker that prepares to trace, on both streams."""
     done = subprocess.run(
         [sys.executable, "-c", PREPARE.format(hidden=list(hidden))],
         cwd=ROOT,
@@ -281,7 +281,7 @@ def test_the_exporter_is_chosen_by_opentelemetrys_variables() -> None:
 
 
 @pytest.mark.programs
-def test_no_exporter_is_no_tracer() -> None:
+def test_without_an_exporter_there_is_no_tracer() -> None:
     assert prepared(OTEL_TRACES_EXPORTER="none") == (["NoneType"], "")
 
 
@@ -305,8 +305,8 @@ def test_an_unusable_exporter_is_reported_with_the_fix(
 
 
 @pytest.mark.programs
-def test_a_collector_that_is_not_there_does_not_hold_up_the_workers_end() -> None:
-    """The exporter would try for 6 s and more; pytest's own limit is far above what is asserted by the order."""
+def test_a_missing_collector_does_not_delay_the_workers_exit() -> None:
+    """The exporter would retry for 6 s and more; the order of events shows that nothing waited."""
     said, log = prepared(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
     assert said == ["Tracer", "pytriton"]
     assert "Failed to export" not in log  # which it says when it has given up

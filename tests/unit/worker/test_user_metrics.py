@@ -1,4 +1,4 @@
-"""What a worker takes of `prometheus_client`: all kinds, as much as has room, and no more often than it may."""
+"""What a worker sends of `prometheus_client`: all kinds, as much as fits, and no more often than allowed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def registry() -> CollectorRegistry:
 
 
 def said(registry: CollectorRegistry) -> Checked:
-    """Return what the daemon makes of a registry."""
+    """Return the daemon's view of a registry."""
     return checked(encoded(collected(registry.collect())))
 
 
@@ -74,7 +74,7 @@ def test_the_library_s_own_metrics_are_omitted(registry: CollectorRegistry) -> N
     assert said(registry) == Checked({}, 0, {})
 
 
-def test_labels_without_end_keep_those_that_came_first(registry: CollectorRegistry) -> None:
+def test_unlimited_labels_keep_the_first_ones(registry: CollectorRegistry) -> None:
     counter = Counter("seen", "Things.", ["user"], registry=registry)
     for number in range(MAX_VALUES + 50):
         counter.labels(str(number)).inc()
@@ -95,7 +95,7 @@ def test_a_histogram_is_reported_completely_or_not_at_all(registry: CollectorReg
     assert "size" not in found.faults
 
 
-def test_long_texts_have_no_more_bytes_than_there_is_room(registry: CollectorRegistry) -> None:
+def test_long_texts_are_truncated_by_bytes(registry: CollectorRegistry) -> None:
     for number in range(100):
         gauge = Gauge(f"g{number}", "h" * 100_000, ["text"], registry=registry)
         for label in range(20):
@@ -108,7 +108,7 @@ def test_long_texts_have_no_more_bytes_than_there_is_room(registry: CollectorReg
     assert reported > 300
 
 
-def test_odd_labels_and_values_arrive_as_far_as_they_can(registry: CollectorRegistry) -> None:
+def test_unusual_labels_and_values_arrive_as_far_as_possible(registry: CollectorRegistry) -> None:
     class Odd:
         def collect(self) -> Iterator[Any]:
             metric = GaugeMetricFamily("odd", "\ud800", labels=["a"])
@@ -132,13 +132,13 @@ def pages() -> UserMetricsPages:
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch, registry: CollectorRegistry) -> CollectorRegistry:
-    """A `prometheus_client` of the test's own, which is looked at often."""
+    """A `prometheus_client` for this test, polled frequently."""
     monkeypatch.setitem(sys.modules, "prometheus_client", SimpleNamespace(REGISTRY=registry))
     monkeypatch.setattr(user_metrics, "_PERIOD_S", 0.001)
     return registry
 
 
-def test_pages_follow_the_registry_and_the_end_writes_a_last_time(
+def test_pages_follow_the_registry_and_the_exit_writes_a_last_time(
     library: CollectorRegistry, pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counter = Counter("seen", "Things.", registry=library)
@@ -184,7 +184,7 @@ def test_a_failing_collector_is_reported_once_and_keeps_known_values(
     assert capfd.readouterr().err.count("metrics cannot be collected") == 1
 
 
-def test_a_worker_that_may_have_no_more_threads_serves_without(
+def test_a_worker_that_cannot_start_threads_serves_without_metrics(
     library: CollectorRegistry,
     pages: UserMetricsPages,
     monkeypatch: pytest.MonkeyPatch,

@@ -67,7 +67,7 @@ def test_each_request_has_the_rows_and_values_that_were_declared() -> None:
     assert len(np.unique(seen[1])) > 1
 
 
-def test_nothing_declared_is_nothing_asked() -> None:
+def test_without_declared_warmups_nothing_is_called() -> None:
     def infer(requests: Any) -> Any:
         raise AssertionError("it is not called")
 
@@ -89,7 +89,7 @@ def test_an_invalid_warmup_result_fails_the_load(answer: Any, said: str) -> None
     assert said in str(caught.value)
 
 
-def test_a_stream_is_heard_to_its_end() -> None:
+def test_a_stream_is_read_to_its_end() -> None:
     heard: list[int] = []
 
     def infer(requests: Any) -> Any:
@@ -169,7 +169,7 @@ def test_a_configured_warm_up_is_a_batch_of_requests_of_one_row(tmp_path: Path) 
         (sample(input_data_file="short"), "needs 8 bytes, but its file has 3"),
     ],
 )
-def test_a_configured_warm_up_that_cannot_be_made_fails_the_load(
+def test_an_invalid_configured_warm_up_fails_the_load(
     tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     (tmp_path / "warmup").mkdir()
@@ -240,7 +240,7 @@ def test_execute_answers_a_configured_warm_up(tmp_path: Path, streams: bool) -> 
     assert instance.seen == [[["y"]] * 3] * 2
 
 
-def test_a_stream_of_a_configured_warm_up_is_heard_to_its_end(tmp_path: Path) -> None:
+def test_a_stream_of_a_configured_warm_up_is_read_to_its_end(tmp_path: Path) -> None:
     spec = configured(tmp_path, sample(2), decoupled=True)
     instance = Sends()
     warm_up(python_model(spec, instance), spec)
@@ -264,7 +264,7 @@ def test_a_stream_that_nobody_can_end_fails_a_configured_warm_up(tmp_path: Path)
 
 
 @pytest.mark.parametrize("value", [1e39, -1e39])
-def test_numbers_of_a_file_that_the_input_cannot_hold_are_refused(value: float) -> None:
+def test_numbers_in_a_file_that_do_not_fit_the_input_are_refused(value: float) -> None:
     file = io.BytesIO()
     np.save(file, np.full((3, 2), value))
     with pytest.raises(WarmupError, match=r"1e\+39 is out of the range of float32"):

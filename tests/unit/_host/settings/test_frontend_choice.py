@@ -31,9 +31,7 @@ _OLD = {"tritonserver_options": {"grpc-max-connection-age": "1000", "log-verbose
         ({"tritonserver_options": {"quantum-tunnels": "9"}}, "triton"),
     ],
 )
-def test_the_chosen_frontend_supports_the_settings(
-    settings: dict[str, Any], frontend: str
-) -> None:
+def test_the_chosen_frontend_supports_the_settings(settings: dict[str, Any], frontend: str) -> None:
     assert frontend_choice.chosen(DaemonConfig(**settings)) == frontend
 
 

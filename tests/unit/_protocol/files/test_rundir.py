@@ -54,7 +54,9 @@ def test_environment_variable_comes_first(
     assert default_runtime_dir() == tmp_path / "run"
 
 
-def test_the_sessions_directory_comes_second(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_sessions_directory_comes_second(
+    clean_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     clean_environment.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert default_runtime_dir() == tmp_path / "pytriton-daemon"
     clean_environment.setenv(ENV_RUNTIME_DIR, "")  # empty is as good as unset
@@ -68,7 +70,9 @@ def test_a_missing_session_directory_is_skipped(
     assert tmp_path not in default_runtime_dir().parents
 
 
-def test_the_users_directory_comes_last(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_users_directory_comes_last(
+    clean_environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     clean_environment.setattr(tempfile, "tempdir", str(tmp_path))
     clean_environment.setattr(os, "geteuid", lambda: 0)
     assert default_runtime_dir() == Path("/run/pytriton-daemon")

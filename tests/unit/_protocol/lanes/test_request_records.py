@@ -76,7 +76,9 @@ def test_records_without_space_are_dropped_and_counted(ends: Ends) -> None:
     assert taken(dispatcher) == ["again"]
 
 
-def test_the_dispatcher_controls_how_many_records_are_written(ends: Ends, memory: bytearray) -> None:
+def test_the_dispatcher_controls_how_many_records_are_written(
+    ends: Ends, memory: bytearray
+) -> None:
     worker, dispatcher = ends
     words = memoryview(memory)[:64].cast("Q")
     dispatcher.want(1000, 3)

@@ -190,7 +190,9 @@ def test_busy_time_is_the_time_with_a_current_call(steps: list[tuple[int, int]])
     dispatcher.close()
 
 
-def test_busy_time_never_decreases(ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock) -> None:
+def test_busy_time_never_decreases(
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
+) -> None:
     """Between two stores of the worker, a batch may be marked done before its time is added."""
     worker, dispatcher = ends
     worker.begin(1)
@@ -251,7 +253,9 @@ def test_a_page_of_random_bytes_can_be_read(ends: tuple[WorkerStatsPage, WorkerS
     dispatcher.read()
 
 
-def test_counts_of_workers_add_up(ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock) -> None:
+def test_counts_of_workers_add_up(
+    ends: tuple[WorkerStatsPage, WorkerStatsPage], clock: Clock
+) -> None:
     worker, dispatcher = ends
     begun_ns = worker.begin(3, 10, clock.now - 7 * MS)
     worker.failed("result", 3)
@@ -290,9 +294,7 @@ def test_coarse_buckets_are_cumulative() -> None:
 
 
 @pytest.mark.parametrize("where", ["os.dup 1", "os.dup 2", "mmap.mmap 1"])
-def test_a_failed_creation_leaks_no_descriptor(
-    monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
+def test_a_failed_creation_leaks_no_descriptor(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     name, _, at = where.partition(" ")
     module = getattr(gauge_module, name.split(".")[0])
     real, calls = getattr(module, name.split(".")[1]), []

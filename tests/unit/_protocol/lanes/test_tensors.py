@@ -180,7 +180,9 @@ def test_invalid_descriptors_of_numeric_tensors(
 
 
 @pytest.mark.parametrize(("offset", "nbytes"), [(-1, 4), (0, -1), (0, 1 << 20), (1 << 63, 1)])
-def test_invalid_descriptors_of_raw_bytes(lanes: tuple[Lane, Lane], offset: int, nbytes: int) -> None:
+def test_invalid_descriptors_of_raw_bytes(
+    lanes: tuple[Lane, Lane], offset: int, nbytes: int
+) -> None:
     pass_on(lanes, tensors.write_raw(lanes[0], "x", "BYTES", [1], b"data"))
     with pytest.raises(ArenaError):
         tensors.read_raw(lanes[1], TensorRef("x", "BYTES", [1], ARENA, offset, nbytes))

@@ -121,9 +121,7 @@ def test_a_failed_rollback_is_reported(repository: Path) -> None:
     assert "Not registered: c." in caught.value.message
 
 
-def test_an_interruption_rolls_them_back(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_rolls_them_back(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client()
     client.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):

@@ -112,9 +112,7 @@ with FuturesModelClient(*sys.argv[1:3], max_workers=1, inference_timeout_s=600) 
 
 @pytest.mark.programs
 @pytest.mark.parametrize("where", ["in the block", "at its end"])
-def test_ctrl_c_ends_a_process_with_requests_in_flight(
-    fake: FakeTriton, where: str
-) -> None:
+def test_ctrl_c_ends_a_process_with_requests_in_flight(fake: FakeTriton, where: str) -> None:
     fake.gate.clear()
     program = [sys.executable, "-c", _LEFT, fake.url, MODEL, where]
     with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:

@@ -332,7 +332,9 @@ def test_one_cancelled_task_does_not_end_the_wait_of_others(fake: FakeTriton) ->
         (400, grpc.StatusCode.INVALID_ARGUMENT, "unexpected inference input"),
     ],
 )
-def test_a_server_error_ends_the_wait(fake: FakeTriton, error: tuple[int, grpc.StatusCode, str]) -> None:
+def test_a_server_error_ends_the_wait(
+    fake: FakeTriton, error: tuple[int, grpc.StatusCode, str]
+) -> None:
     fake.error = error
     with (
         ModelClient(fake.url, MODEL) as client,

@@ -264,7 +264,9 @@ def test_a_first_registration_whose_restore_fails_leaves_nothing(restarted: Rest
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_a_provisional_model_can_be_rolled_back_during_its_restore(restarted: Restart, replaces: bool) -> None:
+def test_a_provisional_model_can_be_rolled_back_during_its_restore(
+    restarted: Restart, replaces: bool
+) -> None:
     sim = restarted(["hangs"], replaces)
     assert sim.state_of("m") == "restoring"
     assert "is being restored" in renew(sim).failure

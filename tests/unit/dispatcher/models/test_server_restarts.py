@@ -57,9 +57,7 @@ def test_a_model_without_a_worker_does_not_delay_tritonservers_start(
 
 
 @pytest.mark.parametrize("proxies", ["attached", "slow"])
-def test_a_model_unregistered_during_a_restart_is_gone(
-    sim: SimulatedDaemon, proxies: str
-) -> None:
+def test_a_model_unregistered_during_a_restart_is_gone(sim: SimulatedDaemon, proxies: str) -> None:
     """tritonserver has loaded it by then, but is not known to be up yet."""
     sim.served(sim.client.register("m"))
     sim.served(sim.client.register("other"))

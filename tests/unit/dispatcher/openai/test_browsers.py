@@ -159,7 +159,9 @@ def test_responses_follow_http(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("key", "said"), [(KEY, b"100 Continue"), ("wrong", b"401 ")])
-def test_a_body_is_requested_only_after_the_key_was_accepted(key: str, said: bytes, tmp_path: Path) -> None:
+def test_a_body_is_requested_only_after_the_key_was_accepted(
+    key: str, said: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n')
 

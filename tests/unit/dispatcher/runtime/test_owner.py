@@ -96,9 +96,7 @@ def test_a_daemon_reacts_to_its_owners_exit_and_leaves_no_folder(
     assert not family.runtime_dir.exists()
 
 
-def test_a_starting_daemon_is_interrupted(
-    tmp_path: Path, families: list[Family]
-) -> None:
+def test_a_starting_daemon_is_interrupted(tmp_path: Path, families: list[Family]) -> None:
     family = Family(tmp_path, "interrupted", workspace=False)
     families.append(family)
     family.owner.kill()

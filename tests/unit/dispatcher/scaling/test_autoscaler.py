@@ -111,7 +111,9 @@ def test_queued_requests_count(sim: SimulatedDaemon, load: Load) -> None:
     assert len(sim.alive("m")) == 4
 
 
-def test_instances_stay_within_bounds_and_drops_are_reported(sim: SimulatedDaemon, load: Load) -> None:
+def test_instances_stay_within_bounds_and_drops_are_reported(
+    sim: SimulatedDaemon, load: Load
+) -> None:
     register(sim)
     load.wanted["m"] = 50.0
     sim.advance(60.0)

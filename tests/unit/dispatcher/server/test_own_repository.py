@@ -38,9 +38,7 @@ LABELS = (
 
 
 @pytest.mark.parametrize("python", [True, False])
-def test_files_that_triton_reads_are_in_the_models_folder(
-    tmp_path: Path, python: bool
-) -> None:
+def test_files_that_triton_reads_are_in_the_models_folder(tmp_path: Path, python: bool) -> None:
     models, own = tmp_path / "models", tmp_path / "mine" / "m"
     for name in ("labels.txt", "names/labels.txt", "1/labels.txt", "../secret"):
         (own / name).parent.mkdir(parents=True, exist_ok=True)

@@ -161,7 +161,9 @@ def test_it_answers_again_although_its_tcp_address_is_taken(
     run(monkeypatch, test)
 
 
-def test_the_daemon_continues_without_its_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_daemon_continues_without_its_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     async def test(scene: Scene) -> None:
         folder = tmp_path / "gone"
         folder.mkdir()

@@ -200,7 +200,9 @@ def test_an_incompatible_next_version_is_reported(tmp_path: Path, says: str, why
     assert [name for name, _ in parts.reported] == ["upgrade_failed", "upgrade_failed"]
 
 
-def test_once_the_next_version_is_compatible_changes_wait_and_no_worker_is_prestarted(tmp_path: Path) -> None:
+def test_once_the_next_version_is_compatible_changes_wait_and_no_worker_is_prestarted(
+    tmp_path: Path,
+) -> None:
     """Prestarted workers are not handed over."""
     parts = Parts()
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))

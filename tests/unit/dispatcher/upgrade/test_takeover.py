@@ -55,7 +55,9 @@ def test_any_failure_starts_fresh_with_the_original_environment(
     assert environ["NOTIFY_SOCKET"] == "/run/notify"
 
 
-def test_the_kill_on_death_helper_may_finish_and_all_others_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kill_on_death_helper_may_finish_and_all_others_are_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The helper also kills the children's descendants, so it must not be killed with them."""
     reader, writer = os.pipe()
     waits = "import sys; sys.stdin.read(); sys.exit(7)"

@@ -1,4 +1,4 @@
-"""What tests of the Python proxy share: Triton's stub as it was, before each test."""
+"""Fixtures of the Python proxy's tests: Triton's stub in its original state before each test."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def harness() -> Iterator[ProxyHarness]:
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Proxy]]:
-    """Makes proxies of decoupled models."""
+    """Creates proxies of decoupled models."""
     made: list[Proxy] = []
 
     def proxy(*verdicts: Verdict, **more: Any) -> Proxy:

@@ -1,4 +1,4 @@
-"""How a proxy gets a lane, and what it asks the dispatcher."""
+"""How a proxy gets a lane, and its requests to the dispatcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytriton.proxy_backend.python_proxy.attachment import Attachment
 
 
 class Control:
-    """The dispatcher: answers with what the test has laid down, one after the other."""
+    """The dispatcher: gives the test's answers in order."""
 
     def __init__(self) -> None:
         self.answers: list[messages.AnyMessage] = []
@@ -41,7 +41,7 @@ class Control:
 
 
 class Calls:
-    """What makes the calls of the worker."""
+    """Replaces the object that makes the worker's calls."""
 
     def __init__(self) -> None:
         self.did: list[str] = []
@@ -58,7 +58,7 @@ class Calls:
 
 @pytest.fixture
 def worker() -> Iterator[str]:
-    """Where a worker listens for lanes."""
+    """The path on which a worker listens for lanes."""
     with (
         tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as folder,
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
@@ -88,7 +88,7 @@ def attachment(control: Control, calls: Calls) -> Iterator[Attachment]:
     made.drop()
 
 
-def test_a_worker_that_cannot_be_reached_is_reported_and_another_one_asked_for(
+def test_an_unreachable_worker_is_reported_and_another_requested(
     attachment: Attachment, control: Control, calls: Calls, worker: str
 ) -> None:
     gone = str(Path(worker).with_name("gone.sock"))
@@ -110,7 +110,7 @@ def test_a_worker_that_cannot_be_reached_is_reported_and_another_one_asked_for(
     assert calls.did == [f"serve {worker}"]
 
 
-def test_with_its_lane_it_lets_the_workers_calls_go(
+def test_detaching_a_lane_also_ends_the_workers_calls(
     attachment: Attachment, control: Control, calls: Calls, worker: str
 ) -> None:
     control.answers = [messages.Attached("w1", worker)]
@@ -139,7 +139,7 @@ def test_the_dispatcher_decides_about_a_batch(attachment: Attachment, control: C
     assert (unread.was_read, unread.read_ms) == (False, 0)
 
 
-def test_an_answer_to_something_else_breaks_the_protocol(
+def test_an_unrelated_answer_is_a_protocol_violation(
     attachment: Attachment, control: Control
 ) -> None:
     control.answers = [messages.Verdict("retry"), messages.Attached("w1", "/x")]

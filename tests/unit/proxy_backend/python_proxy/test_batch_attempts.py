@@ -1,4 +1,4 @@
-"""Which requests of a batch are tried: together first; after a loss each by itself."""
+"""Which requests of a batch are tried: all together first, and one by one after a loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytriton.proxy_backend.python_proxy.model import BatchAttempts
 RETRY, FAIL = Verdict("retry"), Verdict("fail", "no more")
 
 
-def test_all_are_tried_at_once_and_answered() -> None:
+def test_all_are_tried_together_and_answered() -> None:
     attempts = BatchAttempts(3)
     assert attempts.next() == slice(0, 3)
     assert attempts.facts() == {"lost_workers": 0, "requests": 3, "consecutive_losses": 0}
@@ -18,7 +18,7 @@ def test_all_are_tried_at_once_and_answered() -> None:
     assert attempts.next() is None
 
 
-def test_after_a_loss_each_is_tried_by_itself() -> None:
+def test_after_a_loss_each_is_tried_alone() -> None:
     attempts = BatchAttempts(3)
     attempts.lost_workers += 1
     assert attempts.lost(RETRY)
@@ -39,10 +39,10 @@ def test_after_a_loss_each_is_tried_by_itself() -> None:
         ([False, False, True], [1, 1, 1]),
     ],
 )
-def test_losses_one_after_the_other_are_counted(
+def test_consecutive_losses_are_counted(
     poisonous: list[bool], consecutive_losses: list[int]
 ) -> None:
-    """`consecutive_losses` is what the dispatcher would be told if the request at hand lost a worker, too."""
+    """`consecutive_losses` is what the dispatcher would get if the current request lost a worker, too."""
     attempts = BatchAttempts(len(poisonous))
     attempts.lost_workers += 1
     attempts.lost(RETRY)
@@ -61,7 +61,7 @@ def test_losses_one_after_the_other_are_counted(
     assert attempts.next() is None
 
 
-def test_a_request_that_is_tried_again_loses_a_second_worker() -> None:
+def test_a_retried_request_loses_a_second_worker() -> None:
     attempts = BatchAttempts(2)
     attempts.lost_workers += 1
     attempts.lost(RETRY)
@@ -72,7 +72,7 @@ def test_a_request_that_is_tried_again_loses_a_second_worker() -> None:
     assert attempts.facts() == {"lost_workers": 2, "requests": 1, "consecutive_losses": 2}
 
 
-def test_the_rest_of_a_batch_may_be_answered_with_one() -> None:
+def test_one_decision_may_answer_the_rest_of_a_batch() -> None:
     attempts = BatchAttempts(4)
     attempts.lost_workers += 1
     attempts.lost(RETRY)

@@ -1,4 +1,4 @@
-"""The calls that a proxy makes for its worker: the test is the worker, and the model that is called."""
+"""Calls that a proxy makes for its worker: the test plays the worker and the called model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def call(number: int, *chain: Link) -> Call:
 
 
 class Model:
-    """Answers calls as the test says: `answers` are those of the next call, which waits for them."""
+    """Answers calls as the test says: `answers` has the next call's, which waits for them."""
 
     def __init__(self) -> None:
         self.answers: queue.SimpleQueue[list[Answer]] = queue.SimpleQueue()
@@ -88,7 +88,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, model: Model) -> Iterator[ProxyCalls]
 
 @pytest.fixture
 def connect(calls: ProxyCalls) -> Iterator[Callable[[], CallConnection]]:
-    """Have the proxy serve a worker's calls; return the worker's end."""
+    """Let the proxy serve a worker's calls; return the worker's end."""
     made: list[CallConnection] = []
     with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as folder:
 
@@ -106,7 +106,7 @@ def connect(calls: ProxyCalls) -> Iterator[Callable[[], CallConnection]]:
             one.close()
 
 
-def test_calls_are_made_side_by_side_and_answered_in_any_order(
+def test_calls_run_concurrently_and_are_answered_in_any_order(
     connect: Callable[[], CallConnection], model: Model
 ) -> None:
     worker = connect()
@@ -124,7 +124,7 @@ def test_calls_are_made_side_by_side_and_answered_in_any_order(
     eventually(lambda: model.released == [1, 2, 2], "what was read is given back")
 
 
-def test_a_stream_is_no_further_ahead_than_what_may_be_unread(
+def test_a_stream_is_limited_by_its_unread_answers(
     connect: Callable[[], CallConnection], model: Model
 ) -> None:
     worker = connect()
@@ -142,7 +142,7 @@ def test_a_stream_is_no_further_ahead_than_what_may_be_unread(
     assert worker.receive() == Answer(1, [], True)
 
 
-def test_a_call_that_is_dropped_ends_at_once(
+def test_a_dropped_call_ends_immediately(
     connect: Callable[[], CallConnection], model: Model
 ) -> None:
     worker = connect()
@@ -173,7 +173,7 @@ def test_an_exception_is_the_calls_answer(
     assert worker.receive() == Answer(1, [], True, "ValueError: no such thing", "INTERNAL")
 
 
-def test_a_proxy_that_goes_elsewhere_answers_what_is_under_way_and_no_new_calls(
+def test_a_retiring_proxy_answers_pending_calls_and_no_new_ones(
     connect: Callable[[], CallConnection], calls: ProxyCalls, model: Model
 ) -> None:
     worker = connect()
@@ -190,7 +190,7 @@ def test_a_proxy_that_goes_elsewhere_answers_what_is_under_way_and_no_new_calls(
     assert model.begun == [1]
 
 
-def test_a_proxy_that_was_never_asked_just_goes(
+def test_a_retiring_proxy_without_calls_just_disconnects(
     connect: Callable[[], CallConnection], calls: ProxyCalls
 ) -> None:
     worker = connect()
@@ -199,17 +199,17 @@ def test_a_proxy_that_was_never_asked_just_goes(
         worker.send(call(1))
 
 
-def test_a_worker_without_a_place_for_calls_is_about_to_end(
+def test_a_missing_socket_for_calls_means_the_worker_is_exiting(
     calls: ProxyCalls, tmp_path: Path
 ) -> None:
     calls.serve(str(tmp_path / "gone.sock"))
     calls.retire()
 
 
-def test_of_many_calls_those_of_a_chain_are_not_kept_waiting(
+def test_chained_calls_do_not_wait_behind_many_others(
     connect: Callable[[], CallConnection], model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they would wait for may wait for them."""
+    """Those may be waiting for them."""
     monkeypatch.setattr(calls_module, "_AT_ONCE", 2)
     worker = connect()
     for number in (1, 2, 3):
@@ -242,7 +242,7 @@ def test_deadlocked_calls_fail_with_a_reason(
 
 
 @pytest.mark.parametrize("nonsense", [AnswerRead(1), Answer(1, [], True), Retiring()])
-def test_a_worker_that_breaks_the_protocol_is_left(
+def test_a_worker_that_violates_the_protocol_is_disconnected(
     connect: Callable[[], CallConnection], nonsense: Any
 ) -> None:
     worker = connect()
@@ -278,7 +278,7 @@ def response(*tensors: Tensor, error: str | None = None) -> InferenceResponse:
 
 
 class Request:
-    """What was asked of the stub, and what the model answers."""
+    """What the stub was asked, and the model's answer."""
 
     made: list[dict[str, Any]]
     answers: list[InferenceResponse]
@@ -291,7 +291,7 @@ class Request:
 
 
 class State(CallInFlight):
-    """A call in flight that always has room, and counts the answers that waited for it."""
+    """A pending call that always has room, and counts the answers that waited for it."""
 
     def __init__(self) -> None:
         super().__init__(other_call())
@@ -303,7 +303,7 @@ class State(CallInFlight):
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[CallConnection, CallConnection]]:
-    """The connection with a worker: the proxy's end and the worker's."""
+    """The connection to a worker: the proxy's end and the worker's."""
     monkeypatch.setattr(InferenceRequest, "answer", Request.answer)
     Request.made = []
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -320,7 +320,7 @@ def executor(ends: tuple[CallConnection, CallConnection]) -> Iterator[Executor]:
     slots.close()
 
 
-def test_the_request_is_as_the_worker_asked_for_it(executor: Executor) -> None:
+def test_the_request_matches_the_workers_call(executor: Executor) -> None:
     Request.answers = [response()]
     state = State()
     ((answer, _),) = executor.answers(other_call(), state)
@@ -336,7 +336,7 @@ def test_the_request_is_as_the_worker_asked_for_it(executor: Executor) -> None:
     }  # fmt: skip
 
 
-def test_outputs_are_where_the_worker_can_read_them_until_it_has(
+def test_outputs_stay_readable_until_the_worker_has_read_them(
     executor: Executor, ends: tuple[CallConnection, CallConnection]
 ) -> None:
     numbers = np.array([1.5, 2.5], np.float32)
@@ -359,7 +359,7 @@ def test_outputs_are_where_the_worker_can_read_them_until_it_has(
     assert again.outputs[0].memory == y.memory  # the slot is used again
 
 
-def test_the_answers_of_a_stream_come_one_by_one_and_then_its_end(executor: Executor) -> None:
+def test_answers_of_a_stream_are_followed_by_its_end(executor: Executor) -> None:
     Request.answers = [response(Tensor("y", np.ones(1, np.int8))) for _ in range(3)]
     Request.answers.append(response())  # how the stub gives the end
     state = State()
@@ -370,7 +370,7 @@ def test_the_answers_of_a_stream_come_one_by_one_and_then_its_end(executor: Exec
     state.handle.close()
 
 
-def test_a_stream_that_has_ended_is_held_until_the_stub_has_let_go(
+def test_an_ended_stream_is_held_until_the_stub_releases_it(
     executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go: list[Any] = []
@@ -389,7 +389,7 @@ def test_an_error_ends_a_stream(executor: Executor) -> None:
     assert (answer.final, answer.error, answer.code) == (True, "out of range", "INTERNAL")
 
 
-def test_an_error_that_triton_would_swallow_comes_by_the_handle(executor: Executor) -> None:
+def test_an_error_that_triton_would_swallow_is_sent_by_handle(executor: Executor) -> None:
     Request.answers = [response(Tensor("y", np.ones(1, np.int8)))]
     state = State()
     answers = executor.answers(other_call(stream=True), state)
@@ -400,7 +400,7 @@ def test_an_error_that_triton_would_swallow_comes_by_the_handle(executor: Execut
     state.handle.close()
 
 
-def test_of_a_stream_that_was_dropped_nothing_more_is_sent(executor: Executor) -> None:
+def test_a_dropped_stream_sends_nothing_more(executor: Executor) -> None:
     Request.answers = [response(Tensor("y", np.ones(1, np.int8))) for _ in range(3)]
     state = State()
     answers = executor.answers(other_call(stream=True), state)
@@ -410,7 +410,7 @@ def test_of_a_stream_that_was_dropped_nothing_more_is_sent(executor: Executor) -
     assert (last.final, last.outputs) == (True, [])
 
 
-def test_a_chain_that_must_not_go_on_makes_no_request(
+def test_a_refused_chain_makes_no_request(
     executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -445,7 +445,7 @@ PREFIX = "Model other - Error when running inference: "
          "INVALID_ARG"),
     ],
 )  # fmt: skip
-def test_errors_in_words_that_help(text: str, said: str, code: str) -> None:
+def test_errors_have_helpful_texts(text: str, said: str, code: str) -> None:
     got = describe_error(other_call(version=3), TritonError(text))
     assert got[1] == code
     assert got[0].rstrip("'") == said.rstrip("'")

@@ -1,4 +1,4 @@
-"""Who waits for a call: circles, made-up chains, and the handle by which a call's end is seen."""
+"""Chains of calls: cycles, forged chains, and the handle that shows a call's end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_worker_that_waits_for_a_batch_cannot_serve_it(worker: str) -> None:
     assert "max_inflight_batches=1 and more instances" in str(caught.value)
 
 
-def test_another_worker_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_worker_can_serve_it(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = [Link("a", "w1"), Link("b", "")]
     request = request_of(**{CHAIN_PARAMETER: chains.seal_chain(chain)})
     requests = [request]
@@ -61,8 +61,8 @@ def test_another_worker_can(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("value", ["made up", "0" * 32 + '[["a","w1"]]'])
-def test_a_chain_that_no_proxy_has_sealed_does_not_travel_on(value: str) -> None:
-    """A client could have a model take its own worker for one that waits."""
+def test_an_unsigned_chain_is_not_forwarded(value: str) -> None:
+    """A client could claim that a model's worker is waiting."""
     requests = [request_of(**{CHAIN_PARAMETER: value, "kept": "1"})]
     check_chain(requests, "w1")
     parameters = json.loads(requests[0].parameters)
@@ -73,13 +73,13 @@ def test_a_chain_that_no_proxy_has_sealed_does_not_travel_on(value: str) -> None
 # ── may a call be made ───────────────────────────────────────────────────────────────────────────
 
 
-def test_a_call_of_another_model_is_not_asked_about() -> None:
+def test_a_call_of_another_model_needs_no_check() -> None:
     assert chains.refusal_of(call_of("b", Link("a", "w1")), "ipc:///nowhere") is None
     # Back to a model whose worker goes on with other batches: nothing gets stuck.
     assert chains.refusal_of(call_of("a", Link("a", "")), "ipc:///nowhere") is None
 
 
-def test_a_chain_has_an_end() -> None:
+def test_the_length_of_a_chain_is_limited() -> None:
     chain = [Link(f"m{number}", "") for number in range(17)]
     refusal = chains.refusal_of(call_of("last", *chain), "ipc:///nowhere")
     assert refusal is not None
@@ -97,7 +97,7 @@ def test_a_chain_has_an_end() -> None:
         (messages.Done(), None),
     ],
 )
-def test_the_dispatcher_knows_whether_a_circle_closes(
+def test_the_dispatcher_detects_cycles(
     dispatcher: FakeDispatcher, answer: messages.AnyMessage, refusal: str | None
 ) -> None:
     dispatcher.answers[messages.MayCall] = lambda _: [answer]
@@ -119,7 +119,7 @@ def test_waiting_calls_are_reported(dispatcher: FakeDispatcher) -> None:
 # ── the handle of a call ─────────────────────────────────────────────────────────────────────────
 
 
-def test_a_handle_is_open_until_nobody_waits() -> None:
+def test_a_handle_stays_open_while_somebody_waits() -> None:
     handle = Handle()
     name = handle.name()
     assert name.startswith(f"{os.getpid()}:")
@@ -130,7 +130,7 @@ def test_a_handle_is_open_until_nobody_waits() -> None:
     assert not has_closed("")
 
 
-def test_a_handle_brings_the_failure_back() -> None:
+def test_a_handle_returns_the_failure() -> None:
     handle = Handle()
     assert handle.failure() is None
     name = handle.name()
@@ -142,7 +142,7 @@ def test_a_handle_brings_the_failure_back() -> None:
     assert not write_failure("", "nobody has asked", "INTERNAL")
 
 
-def test_a_handle_that_a_client_has_made_up_opens_nothing(tmp_path: object) -> None:
+def test_a_forged_handle_opens_nothing(tmp_path: object) -> None:
     handle = Handle()
     process, number, token = handle.name().split(":")
     wrong_token = f"{process}:{number}:{'0' * len(token)}"

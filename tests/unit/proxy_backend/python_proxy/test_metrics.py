@@ -1,4 +1,4 @@
-"""Custom metrics: what a model counts is counted by the stub; what Triton refuses costs no other metric."""
+"""Custom metrics: a model's counts reach the stub; a metric that Triton refuses affects no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def update(
     return MetricUpdate("seen", "What was seen", kind, labels, None, change, value)
 
 
-def test_a_metric_is_made_once_and_changed() -> None:
+def test_a_metric_is_created_once_and_updated() -> None:
     metrics = CustomMetrics()
     metrics.apply(Metrics([update("", model="a"), update("increment", 2, model="a")]))
     metrics.apply(Metrics([update("increment", 3, model="a"), update("increment", 4, model="b")]))
@@ -30,7 +30,7 @@ def test_a_metric_is_made_once_and_changed() -> None:
     ]
 
 
-def test_labels_are_the_same_in_any_order_and_none_are_none() -> None:
+def test_the_order_of_labels_does_not_matter() -> None:
     metrics = CustomMetrics()
     metrics.apply(Metrics([update("set", 1, a="1", b="2"), update("set", 2, b="2", a="1")]))
     metrics.apply(Metrics([update("set", 3)]))
@@ -61,13 +61,13 @@ def test_refused_metrics_are_logged_and_others_updated(wrong: MetricUpdate, word
     assert MetricFamily.made[-1].changes[-1] == ("increment", None, 1)
 
 
-def test_a_change_that_nobody_knows_does_nothing() -> None:
+def test_an_unknown_operation_does_nothing() -> None:
     CustomMetrics().apply(Metrics([update("explode", 1)]))
     assert MetricFamily.made[0].changes == [("made", None, None)]
     assert Logger.errors == []
 
 
-def test_a_model_makes_no_more_metrics_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_a_models_metrics_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytriton.proxy_backend.python_proxy.metrics.MAX_METRICS", 2)
     CustomMetrics().apply(Metrics([update("increment", 1, user=user) for user in "abca"]))
     made = [change for change in MetricFamily.made[0].changes if change[0] == "made"]
@@ -76,7 +76,7 @@ def test_a_model_makes_no_more_metrics_than_there_may_be(monkeypatch: pytest.Mon
     assert ["this instance has 2 metrics" in line for line in Logger.errors] == [True]
 
 
-def test_a_family_goes_with_its_last_metric() -> None:
+def test_a_family_is_deleted_with_its_last_metric() -> None:
     metrics = CustomMetrics()
     metrics.apply(Metrics([update("increment", 1, model="a"), update("increment", 1, model="b")]))
     metrics.apply(Metrics([update("delete", model="a"), update("increment", 2, model="b")]))

@@ -1,4 +1,4 @@
-"""The Python proxy as tritonserver's stub calls it, with a dispatcher and workers that the test plays.
+"""The Python proxy as called by tritonserver's stub, with a dispatcher and workers played by the test.
 
 Histories of a batch: answered, failed, lost before and after it was read, overdue, circular, unreadable.
 """
@@ -52,7 +52,7 @@ def test_a_batch_is_answered_by_its_worker(harness: ProxyHarness) -> None:
     assert attach.instance.startswith("m_0:")
 
 
-def test_a_worker_that_is_gone_already_is_said_to_be_lost(harness: ProxyHarness) -> None:
+def test_an_already_exited_worker_is_reported_as_lost(harness: ProxyHarness) -> None:
     harness.worker()
     harness.gone = {"gone"}
     harness.load()
@@ -67,7 +67,7 @@ def test_a_proxy_s_exit_is_reported(harness: ProxyHarness) -> None:
     assert (detach.registration, detach.instance[:4]) == ("r1", "m_0:")
 
 
-def test_no_worker_will_come(harness: ProxyHarness) -> None:
+def test_there_will_be_no_worker(harness: ProxyHarness) -> None:
     failure = messages.Failure(ErrorKind.UNAVAILABLE.value, "model m has reached its restart limit")
     harness.dispatcher.answers[messages.Attach] = lambda _: [failure]
     with pytest.raises(TritonModelException, match="model m has reached its restart limit"):
@@ -84,8 +84,8 @@ def test_a_stand_in_refuses_everything(harness: ProxyHarness) -> None:
 # ── the worker is lost ───────────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_that_was_not_read_goes_to_the_next_worker(harness: ProxyHarness) -> None:
-    """Nobody is asked about it: nothing was begun."""
+def test_an_unread_batch_goes_to_the_next_worker(harness: ProxyHarness) -> None:
+    """Without a retry decision: nothing was started."""
     closes = [True]
 
     def greet(lane: Lane) -> None:
@@ -99,7 +99,7 @@ def test_a_batch_that_was_not_read_goes_to_the_next_worker(harness: ProxyHarness
     assert len(harness.heard(messages.Attach)) == 2
 
 
-def test_a_batch_that_was_read_is_asked_about(harness: ProxyHarness) -> None:
+def test_a_batch_that_was_read_needs_a_retry_decision(harness: ProxyHarness) -> None:
     worker = harness.worker(once(hang_up))
     harness.verdicts = [messages.Verdict("retry")]
     assert reported(harness.load().execute(requests("a"))) == [("a", INTERNAL)]
@@ -111,7 +111,7 @@ def test_a_batch_that_was_read_is_asked_about(harness: ProxyHarness) -> None:
     assert [one.alone for one in worker.batches] == [False, True]
 
 
-def test_requests_that_lost_a_worker_together_are_tried_each_by_itself(
+def test_requests_that_lost_a_worker_together_are_retried_alone(
     harness: ProxyHarness,
 ) -> None:
     def poison(lane: Lane, message: FromProxy) -> None:
@@ -138,7 +138,7 @@ def test_requests_that_lost_a_worker_together_are_tried_each_by_itself(
     assert [one.request_id for one in harness.heard(messages.LaneLost)] == ["", "poison"]
 
 
-def test_the_verdict_may_end_the_whole_batch(harness: ProxyHarness) -> None:
+def test_the_decision_may_fail_the_whole_batch(harness: ProxyHarness) -> None:
     harness.worker(hang_up)
     harness.verdicts = [
         messages.Verdict("retry"),
@@ -148,7 +148,7 @@ def test_the_verdict_may_end_the_whole_batch(harness: ProxyHarness) -> None:
     assert answers == [(f"enough [request id: {one}]", UNAVAILABLE) for one in "abc"]
 
 
-def test_no_worker_comes_for_what_is_left(harness: ProxyHarness) -> None:
+def test_no_worker_is_left_for_the_rest_of_the_batch(harness: ProxyHarness) -> None:
     harness.worker(hang_up)
     model = harness.load()
     harness.verdicts = [messages.Verdict("retry")]
@@ -161,7 +161,7 @@ def test_no_worker_comes_for_what_is_left(harness: ProxyHarness) -> None:
 # ── the worker hangs ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_batch_that_takes_long_is_waited_for_as_the_dispatcher_says(
+def test_a_long_batch_is_awaited_as_the_dispatcher_decides(
     harness: ProxyHarness,
 ) -> None:
     harness.execution_timeout_s = 0.02
@@ -180,7 +180,7 @@ def test_a_batch_that_takes_long_is_waited_for_as_the_dispatcher_says(
     assert answered == ["now"]
 
 
-def test_a_worker_that_hangs_is_left_and_the_request_fails(harness: ProxyHarness) -> None:
+def test_a_hung_worker_is_disconnected_and_the_request_fails(harness: ProxyHarness) -> None:
     harness.execution_timeout_s = 0.02
 
     def hang(lane: Lane, message: FromProxy) -> None:
@@ -207,7 +207,7 @@ def test_a_worker_that_hangs_is_left_and_the_request_fails(harness: ProxyHarness
         ),
     ],
 )
-def test_a_worker_that_breaks_the_protocol_loses_its_lane(
+def test_a_worker_that_violates_the_protocol_loses_its_lane(
     harness: ProxyHarness, answer: Callable[[Batch], BatchDone], words: str
 ) -> None:
     def wrong(lane: Lane, message: FromProxy) -> None:
@@ -235,7 +235,7 @@ def test_a_batch_that_fails_as_a_whole(harness: ProxyHarness) -> None:
     assert answers == [(f"ValueError: no [request id: {one}]", INTERNAL) for one in "ab"]
 
 
-def test_errors_of_python_models_have_triton_s_wording(harness: ProxyHarness) -> None:
+def test_errors_of_python_models_have_tritons_wording(harness: ProxyHarness) -> None:
     def fail(lane: Lane, message: FromProxy) -> None:
         assert isinstance(message, Batch)
         lane.send(BatchFailed(message.id, "Failed to process"))
@@ -245,7 +245,7 @@ def test_errors_of_python_models_have_triton_s_wording(harness: ProxyHarness) ->
     assert reported(model.execute(requests("a"))) == [("Failed to process", INTERNAL)]
 
 
-def test_a_request_without_an_id_has_the_one_that_its_worker_knows(harness: ProxyHarness) -> None:
+def test_a_request_without_an_id_gets_its_workers_id(harness: ProxyHarness) -> None:
     ids: list[str] = []
 
     def fail(lane: Lane, message: FromProxy) -> None:
@@ -260,7 +260,7 @@ def test_a_request_without_an_id_has_the_one_that_its_worker_knows(harness: Prox
     assert ids[1] == "h-1"
 
 
-def test_texts_that_are_no_unicode_cost_no_other_request(harness: ProxyHarness) -> None:
+def test_invalid_unicode_fails_no_other_request(harness: ProxyHarness) -> None:
     worker = harness.worker()
     batch = [*requests("a"), Request(parameters=b"\xff"), *requests("b")]
     answers = reported(harness.load().execute(batch))
@@ -280,7 +280,7 @@ def test_a_batch_that_waits_for_its_own_worker_goes_to_another(harness: ProxyHar
     assert harness.heard(messages.Attach)[-1].avoid == ["w1", "w7"]
 
 
-def test_a_model_py_may_have_a_request_queued_again(harness: ProxyHarness) -> None:
+def test_a_python_model_may_requeue_a_request(harness: ProxyHarness) -> None:
     def again(lane: Lane, message: FromProxy) -> None:
         assert isinstance(message, Batch)
         details = ResponseDetails(reschedule=True)

@@ -1,4 +1,4 @@
-"""Decoupled models as tritonserver's stub calls the Python proxy: each stream has one end, whatever becomes of it."""
+"""Decoupled models in the Python proxy as called by tritonserver's stub: each stream ends exactly once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def part(text: str, *, final: bool = False) -> ResponseRef:
 
 
 class ScriptedWorker:
-    """A worker of a decoupled model: it does with a batch what `script` has for it, else answers and ends it."""
+    """A decoupled model's worker: handles a batch with its `script`, or else answers and ends it."""
 
     def __init__(self, *script: Any, room: int = 4) -> None:
         self.script = list(script)
@@ -68,7 +68,7 @@ def begin(lane: Lane, batch: Batch) -> None:
 
 
 def ended(*batch: Request) -> list[list[Any]]:
-    """Return what the clients got, once all streams have ended."""
+    """Return what the clients received, once all streams have ended."""
 
     def all_ended() -> bool:
         return all(one.sender.sent and one.sender.sent[-1][1] & FINAL for one in batch)
@@ -122,10 +122,10 @@ def test_a_batch_that_fails_ends_all_its_streams(harness: ProxyHarness) -> None:
     ]
 
 
-def test_a_stream_that_has_ended_does_not_end_once_more(
+def test_an_ended_stream_does_not_end_again(
     harness: ProxyHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its worker does not take the credit for the last of its parts."""
+    """Its worker does not read the credit for its last parts."""
     give = Credits.give
 
     def refused(credits: Credits) -> None:
@@ -143,8 +143,8 @@ def test_a_stream_that_has_ended_does_not_end_once_more(
     assert harness.heard(messages.LaneLost) == []
 
 
-def test_a_model_py_that_has_not_returned_is_tried_again(harness: ProxyHarness) -> None:
-    """Triton has not got its requests back, and nothing was answered."""
+def test_a_batch_of_an_unreturned_python_model_is_retried(harness: ProxyHarness) -> None:
+    """Triton does not have its requests back, and nothing was answered."""
 
     def answer_and_return(lane: Lane, batch: Batch) -> None:
         begin(lane, batch)
@@ -165,7 +165,7 @@ def test_a_model_py_that_has_not_returned_is_tried_again(harness: ProxyHarness) 
     assert not harness.heard(messages.LaneLost)[0].final
 
 
-def test_a_model_py_may_have_a_request_queued_again(harness: ProxyHarness) -> None:
+def test_a_python_model_may_requeue_a_request(harness: ProxyHarness) -> None:
     def again(lane: Lane, batch: Batch) -> None:
         begin(lane, batch)
         lane.send(BatchReturned(batch.id, [0]))
@@ -185,7 +185,7 @@ def answer_after_the_end(lane: Lane, batch: Batch) -> None:
     lane.send(BatchPart(batch.id, [part("y")]))
 
 
-def test_an_answer_after_the_last_one_reaches_nobody(harness: ProxyHarness) -> None:
+def test_an_answer_after_the_last_one_is_dropped(harness: ProxyHarness) -> None:
     play(harness, answer_after_the_end)
     (one,) = requests("a")
     execute(harness, [one])

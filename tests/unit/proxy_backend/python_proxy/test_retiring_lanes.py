@@ -1,4 +1,4 @@
-"""A worker with streams that retires, at the Python proxy: they go on, and the next batch goes elsewhere."""
+"""A retiring worker with streams, at the Python proxy: the streams continue, and the next batch goes elsewhere."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def finish(worker: Lane, number: int) -> None:
 
 
 def gone(worker: Lane) -> bool:
-    """Hear what the proxy says until it hangs up."""
+    """Read what the proxy sends until it disconnects."""
     try:
         while True:
             worker.receive()
@@ -47,7 +47,7 @@ def gone(worker: Lane) -> bool:
 
 
 @pytest.mark.parametrize("until_returned", [False, True])
-def test_its_streams_go_on_while_the_next_batch_goes_elsewhere(
+def test_streams_continue_while_the_next_batch_goes_elsewhere(
     make: Callable[..., Proxy], until_returned: bool
 ) -> None:
     proxy = make(until_returned=until_returned)
@@ -76,8 +76,8 @@ def test_its_streams_go_on_while_the_next_batch_goes_elsewhere(
     assert second.sent == [({}, FINAL)]
 
 
-def test_a_lane_that_ends_in_that_moment_is_ended_once(make: Callable[..., Proxy]) -> None:
-    """As when a model is unloaded, and its workers end."""
+def test_a_lane_that_closes_at_that_moment_is_ended_once(make: Callable[..., Proxy]) -> None:
+    """As when a model is unloaded, and its workers exit."""
     proxy = make()
     proxy.begin()
     worker = proxy.worker()
@@ -90,7 +90,7 @@ def test_a_lane_that_ends_in_that_moment_is_ended_once(make: Callable[..., Proxy
     lane.end()
 
 
-def test_a_lane_without_streams_is_let_go(make: Callable[..., Proxy]) -> None:
+def test_a_lane_without_streams_is_closed(make: Callable[..., Proxy]) -> None:
     proxy = make()
     proxy.streams.attach()
     proxy.worker().send(Room(0))
@@ -103,8 +103,8 @@ def test_a_lane_without_streams_is_let_go(make: Callable[..., Proxy]) -> None:
     eventually(lambda: ended(sender), "it is answered")
 
 
-def test_the_dispatcher_is_asked_about_the_worker_that_was_lost(harness: ProxyHarness) -> None:
-    """Not about the one that came after it."""
+def test_retry_decisions_name_the_lost_worker(harness: ProxyHarness) -> None:
+    """Rather than its successor."""
     lanes: list[Lane] = []
 
     def retires(lane: Lane, message: FromProxy) -> None:

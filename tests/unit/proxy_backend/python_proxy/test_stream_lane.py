@@ -1,4 +1,4 @@
-"""A batch of a decoupled model under way: who is answered, and whether it may be tried again."""
+"""A decoupled model's batch in flight: who is answered, and whether it may be retried."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_unanswered_requests_get_the_error() -> None:
     assert second.sent == [(("no worker [request id: b]", TritonError.UNAVAILABLE), FINAL)]
 
 
-def test_requests_that_are_refused_are_no_part_of_it_any_longer() -> None:
+def test_refused_requests_leave_the_batch() -> None:
     flight, (first, second) = flight_of(2)
     flight.refuse(["is no text", None])
     assert first.sent == [(("is no text", TritonError.INVALID_ARG), FINAL)]
@@ -69,8 +69,8 @@ def test_requests_that_are_refused_are_no_part_of_it_any_longer() -> None:
     }
 
 
-def test_the_error_of_a_stream_between_models_goes_by_its_handle() -> None:
-    """Triton swallows an error that comes after answers, and the caller would wait for ever."""
+def test_the_error_of_a_stream_between_models_is_sent_by_handle() -> None:
+    """Triton swallows an error after answers, and the caller would hang."""
     flight, (caller, client) = flight_of(2)
     handle = Handle()
     flight.waiting = [handle.name(), ""]
@@ -92,7 +92,7 @@ def test_a_closed_handle_means_a_departed_client() -> None:
     assert flight.is_gone(0)
 
 
-def test_a_batch_is_final_when_triton_has_its_requests_back_or_a_client_an_answer() -> None:
+def test_a_batch_is_final_once_its_requests_returned_or_a_client_was_answered() -> None:
     flight, _ = flight_of(1)
     assert not flight.is_final(until_returned=False)
     flight.mark_begun(None)
@@ -106,7 +106,7 @@ def test_a_batch_is_final_when_triton_has_its_requests_back_or_a_client_an_answe
     assert flight.is_final(until_returned=True)
 
 
-def test_requests_that_are_queued_again_get_no_answer_here() -> None:
+def test_requeued_requests_get_no_answer() -> None:
     flight, (first, second) = flight_of(2)
     with pytest.raises(LaneError, match="asked to reschedule"):
         flight.mark_returned([2])
@@ -117,7 +117,7 @@ def test_requests_that_are_queued_again_get_no_answer_here() -> None:
     assert flight.reschedule == [0]
 
 
-def test_a_loss_counts_and_the_verdict_decides() -> None:
+def test_a_loss_is_counted_and_the_decision_applied() -> None:
     asked: list[dict[str, Any]] = []
 
     def judge(**facts: Any) -> Verdict:
@@ -147,7 +147,7 @@ def test_a_loss_counts_and_the_verdict_decides() -> None:
     ]
 
 
-def test_a_broken_protocol_needs_no_verdict() -> None:
+def test_a_protocol_violation_needs_no_decision() -> None:
     def judge(**_: Any) -> Verdict:
         raise AssertionError("nobody is asked")
 
@@ -165,13 +165,13 @@ NO_MORE = ResponseRef([], None, ResponseDetails(final=True, empty=True))
 
 
 def response(worker: Lane, nbytes: int) -> ResponseRef:
-    """A response whose output takes so much of the worker's memory."""
+    """A response whose output takes this much of the worker's memory."""
     array = np.zeros(nbytes, np.uint8)
     return ResponseRef([tensors.write(worker, "y", "UINT8", array, array.dtype)])
 
 
 def begun(proxy: Proxy) -> tuple[Lane, Batch]:
-    """Return a worker that has begun with the proxy's batch."""
+    """Return a worker that has started the proxy's batch."""
     proxy.begin()
     worker = proxy.worker()
     worker.set_receive_timeout(20)
@@ -205,10 +205,10 @@ def test_large_parts_are_credited_before_there_are_eight(
     worker.send(BatchDone(batch.id, []))
 
 
-def test_a_worker_whose_memory_is_full_is_given_back_each_part(
+def test_a_worker_with_full_memory_gets_each_part_credited(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits until all are; as long as it is not full, small ones are given back as ever."""
+    """It waits for all of it; otherwise small parts are credited in groups as usual."""
     monkeypatch.setattr(stream_lane, "TICK_S", 60.0)
     worker, batch = begun(make())
     worker.arena.allocate(7 << 20)
@@ -227,7 +227,7 @@ def test_a_worker_whose_memory_is_full_is_given_back_each_part(
     assert worker.receive() == Credit(2)
 
 
-def test_a_worker_that_says_nothing_more_is_given_back_all_its_parts(
+def test_a_silent_worker_gets_all_parts_credited(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_lane, "TICK_S", 0.01)
@@ -238,10 +238,10 @@ def test_a_worker_that_says_nothing_more_is_given_back_all_its_parts(
 
 
 @pytest.mark.parametrize("slow_at", [8, 9], ids=["takes no credit", "leaves the credit unread"])
-def test_responses_before_a_worker_s_exit_are_forwarded(
+def test_responses_before_a_workers_exit_are_forwarded(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch, slow_at: int
 ) -> None:
-    """It may have answered to the end; and what it had not read goes to the next one without anybody being asked."""
+    """It may have answered everything; an unread batch goes to the next worker without a decision."""
     proxy = make()
     (sender,) = proxy.begin()
     slow, go = threading.Event(), threading.Event()
@@ -274,6 +274,6 @@ def test_responses_before_a_worker_s_exit_are_forwarded(
 
 
 def under_way(proxy: Proxy) -> int:
-    """Count the batches that have been sent and not been answered: sending holds the lock."""
+    """Return the number of sent and unanswered batches; sending holds the lock."""
     with proxy.streams._changed:
         return proxy.flights

@@ -1,4 +1,4 @@
-"""Batches of a decoupled model: begun, answered in parts, lost, given up. The worker is the test."""
+"""Batches of a decoupled model: started, answered in parts, lost, cancelled. The test plays the worker."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ RETRY, FAIL = Verdict("retry"), Verdict("fail", "worker w1 was killed")
 
 
 def ended(sender: Sender) -> bool:
-    """Whether the client has been told that no more comes."""
+    """Return whether the client has received the end of its stream."""
     return bool(sender.sent) and sender.sent[-1][1] == FINAL
 
 
 def error(sender: Sender) -> str | None:
-    """The error that it ended with, but for the name of its request."""
+    """Return the stream's error without the id of its request."""
     reported = sender.sent[-1][0]
     if not isinstance(reported, tuple):
         return None
     return str(reported[0]).partition(" [request id: ")[0]
 
 
-def test_execute_returns_when_the_worker_has_begun_and_answers_follow(
+def test_execute_returns_when_the_worker_has_started_and_answers_follow(
     make: Callable[..., Proxy],
 ) -> None:
     proxy = make()
@@ -68,7 +68,7 @@ def test_execute_returns_when_the_worker_has_begun_and_answers_follow(
     assert second.sent == [(None, FINAL)]
 
 
-def test_parts_of_several_batches_come_in_one_message(make: Callable[..., Proxy]) -> None:
+def test_one_message_contains_parts_of_several_batches(make: Callable[..., Proxy]) -> None:
     proxy = make()
     senders, batches = [], []
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_the_next_batch_waits_for_room(make: Callable[..., Proxy]) -> None:
     assert error(second) == "ValueError: no"
 
 
-def test_a_batch_that_was_not_read_goes_to_the_next_worker(make: Callable[..., Proxy]) -> None:
+def test_an_unread_batch_goes_to_the_next_worker(make: Callable[..., Proxy]) -> None:
     proxy = make()
     (sender,) = proxy.begin()
     first = proxy.worker()
@@ -124,7 +124,7 @@ def test_a_batch_that_was_not_read_goes_to_the_next_worker(make: Callable[..., P
     assert proxy.attachment.asked == []
 
 
-def test_a_batch_that_had_begun_fails_with_its_worker(make: Callable[..., Proxy]) -> None:
+def test_a_started_batch_fails_with_its_worker(make: Callable[..., Proxy]) -> None:
     proxy = make(FAIL)
     first, second = proxy.begin(2)
     worker = proxy.worker()
@@ -138,7 +138,7 @@ def test_a_batch_that_had_begun_fails_with_its_worker(make: Callable[..., Proxy]
     assert proxy.attachment.asked == [{"lost_workers": 1, "final": True}]
 
 
-def test_its_end_does_not_wait_for_a_server_that_takes_no_answers(
+def test_its_end_does_not_wait_for_a_server_that_accepts_no_answers(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_lane, "_END_S", 0.1)
@@ -230,7 +230,7 @@ def test_the_client_learns_that_there_is_no_worker(make: Callable[..., Proxy]) -
     assert error(sender) == "model m: all its workers were given up"
 
 
-def test_a_batch_that_takes_too_long_is_asked_about(
+def test_an_overdue_batch_needs_a_decision(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_lane, "TICK_S", 0.01)
@@ -268,10 +268,8 @@ BREACHES: dict[str, Callable[[int], list[FromWorker]]] = {
 
 
 @pytest.mark.parametrize("breach", BREACHES)
-def test_a_worker_that_breaks_the_protocol_is_left_and_the_batch_fails(
-    make: Callable[..., Proxy], breach: str
-) -> None:
-    """Not tried again: with the next worker it might go on so for ever."""
+def test_a_protocol_violation_fails_the_batch(make: Callable[..., Proxy], breach: str) -> None:
+    """Without a retry, which might repeat it forever."""
     proxy = make()
     (sender,) = proxy.begin()
     worker = proxy.worker()
@@ -286,7 +284,7 @@ def test_a_worker_that_breaks_the_protocol_is_left_and_the_batch_fails(
     assert proxy.attachment.asked == []
 
 
-def test_texts_that_are_none_fail_their_request_alone(make: Callable[..., Proxy]) -> None:
+def test_invalid_texts_fail_only_their_request(make: Callable[..., Proxy]) -> None:
     proxy = make()
     translator = proxy.streams._translator
     fine, wrong = Request(), Request()

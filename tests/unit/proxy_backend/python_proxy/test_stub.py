@@ -1,4 +1,4 @@
-"""The doors that the stub leaves open: serialized strings as they are, BF16, where a tensor lies."""
+"""Internals of the stub that the proxy uses: serialized strings, BF16, and where a tensor is in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_strings_come_as_bytes() -> None:
     assert raw.tobytes() == SERIALIZED
 
 
-def test_a_stub_that_has_decoded_them_already() -> None:
+def test_a_stub_that_decoded_the_strings() -> None:
     raw = stub.BytesTensors()
     assert raw.serialized(Tensor("x", np.zeros(3, np.float32))) is None
 
@@ -42,13 +42,13 @@ def test_no_strings_at_all() -> None:
     assert (tensor.shape(), tensor.held) == ([0, 2], b"")
 
 
-def test_other_tensors_of_strings_are_serialized_as_ever() -> None:
+def test_other_string_tensors_are_serialized_normally() -> None:
     stub.BytesTensors()
     assert Tensor("s", WORDS).held == SERIALIZED
 
 
-def test_a_stub_that_does_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the caller decodes them; nothing is left over for the next tensor."""
+def test_a_stub_that_does_not_use_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the caller decodes the strings; nothing is left over for the next tensor."""
     tensors = stub.BytesTensors()
     monkeypatch.setattr(pb_utils, "Tensor", lambda name, array: object())
     assert tensors.make("s", [1], memoryview(b"\1\0\0\0a")) is None
@@ -63,18 +63,18 @@ def test_a_stub_that_does_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
         (np.int64, "INT64"), (np.uint16, "UINT16"), (np.bool_, "BOOL"),
     ],
 )  # fmt: skip
-def test_where_a_tensor_lies(dtype: Any, datatype: str) -> None:
+def test_the_address_of_a_tensor(dtype: Any, datatype: str) -> None:
     array = np.zeros((2, 3), dtype)
     tensor = Tensor("x", array)
     assert stub.place_of(tensor) == (datatype, array.ctypes.data)
     assert stub.address_of(tensor) == array.ctypes.data
 
 
-def test_strings_lie_nowhere() -> None:
+def test_strings_have_no_address() -> None:
     assert stub.place_of(Tensor("s", WORDS)) is None
 
 
-def test_another_failure_is_not_taken_for_strings() -> None:
+def test_other_failures_are_not_mistaken_for_strings() -> None:
     class Broken:
         def __dlpack__(self) -> Any:
             raise RuntimeError("no memory")
@@ -83,7 +83,7 @@ def test_another_failure_is_not_taken_for_strings() -> None:
         stub.place_of(Broken())
 
 
-def test_bf16_travels_as_words() -> None:
+def test_bf16_is_sent_as_16_bit_words() -> None:
     words = np.array([0x3F80, 0x4000], np.uint16)  # 1.0 and 2.0
     tensor = stub.bf16_tensor("x", words)
 
@@ -95,14 +95,14 @@ def test_bf16_travels_as_words() -> None:
 
 
 class Held:
-    """As an object of pybind11 is laid out: behind the head an address, and a std::shared_ptr of it."""
+    """Laid out like an object of pybind11: after the head an address, and its std::shared_ptr."""
 
     __slots__ = ("address", "counts", "pointer")
 
 
 @pytest.fixture
 def held() -> Iterator[tuple[Held, Any]]:
-    """An object of the stub's, and the number of those who hold it, which can be changed."""
+    """A fake object of the stub, and its reference count, which can be changed."""
     made = Held()
     # What lies there is no object of Python's: nobody may follow it.
     ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(made))
@@ -113,7 +113,7 @@ def held() -> Iterator[tuple[Held, Any]]:
     words[:] = [0, 0, 0]
 
 
-def test_an_iterator_is_held_until_the_stub_has_let_go_of_it(
+def test_an_iterator_is_held_until_the_stub_releases_it(
     held: tuple[Held, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stub, "_HELD", deque())
@@ -128,7 +128,7 @@ def test_an_iterator_is_held_until_the_stub_has_let_go_of_it(
     assert not stub._HELD
 
 
-def test_an_iterator_of_unknown_state_is_kept_for_a_while(
+def test_an_iterator_of_unknown_state_is_held_for_a_while(
     held: tuple[Held, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: deque[tuple[float, Any]] = deque()

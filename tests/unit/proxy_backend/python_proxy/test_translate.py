@@ -1,4 +1,4 @@
-"""Requests and responses of the stub, and what travels of them on a lane: places, copies, errors and their codes."""
+"""Translation between the stub's requests and responses and the lane: addresses, copies, errors and their codes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def ends() -> Iterator[Ends]:
 
 @pytest.fixture
 def triton_memory() -> Iterator[Any]:
-    """Shared memory as tritonserver has it: a file below /dev/shm that is mapped here; as float32."""
+    """tritonserver's shared memory: a file in /dev/shm, mapped here as float32."""
     path = Path(f"/dev/shm/pytriton-test-{uuid.uuid4().hex}")
     with open(path, "wb+") as file:
         os.ftruncate(file.fileno(), 2 * mmap.PAGESIZE)
@@ -93,7 +93,7 @@ def translator(**options: Any) -> Translator:
 # ── requests ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_numbers_stay_where_triton_put_them(ends: Ends, triton_memory: Any) -> None:
+def test_numbers_stay_in_tritons_memory(ends: Ends, triton_memory: Any) -> None:
     triton_memory[:] = np.arange(triton_memory.size)
     one, other = triton_memory[8:14].reshape(2, 3), triton_memory[1024:1025].reshape(1, 1)
     own = translator()
@@ -110,7 +110,7 @@ def test_numbers_stay_where_triton_put_them(ends: Ends, triton_memory: Any) -> N
     assert numbers == {refs[0].inputs[0].memory}
 
 
-def test_another_lane_hears_of_the_memory_too(ends: Ends, triton_memory: Any) -> None:
+def test_the_memory_is_announced_on_each_lane(ends: Ends, triton_memory: Any) -> None:
     own = translator()
     requests = [Request(Tensor("x", triton_memory[:2]))]
     own.requests(requests, ends.proxy)
@@ -130,7 +130,7 @@ def test_tensors_outside_shared_memory_are_reported(ends: Ends) -> None:
         translator().requests([Request(Tensor("x", np.zeros(4, np.float32)))], ends.proxy)
 
 
-def test_nothing_lies_nowhere(ends: Ends) -> None:
+def test_empty_tensors_have_no_address(ends: Ends) -> None:
     (ref,) = translator().requests([Request(Tensor("x", np.zeros((0, 3), np.float32)))], ends.proxy)
     assert ref.inputs == [TensorRef("x", "FP32", [0, 3], 0, 0, 0)]
 
@@ -153,7 +153,7 @@ def test_metadata_sent_with_a_request(ends: Ends) -> None:
     assert (ref.requested, ref.details) == (["y", "z"], RequestDetails(5, 3, 7, None))
 
 
-def test_an_id_that_is_no_unicode_harms_nobody(ends: Ends) -> None:
+def test_an_id_that_is_not_unicode_is_harmless(ends: Ends) -> None:
     (ref,) = translator().requests([Request(request_id=b"\xff")], ends.proxy)
     assert ref.request_id == ""
 
@@ -167,7 +167,7 @@ def test_an_id_that_is_no_unicode_harms_nobody(ends: Ends) -> None:
         (Request(parameters="{}"), True, None),
     ],
 )
-def test_texts_that_are_no_unicode_are_refused_by_name(
+def test_texts_that_are_not_unicode_are_refused_by_name(
     request_: Request, details: bool, refusal: str | None
 ) -> None:
     (reported,) = translator(details=details).refusals([request_])
@@ -178,7 +178,7 @@ def test_texts_that_are_no_unicode_are_refused_by_name(
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_outputs_are_what_the_worker_wrote(ends: Ends) -> None:
+def test_outputs_match_what_the_worker_wrote(ends: Ends) -> None:
     array = np.arange(6, dtype=np.int64).reshape(2, 3)
     answer = ends.answer(("y", "INT64", array), ("s", "BYTES", TEXTS))
     (response,) = translator().responses([answer], ends.proxy)
@@ -189,7 +189,7 @@ def test_outputs_are_what_the_worker_wrote(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("lasting", [False, True])
-def test_an_answer_may_have_to_outlive_the_lanes_next_message(ends: Ends, lasting: bool) -> None:
+def test_an_answer_can_outlive_the_lanes_next_message(ends: Ends, lasting: bool) -> None:
     own = translator()
     own.lasting = lasting
     (output,) = own.response(
@@ -208,20 +208,18 @@ def test_an_answer_may_have_to_outlive_the_lanes_next_message(ends: Ends, lastin
         ("message", TritonError.INTERNAL),
     ],
 )
-def test_an_error_has_the_code_that_the_model_gave(ends: Ends, code: str, number: int) -> None:
+def test_an_error_has_the_models_code(ends: Ends, code: str, number: int) -> None:
     response = ResponseRef([], "wrong", ResponseDetails(code))
     assert translator().response(response, ends.proxy).reported() == ("wrong", number)
 
 
-def test_a_datatype_that_there_is_not_breaks_the_protocol(ends: Ends) -> None:
+def test_an_unknown_datatype_is_a_protocol_violation(ends: Ends) -> None:
     answer = ResponseRef([TensorRef("y", "FP17", [1], 0, 0, 2)])
     with pytest.raises(LaneError, match="output y with the datatype 'FP17'"):
         translator().response(answer, ends.proxy)
 
 
-def test_where_no_memory_is_left_one_answer_fails(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_memory_only_one_answer_fails(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def refuse(nbytes: int) -> None:
@@ -240,7 +238,7 @@ def test_where_no_memory_is_left_one_answer_fails(
     assert asked == [3 * 32]  # the stub's copy, tritonserver's, and gRPC's
 
 
-def test_the_arena_of_a_large_batch_is_given_back(ends: Ends) -> None:
+def test_the_arena_of_a_large_batch_is_released(ends: Ends) -> None:
     large = np.array([b"x" * (64 << 20)], object)
     own = translator()
     own.requests([Request(Tensor("s", large))], ends.proxy)
@@ -250,7 +248,7 @@ def test_the_arena_of_a_large_batch_is_given_back(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("code", ["NOT_FOUND", "UNAVAILABLE", "CANCELLED", "INTERNAL"])
-def test_a_code_has_a_name_and_a_name_a_code(code: str) -> None:
+def test_codes_and_names_correspond(code: str) -> None:
     assert translate.code_name(TritonError("", translate.error_code(code) or 0)) == code
 
 
@@ -264,7 +262,7 @@ def test_kinds_of_failure() -> None:
 # ── Which requests of a batch tritonserver traces ──
 
 
-def test_every_request_has_its_context_or_none() -> None:
+def test_every_request_has_its_trace_context_or_none() -> None:
     begun_ns = time.time_ns()
     trace = trace_of([Request(context='{"traceparent": "a"}'), Request()])
     assert trace is not None
@@ -272,7 +270,7 @@ def test_every_request_has_its_context_or_none() -> None:
     assert begun_ns <= trace.begun_ns <= time.time_ns()
 
 
-def test_a_batch_that_nobody_traces_has_no_trace() -> None:
+def test_an_untraced_batch_has_no_trace() -> None:
     assert trace_of([Request(), Request()]) is None
 
 
@@ -283,7 +281,7 @@ PAGE = mmap.PAGESIZE
 
 @pytest.fixture
 def region() -> Iterator[Path]:
-    """A file of three pages in which every 8 bytes say where they lie."""
+    """A file of three pages in which every 8 bytes contain their own offset."""
     path = Path(f"/dev/shm/pytriton test {uuid.uuid4().hex}")
     path.write_bytes(numbered(3))
     yield path
@@ -295,7 +293,7 @@ def numbered(pages: int) -> bytes:
 
 
 class Mapped:
-    """Pages of a file, mapped for as long as this object lives."""
+    """Pages of a file, mapped while this object lives."""
 
     def __init__(
         self, path: Path, pages: int, *, offset: int = 0, flags: int = mmap.MAP_SHARED
@@ -309,7 +307,7 @@ class Mapped:
 
 
 def assert_found(regions: Regions, address: int, nbytes: int, path: Path) -> None:
-    """What lies in the file where it is said to lie is what lies at the address."""
+    """Check that the reported position in the file has the same contents as the address."""
     found = regions.find(address, nbytes)
     assert found is not None
     assert found.path == str(path)
@@ -325,7 +323,7 @@ def test_address_in_a_mapping(region: Path) -> None:
         assert_found(regions, mapped.address + offset, nbytes, region)
 
 
-def test_mapping_that_begins_inside_of_the_file(region: Path) -> None:
+def test_a_mapping_that_starts_inside_the_file(region: Path) -> None:
     mapped = Mapped(region, 2, offset=PAGE)
     assert_found(Regions(), mapped.address + 24, 64, region)
     found = Regions().find(mapped.address, 1)
@@ -333,7 +331,7 @@ def test_mapping_that_begins_inside_of_the_file(region: Path) -> None:
     assert found.offset == PAGE
 
 
-def test_region_that_grew_is_found_at_its_old_and_new_address(region: Path) -> None:
+def test_a_region_that_grew_is_found_at_its_old_and_new_address(region: Path) -> None:
     regions = Regions()
     old = Mapped(region, 3)
     assert_found(regions, old.address, 8, region)
@@ -357,7 +355,7 @@ def test_several_regions_are_distinguished(region: Path) -> None:
         other.unlink()
 
 
-def test_memory_of_other_kinds_is_not_in_a_region(region: Path, tmp_path: Path) -> None:
+def test_other_kinds_of_memory_are_not_in_a_region(region: Path, tmp_path: Path) -> None:
     regions = Regions()
     heap = np.zeros(1000)
     assert regions.find(heap.ctypes.data, 8) is None
@@ -379,7 +377,7 @@ def test_bytes_beyond_the_end_of_a_mapping(region: Path) -> None:
     assert regions.find(mapped.address, 1 << 40) is None
 
 
-def test_deleted_file_is_ignored(region: Path) -> None:
+def test_a_deleted_file_is_ignored(region: Path) -> None:
     mapped = Mapped(region, 3)
     assert_found(Regions(), mapped.address, 8, region)
     assert str(region) in Regions().paths()

@@ -23,7 +23,7 @@ ONE = {"y": np.ones(1, np.float32)}
 
 
 class Pending:
-    """A call under way, which gets these answers."""
+    """A pending call with these answers."""
 
     def __init__(self, *deliveries: Delivery) -> None:
         self._deliveries = list(deliveries)
@@ -54,7 +54,7 @@ def host() -> WorkerHost:
 
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Pending, list[ModelCall]]]:
-    """Have the next call get these answers; return it, and what was asked."""
+    """Give the next call these answers; return it with its arguments."""
 
     def answered(*deliveries: Delivery) -> tuple[Pending, list[ModelCall]]:
         pending, asked = Pending(*deliveries), []
@@ -99,7 +99,7 @@ def test_an_error_is_in_the_response(host: WorkerHost, begin: Any) -> None:
     assert error.code() == pb_utils.TritonError.UNSUPPORTED
 
 
-def test_a_call_that_cannot_be_made_is_an_error_in_the_response(
+def test_a_failed_call_is_an_error_in_the_response(
     host: WorkerHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(call: ModelCall) -> Any:
@@ -124,7 +124,7 @@ def test_a_stream_ends_without_an_empty_response(host: WorkerHost, begin: Any) -
     assert len(list(host.infer(request(), decoupled=True))) == 2
 
 
-def test_a_coroutine_has_the_first_answer_before_a_plain_for_asks(
+def test_a_stream_awaited_by_a_coroutine_can_be_iterated_plainly(
     host: WorkerHost, begin: Any
 ) -> None:
     async def ask() -> list[Any]:
@@ -140,9 +140,7 @@ def test_a_coroutine_has_the_first_answer_before_a_plain_for_asks(
     assert len(one.output_tensors()) == 1
 
 
-def test_a_stream_that_is_cancelled_has_what_its_model_still_sends(
-    host: WorkerHost, begin: Any
-) -> None:
+def test_a_cancelled_stream_yields_what_its_model_still_sends(host: WorkerHost, begin: Any) -> None:
     pending, _ = begin(Delivery(ONE, False), Delivery(ONE, False), Delivery({}, True))
     stream = host.infer(request(), decoupled=True)
     next(stream)
@@ -153,7 +151,7 @@ def test_a_stream_that_is_cancelled_has_what_its_model_still_sends(
     assert not pending.cancelled  # it has ended by itself
 
 
-def test_a_cancelled_stream_that_nobody_reads_is_given_up(host: WorkerHost, begin: Any) -> None:
+def test_an_unread_cancelled_stream_is_dropped(host: WorkerHost, begin: Any) -> None:
     pending, _ = begin(Delivery(ONE, False))
     stream = host.infer(request(), decoupled=True)
     del stream
@@ -165,7 +163,7 @@ def test_a_cancelled_stream_that_nobody_reads_is_given_up(host: WorkerHost, begi
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_other_models_are_called_between_initialize_and_finalize_only(decoupled: bool) -> None:
+def test_calls_are_possible_only_between_initialize_and_finalize(decoupled: bool) -> None:
     outside = WorkerHost("w1", "m", None, "ipc://x")
     with pytest.raises(pb_utils.TritonModelException, match="only supported during the 'execute'"):
         outside.infer(request(), decoupled=decoupled)
@@ -173,7 +171,7 @@ def test_other_models_are_called_between_initialize_and_finalize_only(decoupled:
         asyncio.run(outside.async_infer(request(), decoupled=decoupled))
 
 
-def test_a_task_that_is_cancelled_gives_its_call_up(host: WorkerHost, begin: Any) -> None:
+def test_a_cancelled_task_cancels_its_call(host: WorkerHost, begin: Any) -> None:
     async def cancelled() -> None:
         task = asyncio.ensure_future(host.async_infer(request(), decoupled=True))
         await asyncio.sleep(0)
@@ -185,7 +183,7 @@ def test_a_task_that_is_cancelled_gives_its_call_up(host: WorkerHost, begin: Any
     assert pending.cancelled
 
 
-def test_metrics_are_kept_until_somebody_takes_them(host: WorkerHost) -> None:
+def test_metrics_are_kept_until_they_are_fetched(host: WorkerHost) -> None:
     updates = [MetricUpdate(name, "", "COUNTER", {}) for name in "abc"]
     host.metric(updates[0])
     heard: list[int] = []
@@ -206,7 +204,7 @@ def test_metrics_are_kept_until_somebody_takes_them(host: WorkerHost) -> None:
 
 
 class Control:
-    """The dispatcher, asked on a connection of its own."""
+    """The dispatcher on a separate connection."""
 
     asked: list[Any]
     answer: Any
@@ -248,7 +246,7 @@ def test_other_models_are_loaded_and_unloaded_by_the_dispatcher(
 @pytest.mark.parametrize(
     "failure", [RemoteFailure(ErrorKind.NOT_FOUND, "no such model"), ControlTimeout("no answer")]
 )
-def test_refusals_have_triton_s_wording(
+def test_refusals_have_tritons_wording(
     host: WorkerHost, control: type[Control], failure: Exception
 ) -> None:
     control.answer = failure

@@ -1,4 +1,4 @@
-"""What is told of an `auto_complete_config` that fails, whatever its exception does."""
+"""The report of a failed `auto_complete_config`, whatever its exception does."""
 
 from __future__ import annotations
 

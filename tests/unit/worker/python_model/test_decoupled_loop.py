@@ -1,4 +1,4 @@
-"""A batch of a Triton Python model that may answer at any time: what goes over the lane, and when it is over."""
+"""Batches of decoupled Triton Python models: the messages on the lane, and when a batch is over."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Lanes = tuple[Lane, Lane]
 
 
 class Loop:
-    """The loop that serves it."""
+    """The loop that serves the batch."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -63,7 +63,7 @@ class Loop:
 def begin(
     lanes: Lanes, count: int = 1, *, decoupled: bool = True
 ) -> tuple[PythonStream, list[pb_utils.InferenceRequest], Loop]:
-    """Have a batch of so many requests begin; the proxy's end has heard of the room."""
+    """Start a batch of this many requests; the proxy's end has read the announced room."""
     proxy, worker = lanes
     policy = {"model_transaction_policy": {"decoupled": decoupled}}
     spec = ModelSpec(
@@ -100,7 +100,7 @@ def finals(responses: Sequence[ResponseRef | None]) -> list[bool | None]:
     ]
 
 
-def test_answers_go_out_as_they_are_sent_and_the_batch_ends_with_the_last(lanes: Lanes) -> None:
+def test_answers_are_sent_immediately_and_the_batch_ends_with_the_last(lanes: Lanes) -> None:
     stream, requests, loop = begin(lanes, 2)
     first, second = (one.get_response_sender() for one in requests)
     first.send(answer())
@@ -162,7 +162,7 @@ def test_a_requeued_request_is_reported_and_finished(lanes: Lanes) -> None:
     assert loop.over == [stream]
 
 
-def test_a_request_that_was_answered_cannot_be_queued_again(lanes: Lanes) -> None:
+def test_an_answered_request_cannot_be_requeued(lanes: Lanes) -> None:
     stream, requests, _ = begin(lanes)
     requests[0].set_release_flags(AGAIN)
     requests[0].get_response_sender().send(answer(), FINAL)
@@ -182,7 +182,7 @@ def test_a_failure_is_reported_once(lanes: Lanes) -> None:
         lanes[0].receive()
 
 
-def test_a_client_that_has_gone_gets_only_the_end(lanes: Lanes) -> None:
+def test_a_disconnected_client_gets_only_the_end(lanes: Lanes) -> None:
     stream, requests, _ = begin(lanes)
     sender = requests[0].get_response_sender()
     assert not sender.is_cancelled()
@@ -197,7 +197,7 @@ def test_a_client_that_has_gone_gets_only_the_end(lanes: Lanes) -> None:
     assert end.details.empty
 
 
-def test_a_sender_waits_while_the_caller_has_enough_to_read(lanes: Lanes) -> None:
+def test_a_sender_waits_while_its_caller_has_unread_answers(lanes: Lanes) -> None:
     stream, requests, loop = begin(lanes)
     stream.hold(0)
     sending = threading.Thread(target=requests[0].get_response_sender().send, args=(answer(),))
@@ -220,7 +220,7 @@ def test_on_the_event_loop_nothing_waits_for_one_caller(lanes: Lanes) -> None:
     assert finals(part(lanes[0])) == [False]
 
 
-def test_a_sender_waits_while_the_proxy_has_much_to_pass_on(lanes: Lanes) -> None:
+def test_a_sender_waits_while_the_proxy_has_a_backlog(lanes: Lanes) -> None:
     stream, requests, loop = begin(lanes)
     sender = requests[0].get_response_sender()
     while not stream.outbox.full:
@@ -251,10 +251,10 @@ def test_without_a_proxy_nothing_is_sent_and_nobody_waits(
     assert capfd.readouterr().err == ""
 
 
-def test_an_answer_that_cannot_be_sent_ends_the_lane(
+def test_an_unsendable_answer_closes_the_lane(
     lanes: Lanes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its client would wait for ever: the proxy has to hear of it."""
+    """The proxy must notice, or the client would hang."""
     stream, requests, _ = begin(lanes)
 
     def refuse(message: object) -> None:
@@ -269,8 +269,8 @@ def test_an_answer_that_cannot_be_sent_ends_the_lane(
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_a_sender_that_is_let_go_without_its_last_answer(lanes: Lanes, decoupled: bool) -> None:
-    """The client would wait for ever. The loop hears of it, from wherever the last one went, and ends the request."""
+def test_a_sender_dropped_without_its_last_answer(lanes: Lanes, decoupled: bool) -> None:
+    """The client would hang, so the loop is notified wherever the last reference is dropped, and ends the request."""
     stream, requests, loop = begin(lanes, 3, decoupled=decoupled)
     kept, lost, sent = (one.get_response_sender() for one in requests)
     sent.send(answer(), FINAL)
@@ -310,15 +310,15 @@ def test_a_held_request_can_still_be_answered(lanes: Lanes) -> None:
     assert loop.over == [stream]
 
 
-def test_a_request_that_nobody_answers_or_asks_to_answer_is_let_go(lanes: Lanes) -> None:
-    """Of a decoupled model, which may return without an answer."""
+def test_a_request_without_a_sender_is_released(lanes: Lanes) -> None:
+    """A decoupled model may return without an answer."""
     stream, requests, loop = begin(lanes)
     del requests
     stream.finish(None)
     assert loop.unanswered == [0]
 
 
-def test_a_request_that_is_queued_again_needs_no_answer(lanes: Lanes) -> None:
+def test_a_requeued_request_needs_no_answer(lanes: Lanes) -> None:
     stream, requests, loop = begin(lanes)
     requests[0].set_release_flags(AGAIN)
     del requests

@@ -70,7 +70,7 @@ def load(folder: Path | None, **more: Any) -> Any:
     )
 
 
-def test_a_model_is_imported_made_and_initialized(folder: Path) -> None:
+def test_a_model_is_imported_created_and_initialized(folder: Path) -> None:
     loaded = load(folder)
     instance = loaded._instance
     assert instance.value == 42
@@ -103,7 +103,7 @@ def test_exceptions_of_the_model_are_raised(folder: Path) -> None:
         load(folder)
 
 
-def test_one_that_does_not_become_ready_is_not_waited_for_longer_than_a_load_may_take(
+def test_waiting_for_readiness_is_limited_by_the_load_timeout(
     folder: Path,
 ) -> None:
     (folder / "1" / "model.py").write_text(
@@ -113,8 +113,8 @@ def test_one_that_does_not_become_ready_is_not_waited_for_longer_than_a_load_may
         load(folder, load_timeout_s=0.01)
 
 
-def test_a_file_that_was_edited_within_the_same_second_is_reread(tmp_path: Path) -> None:
-    """Of the same size: cached bytecode would be taken for current."""
+def test_a_file_edited_within_the_same_second_is_reread(tmp_path: Path) -> None:
+    """With the same size, so that cached bytecode would seem current."""
     folder = tmp_path / "m" / "1"
     folder.mkdir(parents=True)
     seen = []

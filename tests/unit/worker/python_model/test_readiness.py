@@ -1,4 +1,4 @@
-"""A Triton Python model's `is_ready`, as it is waited for while the model loads."""
+"""A Triton Python model's `is_ready`, awaited while the model loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytriton.worker.python_model.readiness import ReadinessPoller, wait_ready
 
 
 def test_time_before_readiness_counts_as_loading() -> None:
-    """Else the dispatcher, which counts it, gives up first, and nobody learns the model's own reason."""
+    """Otherwise the dispatcher's timeout comes first, and hides the model's own reason."""
     asked = []
 
     def is_ready() -> bool:
@@ -27,13 +27,13 @@ def test_time_before_readiness_counts_as_loading() -> None:
     assert len(asked) == 1
 
 
-def test_it_is_asked_until_it_is_ready() -> None:
+def test_is_ready_is_called_until_it_returns_true() -> None:
     answers = iter([False, True])
     wait_ready("model", lambda: next(answers), 100.0, begun=time.monotonic())
     assert list(answers) == []
 
 
-def test_a_system_exit_is_an_answer_and_it_is_asked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_exit_means_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "EVERY_S", 0.01)
     exits = iter([True, False])
 
@@ -58,7 +58,7 @@ def test_a_system_exit_is_an_answer_and_it_is_asked_on(monkeypatch: pytest.Monke
 
 
 def test_a_change_is_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A daemon that was becoming another version of itself may not have heard it."""
+    """The daemon may have missed it during an upgrade."""
     monkeypatch.setattr(readiness, "EVERY_S", 0.01)
     monkeypatch.setattr(readiness, "AGAIN_S", 0.02)
     answers = iter([True, True, False])

@@ -1,4 +1,4 @@
-"""Batches of a Triton Python model whose inputs cannot be read: they fail, and nothing beside them."""
+"""Batches of Triton Python models with unreadable inputs fail without affecting others."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_merged_readable_batches_are_answered(lanes: tuple[Lane, Lane], wrong: T
     assert log.failures == [("input", 2)]
 
 
-def test_without_memory_for_a_copy_a_model_that_answers_later_serves_on(
+def test_a_model_with_deferred_answers_survives_a_lack_of_memory(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, spec = model(streams=True)
@@ -89,10 +89,10 @@ def test_without_memory_for_a_copy_a_model_that_answers_later_serves_on(
     assert not worker.raised
 
 
-def test_a_fault_in_the_lanes_thread_ends_the_worker(
+def test_an_internal_error_in_the_lane_thread_ends_the_worker(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without that thread it would only seem to serve: nobody would replace it."""
+    """Without that thread it would only seem to serve, and not be replaced."""
 
     def begin(self: DecoupledModelLoop, outbox: object, batch: Batch) -> None:
         raise KeyError("a fault")
@@ -113,7 +113,7 @@ class Later:
         return [pb_utils.InferenceResponse() for _ in requests]
 
 
-def test_without_a_thread_at_first_coroutines_run_later(
+def test_coroutines_run_once_a_thread_can_be_started(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, failures = threading.Thread.start, [RuntimeError("can't start new thread")]

@@ -70,7 +70,9 @@ def test_the_wait_ends_when_tritonserver_has_exited(loop: VirtualLoop, three: En
     assert three.ends.proxies.names() == set()
 
 
-def test_remaining_proxies_are_detached_after_the_grace_period(loop: VirtualLoop, three: Ends) -> None:
+def test_remaining_proxies_are_detached_after_the_grace_period(
+    loop: VirtualLoop, three: Ends
+) -> None:
     assert loop.run(three.ends.until_all_ended(30.0, decoupled=False)) is False
     assert loop.time() == 30.0
     three.ends.end_all()
@@ -90,9 +92,7 @@ def test_proxies_of_an_idle_decoupled_model_may_stay(
     assert len(three.pool.proxies) == 3
 
 
-def test_a_batch_in_flight_of_a_decoupled_model_is_awaited(
-    loop: VirtualLoop, three: Ends
-) -> None:
+def test_a_batch_in_flight_of_a_decoupled_model_is_awaited(loop: VirtualLoop, three: Ends) -> None:
     three.pool.answered = None
     waiting = loop.create_task(three.ends.until_all_ended(30.0, decoupled=True))
     loop.advance(10.0)

@@ -52,9 +52,7 @@ def test_commit_errors_are_reported_too() -> None:
         finish(cast(Unfinished, FullDisk()))
 
 
-def test_a_failed_amendment_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_amendment_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
     store.write(spec, [b""], 1.0).finish()

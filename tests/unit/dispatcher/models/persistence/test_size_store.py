@@ -59,9 +59,7 @@ def test_small_differences_are_not_written(
         b'{"form": 1, "models": {"a": {"registration": "1.5", "memory": 1, "shared": {"d": -1}}}}',
     ],
 )
-def test_an_unusable_file_is_ignored_and_replaced(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_an_unusable_file_is_ignored_and_replaced(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "sizes.json").write_bytes(content)
     kept = SizeStore(tmp_path)
     assert kept.read() == {}

@@ -133,9 +133,7 @@ def test_a_damaged_file_is_set_aside(
     store.close()
 
 
-def test_an_unreadable_file_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later read may succeed: a temporary lack of descriptors must not lose a model."""
     store = Store(tmp_path)
     keep(store, "m", b"old")
@@ -182,7 +180,9 @@ def test_a_file_records_whether_it_replaced_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_entries_of_earlier_versions_take_precedence_over_older_files(tmp_path: Path, first: bool) -> None:
+def test_entries_of_earlier_versions_take_precedence_over_older_files(
+    tmp_path: Path, first: bool
+) -> None:
     store = Store(tmp_path)
     for suffix in [".registration"] if first else [".registration", ".previous"]:
         (tmp_path / "models" / f"linear{suffix}").write_bytes(FIRST.read_bytes())

@@ -313,7 +313,9 @@ def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
 
 
 @pytest.mark.parametrize("behaviour", ["ends", "slow"])
-def test_a_failing_successor_leaves_the_previous_one_serving(tmp_path: Path, behaviour: str) -> None:
+def test_a_failing_successor_leaves_the_previous_one_serving(
+    tmp_path: Path, behaviour: str
+) -> None:
     async def scene(one: Scene) -> None:
         await one.start()
         former = one.server.info().pid

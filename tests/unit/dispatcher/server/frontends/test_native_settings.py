@@ -101,7 +101,9 @@ def test_threads(
     assert _document(tmp_path, [])["loops"] == loops
 
 
-def test_options_of_the_core_are_passed_on_and_those_of_nvidias_frontends_are_not(tmp_path: Path) -> None:
+def test_options_of_the_core_are_passed_on_and_those_of_nvidias_frontends_are_not(
+    tmp_path: Path,
+) -> None:
     given = {
         "log-verbose": "1",
         "backend-config": ["onnxruntime,x=1"],
