@@ -30,7 +30,7 @@ def _as_in_a_new_process() -> Iterator[None]:
         return loops[-1]
 
     asyncio.new_event_loop = make_and_note
-    if sys.version_info < (3, 10):  # there, locks and events want a loop as soon as they are made
+    if sys.version_info < (3, 10):  # there, creating locks and events requires a loop
         asyncio.set_event_loop(make_and_note())
     yield
     asyncio.new_event_loop = make_loop

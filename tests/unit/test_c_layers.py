@@ -10,13 +10,13 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 ROOT = Path(__file__).parents[2]
-#: A table: its head names the program's folder, each row the rooms of one layer, topmost first.
+#: A table: its head names the program's folder, each row the directories of one layer, top first.
 _TABLE = re.compile(
     r"^\| directory of `(?P<program>[^`]+)` \| contents \|\n\|---\|---\|\n(?P<rows>(?:\|.*\n)+)",
     re.M,
 )
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
-#: Programs in which each source has a header of its own.
+#: Programs in which each source has its own header.
 ONE_HEADER_EACH = ["proxy_backend/backend"]
 #: Included by all programs, as "common/NAME.h"; includes nothing else of ours.
 COMMON = ROOT / "proxy_backend" / "common"
@@ -96,7 +96,7 @@ def test_includes_have_no_cycles(program: str) -> None:
         one, other = source.with_suffix(""), included.with_suffix("")
         if one != other:
             graph.setdefault(one, set()).add(other)
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle
 
 
 @pytest.mark.parametrize("program", ONE_HEADER_EACH)

@@ -19,11 +19,11 @@ PAGES = [
 ROOMS = sorted(path.parent.name for path in (ROOT / "dispatcher").glob("*/__init__.py"))
 #: A source file anywhere in a text, with or without folders.
 _SOURCE = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:py|c|h))\b")
-#: What is Triton's, or the user's.
+#: Paths of Triton or of the user.
 _NOT_OURS = {"model.py", "numpy.py"}
 #: A file or folder between backticks: `some/folder/`, `some/file.py`, `scripts/name`.
 _PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|[\w-]+\.(?:py|c|h|md|toml))(?: [^`]*)?`")
-#: What there is only after the first run.
+#: Files that exist only after the first run.
 _MADE = re.compile(r"\.venv/|build/")
 #: A row of "To change X, touch Y".
 _ROW = re.compile(r"^\| (?P<change>[^|]+) \| (?P<places>.+) \|$", re.M)

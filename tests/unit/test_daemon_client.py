@@ -202,12 +202,12 @@ def test_a_registration_waits_for_a_slow_daemon(fake: FakeDispatcher) -> None:
     """`timeout_s` applies to immediate answers; a model may load for hours."""
     client = DaemonClient(
         Connection(fake.rundir), 0.2
-    )  # which asks nothing at once that would take longer
+    )  # which requests nothing slow immediately
     looked = threading.Event()
     answered = threading.Event()
 
     def answer(_: messages.AnyMessage) -> Sequence[messages.AnyMessage]:
-        looked.wait(3)  # nobody sets it: this is the silence
+        looked.wait(3)  # never set: this is the silence
         answered.set()
         return [messages.Registered(info("m"))]
 

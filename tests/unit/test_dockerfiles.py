@@ -27,13 +27,13 @@ else:
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*/Dockerfile"))
-#: Those that add a model to the daemon's own image.
+#: Images that add a model to the daemon's image.
 TUTORIALS = sorted((ROOT / "examples").glob("tutorials/*/Dockerfile"))
-#: Of the daemon itself, built from a checkout.
+#: Images of the daemon, built from a checkout.
 IMAGES = [ROOT / "deploy" / "images" / name for name in ("Dockerfile", "Dockerfile.tritonserver")]
-#: Rules that are off unless they are asked for: a health check in every image.
+#: Rules that are off by default: a health check in every image.
 MORE = "DL3057"
-#: What is made before an image is built, as the Dockerfile's head says.
+#: Files created before an image is built, as the Dockerfile's head says.
 MADE_BEFORE = {"examples/runner/models"}
 #: The daemon: the wheel file of a checkout or of a release, put beside the Dockerfile.
 WHEEL = "pytriton_daemon-*.whl"
@@ -202,4 +202,4 @@ def test_health_checks_and_commands_are_valid(path: Path) -> None:
         assert program == "pytriton-daemon"
         command: Any = whole_command_line()
         sub = command.get_command(None, name)
-        sub.make_context(name, arguments)  # raises for a flag that there is none of
+        sub.make_context(name, arguments)  # raises for an unknown flag

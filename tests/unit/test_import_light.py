@@ -16,14 +16,14 @@ import pytest
 pytestmark = pytest.mark.programs
 
 ROOT = Path(__file__).parents[2]
-#: Costly, or sure to be needed only by some of our processes.
+#: Slow to import, or needed only by some of our processes.
 HEAVY = (
     "aiohttp", "asyncio", "cloudpickle", "concurrent", "filelock", "gevent", "grpc", "ml_dtypes",
     "msgspec", "multiprocessing", "numpy", "psutil", "rich", "structlog", "tritonclient", "typer",
     "virtualenv", "zmq",
 )  # fmt: skip
 
-#: Imports every module of ours and prints what that left running.
+#: Imports every module of ours and prints what that started.
 IMPORT_ALL = """
 import importlib, json, pkgutil, signal, sys, threading
 import psutil, pytriton
@@ -49,7 +49,7 @@ print(json.dumps({
 """
 
 
-#: Runs each of these pieces of code in a fork, and prints what it printed and which modules are there then.
+#: Runs each of these pieces of code in a fork, and prints its output and the modules imported.
 APART = """
 import json, os, sys, traceback
 first, *codes = json.load(sys.stdin)

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 TOPS = ("pytriton", "dispatcher", "proxy_backend", "worker")
 WIRE = {"msgspec", "numpy", "zmq"}  # all that the proxy's environment holds
 STUB_ONLY = "triton_python_backend_utils"
-#: Used where it is installed; the proxy's environment does not have it.
+#: Used if installed; the proxy's environment does not have it.
 OPTIONAL = {"pytriton._protocol.numpy_types": {"ml_dtypes"}}
 
 #: Part of ours -> the parts of ours that it may import, apart from itself.
@@ -56,7 +56,7 @@ MAY_IMPORT = {
         "pytriton.request_ids",
     },
 }
-#: Public, and a process part's user: isolation="thread" is a worker in the caller's own process.
+#: Public, but uses a process's package: isolation="thread" is a worker in the caller's own process.
 HOSTS = {"pytriton._register.thread_host": "pytriton.worker"}
 PROCESSES = {"pytriton.dispatcher", "pytriton.proxy_backend", "pytriton.worker"}
 

@@ -10,12 +10,12 @@ import pytest
 
 pytestmark = pytest.mark.programs
 
-#: What only a daemon needs: an installation on another system has none of it (pyproject.toml).
+#: Needed only by a daemon: installations on other systems lack these (pyproject.toml).
 DAEMON_ONLY = (
     "cloudpickle", "filelock", "prometheus_client", "psutil", "rich", "starlette", "structlog", "textual", "typer",
     "uvicorn", "uvloop", "virtualenv", "zmq",
 )  # fmt: skip
-#: What a worker's environment need not have: all but cloudpickle, msgspec, numpy and pyzmq
+#: Not needed in a worker's environment: all but cloudpickle, msgspec, numpy and pyzmq
 #: (pytriton/_register/environments.py).
 NOT_IN_WORKERS = (
     "aiohttp", "filelock", "gevent", "grpc", "ml_dtypes", "prometheus_client", "psutil", "rich", "starlette",

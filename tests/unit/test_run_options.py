@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_interpreter")
 
 ROOT = Path(__file__).parents[2]
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-#: Options that are no field of ModelSpec, with what reads them.
+#: Options that are not fields of ModelSpec, with the code that reads them.
 READ_BY_NAME = {
     "python": "the world", "env": "the world", "cwd": "the world", "sys_path": "the world",
     "requirements": "the world", "trace_config": "the world", "replace": "messages.Register",

@@ -9,7 +9,7 @@ from pytriton._cli.errors import CliError, command
 from pytriton._cli.output import Spinner
 from pytriton._protocol.exit_codes import ExitCode
 
-#: Clears the screen, colours what follows by a control character of one byte, and goes to the beginning of the line.
+#: Clears the screen, sets a color with a one-byte control character, and moves to the start of the line.
 HOSTILE = "\x1b[2J\x9b31m\r"
 VISIBLE = "\\x1b[2J\\x9b31m\\r"
 

@@ -43,7 +43,7 @@ def test_help_fits_into_80_columns_without_truncation(words: list[str], command:
     text = _said(*words, "--help")
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
-    assert "docs/" not in text  # who installed it with pip has no such folder
+    assert "docs/" not in text  # pip installations have no such folder
     shown = set(text.split())
     context = typer.Context(command)
     for param in command.get_params(context):

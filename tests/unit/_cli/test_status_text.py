@@ -58,7 +58,7 @@ def test_a_degraded_model_is_shown_with_the_reason(capsys: pytest.CaptureFixture
     print_status(msgspec.structs.replace(status(), models=models, problems=[problem]))
     text = capsys.readouterr().out
     assert text.count("ready, model degraded") == 2
-    assert text.count(_LOOPS) == 1  # the daemon's problem says it already
+    assert text.count(_LOOPS) == 1  # the daemon's problem already says so
     assert "model other is degraded: instance 1: the model's own is_ready says no: no index" in text
     print_models(models)
     assert f"\nm is degraded: {_LOOPS}\n" in capsys.readouterr().out

@@ -28,7 +28,7 @@ from pytriton._protocol.messages.client import Finding
 from pytriton._protocol.rates import Row, rows
 
 HOSTILE = "[bold]<script>\x1b[31m"
-#: What is shown of it: nothing that steers the terminal.
+#: The escaped form, without control sequences.
 SHOWN = "[bold]<script>\\x1b[31m"
 
 
@@ -131,7 +131,7 @@ def test_a_small_screen_shows_every_models_row_uncut() -> None:
 
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
         shown = table(app)
-        assert len(shown) == 12  # instances are left out: they would not fit
+        assert len(shown) == 12  # instances are omitted, because they would not fit
         assert all(row[0].startswith("recommendatio") and row[0].endswith("…") for row in shown)
         assert all(sum(Text(cell).cell_len + 2 for cell in row) <= 80 for row in shown)
         titles = [str(one.label) for one in app.query_one(DataTable).ordered_columns]

@@ -68,7 +68,7 @@ def test_a_deleted_working_directory_is_reported(
     gone = tmp_path / "gone"
     gone.mkdir()
     env = {**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": str(tmp_path / "run")}
-    # A program of its own: a fork would have its parent's.
+    # A new program, because a fork would have its parent's directory.
     script = 'cd "$0" && rmdir "$0" && exec "$@"'
     done = subprocess.run(
         ["/bin/sh", "-c", script, str(gone), sys.executable, "-m", "pytriton._cli", *command],

@@ -54,7 +54,7 @@ def test_without_gpus(machine: Machine, device: str) -> None:
 def test_numbers(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.files(0, 1)
     machine.driver_shows(*UUIDS)
-    monkeypatch.setenv(gpus.VARIABLE, "")  # the daemon's own, which is not the worker's
+    monkeypatch.setenv(gpus.VARIABLE, "")  # the daemon's own value, not the worker's
     for device in ("0", "1", "0,1", "01"):
         assert gpus.missing(device) is None
     assert gpus.missing("3") == "3: this machine has the GPUs 0 to 1"

@@ -106,7 +106,7 @@ def test_ports_are_chosen_or_refused_with_their_setting(taken: int) -> None:
     ("host", "port", "text"),
     [
         ("127.0.0.1", 65536, "not between 0 and 65535"),
-        ("192.0.2.1", 0, "not an address of this machine"),  # RFC 5737: nobody's
+        ("192.0.2.1", 0, "not an address of this machine"),  # RFC 5737: reserved for documentation
         ("not a host", 0, "cannot resolve the address"),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_unix_socket_is_private_however_long_its_path(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 40)
     folder.mkdir()
     path = folder / "http.sock"
-    for _ in range(2):  # the first one leaves its file behind, as a killed daemon does
+    for _ in range(2):  # the first one leaves its file, as a killed daemon does
         with listening_at(path, "http_unix_socket", backlog=5):
             assert path.stat().st_mode & 0o777 == 0o600
 

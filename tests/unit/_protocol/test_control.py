@@ -119,7 +119,7 @@ def test_progress_resets_the_silence_timeout(
     def script(frames: list[bytes]) -> Iterator[Sequence[bytes]]:
         yield control.frames(frames[0], messages.Progress("load", ""))
         assert late.wait(LONG_S)
-        time.sleep(0.1)  # who counts from the question has given up by then
+        time.sleep(0.1)  # a timeout counted from the request would have expired
         yield control.frames(frames[0], messages.Done())
 
     def outlast(_: messages.Progress) -> None:

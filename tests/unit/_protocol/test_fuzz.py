@@ -36,9 +36,9 @@ from pytriton._protocol.lanes.lane_messages import (
 
 CASES = int(os.environ.get("PYTRITON_FUZZ_CASES", examples(2000)))
 SEED = int(os.environ.get("PYTRITON_FUZZ_SEED", "2"))
-#: After so many cases of a lane, the open files are looked at.
+#: Number of cases of a lane between checks of open files.
 TOGETHER = 20
-#: A packet, and the numbers of what travels with it in `lanes.DESCRIPTORS`.
+#: A packet, and the indices of its descriptors in `lanes.DESCRIPTORS`.
 Packet = tuple[bytes, list[int]]
 Made = TypeVar("Made")
 

@@ -76,7 +76,7 @@ def test_a_partially_written_message_does_not_count() -> None:
     whole = bytes(memory)
     worker.write(b"second")
     half_written = bytearray(memory)
-    half_written[:8] = whole[:8]  # as if the serial were not there yet
+    half_written[:8] = whole[:8]  # as if the serial were not written yet
     memory[:] = half_written
     assert dispatcher.read() == b"first"
 

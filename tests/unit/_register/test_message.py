@@ -228,7 +228,7 @@ def test_threads_need_no_pickling() -> None:
     message, payloads = ready(infer, isolation="thread", instances=3, check=lambda _: lock)
     spec = message.spec
     assert (spec.isolation, spec.instances, spec.on_crash, payloads) == ("thread", 3, "fail", [b""])
-    assert not spec.check  # nothing of it travels
+    assert not spec.check  # nothing of it is sent
     assert spec.world.env == {}
     _, payloads = ready(deque([infer, infer]), model_name="m", isolation="thread")
     assert payloads == [b"", b""]

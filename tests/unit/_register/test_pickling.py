@@ -25,7 +25,7 @@ from pytriton.decorators import batch
 from pytriton.exceptions import PicklingError
 from pytriton.worker.callables import LoadError, load_object
 
-#: A registrant: makes `target`, registers nothing, writes what would be sent.
+#: A registrant: creates `target`, registers nothing, writes what would be sent.
 PRELUDE = """
 import asyncio, functools, importlib.util, json, sys, threading, types
 from pathlib import Path
@@ -42,7 +42,7 @@ from pytriton.model_config import Tensor
 OUT = Tensor(name="y", dtype=np.float32, shape=(1,))
 """
 
-#: A worker, as far as loading goes: another process, the captured interpreter, path and folder.
+#: The loading part of a worker: another process with the captured interpreter, path and folder.
 WORKER = """
 import asyncio, inspect, json, sys
 sys.path[:] = json.loads(sys.argv[2]) or sys.path

@@ -119,7 +119,7 @@ def test_modules_without_source_text_are_not_sent(project: Project) -> None:
     project(pj_broken="def infer(x):\n    import pj_other\n", pj_other="")
     infer = importlib.import_module("pj_broken").infer
     project(pj_broken="def infer(x\n")
-    assert names(kept(infer)) == ["pj_broken"]  # the worker says what is wrong with it
+    assert names(kept(infer)) == ["pj_broken"]  # the worker reports what is wrong with it
     made = types.ModuleType("pj_made")
     sys.modules["pj_made"] = made
     assert sources_of(["pj_made", "pj_nowhere", "sys"], sys.path, "m") == []

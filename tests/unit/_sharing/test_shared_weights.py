@@ -27,7 +27,7 @@ from pytriton._protocol.files.shared_entries import ENV_SHARED_DIR, Holder, Shar
 from pytriton._sharing import segments
 from pytriton.exceptions import PyTritonValidationError
 
-#: Another process: it shares what the first line says, tells what it has, and lives until its input ends.
+#: Another process: it shares what the first line says, prints what it has, and lives until its input ends.
 _OTHER = """
 import sys, os, pathlib, numpy as np, pytriton
 from pytriton._sharing import segments

@@ -12,7 +12,7 @@ from pytriton.client.exceptions import PyTritonClientTimeoutError
 from pytriton.model_config import TensorSpec, TritonModelConfig
 
 COUNT = np.array([1], np.int32)
-#: Nothing was asked before: the stream is the first to notice.
+#: There was no earlier request, so the stream notices it first.
 KNOWN = TritonModelConfig("count", decoupled=True, inputs=[TensorSpec("count", np.int32, (1,))])
 
 

@@ -31,7 +31,7 @@ MODELS = {
 CONTROL = {"enabled": True, "keysSecret": "keys"}
 KEDA = {"keda": {"enabled": True, "serverAddress": "http://prometheus:9090", "authentication": "t"}}
 MONITORED = {name: {"enabled": True} for name in ("serviceMonitor", "podMonitor", "rules")}
-#: What people choose, one by one and together.
+#: Common choices of values, separately and combined.
 CASES: dict[str, Object] = {
     "as it comes": {},
     "stateful": {"workload": "StatefulSet", "state": {"storageClassName": "fast"}},
@@ -76,7 +76,7 @@ CASES["all of it"] = {
     "metrics": MONITORED,
     "models": MODELS,
 }
-#: Kinds that no schema of Kubernetes' has.
+#: Kinds without a Kubernetes schema.
 FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}
 
 
@@ -157,7 +157,7 @@ def test_each_value_is_documented() -> None:
             path[depth] = found[2]
             described = before.lstrip().startswith("#") or path[0] in passed_on
             if not described and line.strip() != f"{found[2]}:":
-                # A map is described by what it holds.
+                # A map is described by its members.
                 bare.append(".".join(path[: depth + 1]))
         before = line
     assert bare == []
@@ -306,7 +306,7 @@ def test_with_an_autoscaler_the_number_of_pods_is_not_set() -> None:
             "name": workload["metadata"]["name"],
         }
     trigger = scaler["spec"]["triggers"][0]
-    assert trigger["metricType"] == "Value"  # the ratio of all pods is not shared out among them
+    assert trigger["metricType"] == "Value"  # the ratio over all pods is not per pod
     assert trigger["metadata"]["threshold"] == "1"
     assert 'namespace="serving"' in trigger["metadata"]["query"]
 
@@ -360,7 +360,7 @@ def test_monitors_find_the_service_and_its_port() -> None:
         if one["kind"] == "Service"
         and wanted["selector"]["matchLabels"].items() <= one["metadata"]["labels"].items()
     ]
-    assert found == ["models-pytriton-daemon"]  # once: the headless one has the same pods
+    assert found == ["models-pytriton-daemon"]  # once, because the headless service has the same pods
     ports = {one["name"] for one in only(objects, "Service", found[0])["spec"]["ports"]}
     assert {one["port"] for one in wanted["endpoints"]} <= ports
     assert only(objects, "PodMonitor")["metadata"]["labels"]["release"] == "p"

@@ -20,7 +20,7 @@ RUNTIME: dict[str, Any] = yaml.safe_load((FOLDER / "clusterservingruntime.yaml")
 SERVICE: dict[str, Any] = yaml.safe_load((FOLDER / "inferenceservice.yaml").read_text())
 
 
-#: Kind of object -> its fields that can be said here, with their types.
+#: Kind of object -> its fields that are allowed here, with their types.
 FIELDS: dict[str, dict[str, type]] = {
     "object": {"apiVersion": str, "kind": str, "metadata": dict, "spec": dict},
     "ServingRuntimeSpec": {
@@ -73,7 +73,7 @@ def test_the_daemon_accepts_the_command_line() -> None:
     assert words[0] == "pytriton-daemon"
     command: Any = whole_command_line()
     start = command.get_command(None, words[1])
-    context = start.make_context(words[1], words[2:])  # raises for a flag that there is none of
+    context = start.make_context(words[1], words[2:])  # raises for an unknown flag
     assert context.params["http_port"] == "8080"
     assert container["readinessProbe"]["httpGet"]["port"] == 8080
 

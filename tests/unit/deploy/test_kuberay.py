@@ -97,7 +97,7 @@ def test_kuberay_knows_the_fields(kind: str, given: dict[str, Any]) -> None:
 def test_the_autoscaler_matches_kuberays_settings() -> None:
     """Otherwise Ray uses its second version, and KubeRay restarts a node in another one's pod."""
     assert CLUSTER["spec"]["autoscalerOptions"]["version"] == "v2"
-    assert all("restartPolicy" not in pod for pod in (HEAD, NODE))  # KubeRay says Never then
+    assert all("restartPolicy" not in pod for pod in (HEAD, NODE))  # KubeRay then requires Never
 
 
 def test_names_refer_to_each_other() -> None:
@@ -111,7 +111,7 @@ def test_names_refer_to_each_other() -> None:
     labels = OBJECTS[0]["spec"]["template"]["metadata"]["labels"]
     assert all(labels == one["spec"]["selector"] for one in OBJECTS if one["kind"] == "Service")
     images = {one["image"] for pod in PODS.values() for one in pod["containers"]}
-    assert len(images) == 1  # one environment: Ray's nodes and clients have to have the same Python
+    assert len(images) == 1  # one environment: Ray's nodes and clients must have the same Python
 
 
 @pytest.mark.parametrize("pod", PODS)

@@ -31,7 +31,7 @@ from pytriton.dispatcher.telemetry.events.events import current_actor
 HELD = messages.GetLogs("held")
 QUICK = messages.ListModels()
 BIG = messages.LogLines(["x" * 100_000])
-#: For what has to come: only a failing test waits so long.
+#: Timeout of awaited messages; only a failing test waits this long.
 LONG_S = 30.0
 _MANY = 2000
 
@@ -354,7 +354,7 @@ def test_a_client_that_never_reads_costs_bounded_memory(short_dir: Path) -> None
             before = resident()
             for number in range(_MANY):
                 deaf.send_multipart([number.to_bytes(8, "little"), messages.encode(QUICK)])
-                while len(service.heard) < number:  # no more under way than are taken
+                while len(service.heard) < number:  # no more in flight than accepted
                     await asyncio.sleep(0)
             grown = resident() - before
             deaf.close()

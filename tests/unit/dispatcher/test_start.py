@@ -16,7 +16,7 @@ from pytriton._protocol.exit_codes import ExitCode
 from pytriton.dispatcher import run, start
 from pytriton.dispatcher.server import admin_token
 
-#: Stands in for the interpreter: writes what it got to where standard output goes.
+#: Replaces the interpreter: writes what it received to standard output.
 STAND_IN = f"""#!{sys.executable}
 import json, os, sys
 print(json.dumps({{

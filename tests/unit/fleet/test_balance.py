@@ -166,7 +166,7 @@ def test_a_change_holds_once_no_former_worker_can_get_a_request(loop: Loop) -> N
     loop.nodes["b"] = ["m"]
     loop.balancer.follow()
     loop.now += (
-        KEEP_ALIVE_S  # a stream keeps the former worker, but its idle connections have ended
+        KEEP_ALIVE_S  # a stream keeps the old worker alive, but its idle connections have ended
     )
     loop.balancer.follow()
     assert loop.applied == 2
@@ -223,7 +223,7 @@ def test_an_unresolvable_node_does_not_affect_the_others(loop: Loop) -> None:
     assert loop.servers() == {"a": "10.0.0.1:1"}
     assert [one.partition(":")[0] for one in reported] == ["b is left out"]
     loop.names["nowhere"] = ["fd00::1"]
-    assert loop.balancer.follow() is False  # it is not looked up all the time
+    assert loop.balancer.follow() is False  # names are not resolved constantly
     loop.now += 30
     assert loop.balancer.follow() is True
     assert loop.servers() == {"a": "10.0.0.1:1", "b": "[fd00::1]:1"}

@@ -45,7 +45,7 @@ def counters(
             counters(1000, 27),
             counters(1000, 10),
             "",
-        ),  # within what chance, and a hundredth more, explain
+        ),  # explained by chance plus one percent
         (
             counters(1000, 40),
             counters(1000, 10),
@@ -55,7 +55,7 @@ def counters(
         (counters(10, 9), counters(1000, 100), "9 of its 10"),
         (counters(100, 0, 0.002), counters(100, 0, 0.001), "its calls take 2 ms"),
         (counters(100, 0, 0.0012), counters(100, 0, 0.001), ""),
-        (counters(100, 0, 0.0005), counters(100, 0, 0.0001), ""),  # that is the machine's
+        (counters(100, 0, 0.0005), counters(100, 0, 0.0001), ""),  # that is the machine's fault
         (counters(19, 0, 0.1), counters(100, 0, 0.001), ""),  # too few
         (counters(100, 0, 0.1), counters(19, 0, 0.001), ""),
         (counters(100, slow=1), counters(100), ""),  # a first call that loads something
@@ -93,7 +93,7 @@ def test_failures_count_immediately_and_silent_nodes_do_not_count() -> None:
     watch = CanaryWatch(Canary(), 0.0, {"a": counters(50, 50), "b": counters(50)})
     assert watch.judge(1.0, {"a": counters(52, 52), "b": counters(60)}, ["a"]).fault == ""
     assert "3 of its 3" in watch.judge(2.0, {"a": counters(53, 53), "b": counters(60)}, ["a"]).fault
-    # What was silent when the watch began tells of years.
+    # Counters of a node that was silent at the start cover years.
     found = watch.judge(3.0, {"a": counters(52, 52), "b": counters(60), "c": counters(9000)}, ["a"])
     assert "old: 10 requests" in found.summary
 

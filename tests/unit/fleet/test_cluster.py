@@ -142,7 +142,7 @@ def test_a_hanging_node_is_awaited_once_for_all_polls(ray: FakeRay, cluster: Clu
     assert found["m"][B].requests < before  # that is the late one
     assert (
         found["n"][B].requests > before
-    )  # what it says of a watch that is over is not of this one
+    )  # its report about an earlier analysis does not count
     assert cluster.canary_counters(["m"])["m"][B].requests > before
 
 

@@ -61,7 +61,7 @@ def test_a_lost_reservation_is_made_again(fleet: Fleet) -> None:
 
 def test_balancers_leave_a_drained_node_before_models_do(fleet: Fleet) -> None:
     fleet.register()
-    fleet.steps(30)  # its balancers had the time to ask
+    fleet.steps(30)  # its balancers had time to poll
     generation, seen = fleet.seen()
     assert seen == {A: ["m"], B: ["m"]}
     fleet.controller.drain(B)
@@ -283,7 +283,7 @@ def test_holders_move_when_the_fleets_nodes_change(fleet: Fleet) -> None:
     fleet.controller._state.settings = {"nodes": 2}
     there, fleet.cluster.alive = fleet.cluster.alive, {}
     fleet.cluster.others = [C]
-    fleet.register()  # before the first look: where the fleet's nodes are is not known
+    fleet.register()  # before the first poll, the fleet's nodes are unknown
     fleet.cluster.alive = there
     fleet.steps()
     assert fleet.cluster.counts() == {A: 2, B: 2}

@@ -93,7 +93,7 @@ def test_a_restarted_controller_has_the_whole_state(fleet: Fleet) -> None:
     fleet.cluster.silent = {B}
     fleet.controller = fleet.begin()
     fleet.steps()
-    assert fleet.seen()[0] == -1  # it has not seen all: what balancers have is better
+    assert fleet.seen()[0] == -1  # its view is incomplete: the balancers' is better
     fleet.cluster.silent = set()
     fleet.steps()
     generation, seen = fleet.seen(done=before)

@@ -107,7 +107,7 @@ def test_a_refusal_on_one_node_withdraws_from_the_others(
         register(fleet, replace=replace)
     assert list(caught.value.failures) == [nodes[2].path]
     assert [one.leases for one in nodes] == [{}, {}, {}]
-    # One that was given up may have been through with it: it is asked, and says that it was not.
+    # A cancelled registration may have completed: the node is asked, and denies it.
     assert [sent(one) for one in nodes[:2]] == [["register", "take back"]] * 2
     assert sent(nodes[2]) == ["register"]
 

@@ -48,7 +48,7 @@ def test_nodes_of_the_fleet(
 def fleet() -> Fleet:
     found = Fleet(A, B, C)
     found.register(instances=6)
-    found.steps(30)  # its balancers had the time to ask
+    found.steps(30)  # its balancers had time to poll
     return found
 
 

@@ -70,7 +70,7 @@ def test_rollback_data_is_kept_until_the_model_is_served(fleet: Fleet) -> None:
     assert versions(fleet) == [b"v2", b"v1"]
     fleet.controller.withdraw(
         "m", "two"
-    )  # whoever registered it was interrupted at the last moment
+    )  # the registrant was interrupted at the last moment
     fleet.steps()
     assert versions(fleet) == [b"v1"]
 
@@ -134,7 +134,7 @@ def test_withdrawing_a_registration_during_a_rollout_restores_the_old_version(
 def test_cancelling_a_rolled_back_rollout_changes_nothing(fleet: Fleet) -> None:
     assert replace(fleet, b"v2", "two", CANARY) == ""
     fleet.steps(4)
-    assert replace(fleet, b"v2", "two", CANARY) == ""  # said twice, it is that same one
+    assert replace(fleet, b"v2", "two", CANARY) == ""  # a repeated call refers to the same one
     assert fleet.controller._state.models["m"].rolling is not None
     fleet.cluster.refuses = {A, B}
     fleet.controller._rollouts.roll_back("m", fleet.controller._state.models["m"], "it is bad")

@@ -70,7 +70,7 @@ def test_a_good_version_goes_to_its_share_and_then_to_all(fleet: Fleet) -> None:
     while served(fleet) == {A: "new", B: "old", C: "old", D: "old"}:
         watch(fleet, 0.5)
     assert "old" in served(fleet).values()
-    assert shares(fleet) == {}  # else the last old ones would get nearly all
+    assert shares(fleet) == {}  # otherwise the last old ones would get nearly all requests
     watch(fleet, 20)
     assert served(fleet) == dict.fromkeys((A, B, C, D), "new")
     assert shares(fleet) == {}
@@ -86,7 +86,7 @@ def test_a_bad_version_is_rolled_back(fleet: Fleet) -> None:
     assert fleet.controller.progress("m") == (True, 8, 8, "")
     assert "3 of its 3 requests failed" in fleet.controller.rollout("m")[1]
     assert shares(fleet) == {}
-    begin(fleet)  # what was taken back does not count for the next
+    begin(fleet)  # counts of a rolled-back version do not affect the next
     assert fleet.controller.rollout("m")[1] == ""
 
 
@@ -118,7 +118,7 @@ def test_a_controller_restarted_by_ray_continues(fleet: Fleet) -> None:
     watch(fleet, 20)
     fleet.controller = fleet.begin()
     watch(fleet, 20)
-    assert served(fleet) == {A: "new", B: "old", C: "old", D: "old"}  # a watch of its own
+    assert served(fleet) == {A: "new", B: "old", C: "old", D: "old"}  # a separate analysis
     fleet.controller = fleet.begin()
     watch(fleet, 6, fails=True)
     assert served(fleet) == dict.fromkeys((A, B, C, D), "old")
@@ -138,7 +138,7 @@ def test_a_dead_node_is_not_blamed_on_the_version(fleet: Fleet) -> None:
     fleet.cluster.die(A)
     fleet.steps(6)
     found = served(fleet)
-    assert sorted(found.values()) == ["new", "old", "old"]  # another one is watched now
+    assert sorted(found.values()) == ["new", "old", "old"]  # another one is analyzed now
     watch(fleet, 40)
     assert set(served(fleet).values()) == {"new"}
 

@@ -56,7 +56,7 @@ def test_balancers_leave_a_node_before_its_model_is_removed() -> None:
     wanted = {"m": Wanted("d", {B: 1})}
     observed = {A: {"m": ONE}, B: {"m": ONE}}
     assert reconcile(wanted, observed, frozenset({(A, "m")})).steps == [Remove(A, "m")]
-    # What was unregistered goes everywhere, the same way.
+    # Unregistered models are removed everywhere, in the same way.
     plan = reconcile({}, observed, frozenset({(B, "m")}))
     assert plan.steps == [Remove(B, "m")]
     assert plan.leaving == {(A, "m"), (B, "m")}

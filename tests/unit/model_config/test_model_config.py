@@ -162,7 +162,7 @@ def test_the_default_configuration_in_full() -> None:
 def test_batching_without_inputs_is_reported_as_having_no_effect() -> None:
     with pytest.warns(UserWarning, match="'m' has no inputs, so it is served without batching"):
         assert to_triton_config("m", [], [Y], ModelConfig(max_batch_size=8))["max_batch_size"] == 0
-    for config in (None, ModelConfig(batching=False)):  # nobody has asked for batching
+    for config in (None, ModelConfig(batching=False)):  # batching was not requested
         assert to_triton_config("m", [], [Y], config)["max_batch_size"] == 0
 
 

@@ -77,7 +77,7 @@ def test_responses() -> None:
         pb_utils.InferenceResponse(error="text")  # type: ignore[arg-type]
 
 
-#: What a request that is made takes at the least.
+#: The minimal arguments of a request.
 _GIVEN: dict[str, Any] = {"inputs": [], "requested_output_names": ["y"], "model_name": "other"}
 
 
@@ -227,7 +227,7 @@ def test_metrics_are_deleted_with_the_last_family_that_has_them(
     about = "of_many", "the first text", {"a": "2", "b": "1"}
     assert reported.changes == [("", *about), ("", *about), ("increment", *about)]
     reported.changes.clear()
-    del family  # and with it its metric, of which there is another object
+    del family  # and its metric, although another object refers to it
     with pytest.raises(pb_utils.TritonModelException, match="'MetricFamily' has been deleted"):
         metric.increment(1)
     assert same.value() == 3

@@ -189,7 +189,7 @@ class Kept:
         self.now.append(name)
         while not self.may_end[name].is_set():
             await asyncio.sleep(0.001)
-        for _ in range(20):  # turns, in which the loop looks at all lanes
+        for _ in range(20):  # iterations, in each of which the loop polls all lanes
             await asyncio.sleep(0)
         self.at_end()
         self.now.remove(name)
@@ -212,7 +212,7 @@ def test_batches_lost_with_a_worker_are_retried_alone(
         eventually(lambda: infer.now == ["a"], lambda: str(infer.beside))
         for place, (name, alone) in enumerate([("b", True), ("c", True), ("d", False)], start=1):
             lanes[place].send(batch(1, name, alone=alone))
-        # Unread, a batch counts as not begun.
+        # An unread batch counts as not started.
         infer.at_end = lambda: read.append([lane.all_read() for lane in lanes])
         for name in "abcd":
             infer.end(name)
@@ -245,7 +245,7 @@ def test_the_worker_exits_when_its_batches_have_been_answered(dispatcher: FakeDi
         lanes[0].send(batch(1, "a"))
         eventually(lambda: infer.now == ["a"], lambda: str(infer.beside))
         worker.end()
-        with pytest.raises(LaneClosed):  # nothing is under way on it
+        with pytest.raises(LaneClosed):  # no batch is in flight on it
             lanes[1].receive()
         infer.end("a")
         assert received(lanes[0]) == 1.0

@@ -106,7 +106,7 @@ def test_after_a_short_turn_with_several_parts_the_next_sends_one_message(loop: 
     assert loop.said(1) == [together(1, 2, 3)]
     loop.turn(1)
     assert loop.said(1) == [part(1)]
-    loop.turn(1, 2)  # the turn before had one
+    loop.turn(1, 2)  # the previous turn had one
     assert loop.said(2) == [part(1), part(2)]
 
 
@@ -154,7 +154,7 @@ def test_each_decision_covers_the_steps_since_the_last_one(loop: Loop) -> None:
     loop.said(2)
     for number in range(20):
         loop.outbox.put(part(number))
-    loop.now_ns += 1_000_000  # others had the processor, so it looks
+    loop.now_ns += 1_000_000  # other processes had the CPU, so it decides again
     loop.outbox.put(part(20))
     loop.compute(700_000)
     loop.outbox.put(part(21))
@@ -242,7 +242,7 @@ def test_a_closed_lane_is_sent_nothing(loop: Loop) -> None:
     loop.outbox.forget()
     loop.end()
     assert loop.faults == []
-    assert loop.said(2) == [part(1), part(2)]  # of the turn before
+    assert loop.said(2) == [part(1), part(2)]  # from the previous turn
 
 
 def test_a_departed_proxy_is_no_failure_and_a_stuck_one_is(loop: Loop) -> None:
@@ -274,7 +274,7 @@ def test_a_failed_send_ends_all_streams_of_the_message(
             loop.outbox.send(BatchDone(1, []))
     loop.end()
     assert [type(fault) for fault in loop.faults] == [ArenaError]
-    assert loop.said(2) == [part(1), part(2)]  # of the turn before
+    assert loop.said(2) == [part(1), part(2)]  # from the previous turn
 
 
 def test_batches_are_received_as_usual(loop: Loop) -> None:

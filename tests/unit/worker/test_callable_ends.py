@@ -19,7 +19,7 @@ from pytriton._protocol.lanes.lane_messages import Batch, RequestRef
 from pytriton.worker.python_model.batches import LoadedPythonModel
 from pytriton.worker.request_log import CallLog
 
-#: asyncio lets KeyboardInterrupt through as it does SystemExit.
+#: asyncio re-raises KeyboardInterrupt as it does SystemExit.
 ENDS = pytest.mark.parametrize("end", [SystemExit, GeneratorExit])
 ANSWER = [{"y": np.ones(1, np.float32)}]
 _BATCH = Batch(1, [RequestRef([], "", [])])

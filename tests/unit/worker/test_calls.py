@@ -169,7 +169,7 @@ def test_a_dropped_call_is_dropped_once(worker: Worker) -> None:
     pending.cancel()
     pending.cancel()
     assert proxy.receive() == CallDropped(call.id)
-    proxy.send(Answer(call.id, [], True))  # it was on its way: it is given back unread
+    proxy.send(Answer(call.id, [], True))  # it was in transit and is returned unread
     assert proxy.receive() == AnswerRead(call.id)
 
 
@@ -182,7 +182,7 @@ def test_calls_of_a_retiring_proxy_are_sent_again(worker: Worker) -> None:
     pending_wait = asyncio.run(_answered(pending, second))
     assert pending_wait.error is None
     assert first.receive() == AnswerRead(call.id)
-    with pytest.raises(LaneClosed):  # nothing more comes, so the worker hangs up
+    with pytest.raises(LaneClosed):  # nothing more arrives, so the worker disconnects
         first.receive()
 
 
@@ -251,7 +251,7 @@ def test_the_chain_names_the_waiting_workers(worker: Worker) -> None:
     worker.model.current_parts = [SimpleNamespace(batch=batch)]
     worker.begin()
     assert received(proxy).chain == [Link("a", "w0"), Link("m", "w1")]
-    token = serving.set(worker.model.current_parts)  # a task: its worker goes on meanwhile
+    token = serving.set(worker.model.current_parts)  # a task: its worker continues
     try:
         worker.begin()
     finally:

@@ -69,7 +69,7 @@ def test_all_of_a_long_text_is_printed(capfd: pytest.CaptureFixture[str]) -> Non
     report_error(ValueError(text))
     first, *rest = capfd.readouterr().err.split("\n")
     assert decoded(first.encode()) is not None
-    assert text in "".join(rest)  # in lines that the log does not cut
+    assert text in "".join(rest)  # in lines that the log does not truncate
 
 
 _CLOSED = """

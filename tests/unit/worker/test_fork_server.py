@@ -141,7 +141,7 @@ def test_a_fork_starts_only_if_it_is_still_wanted(said: bytes | None, is_wanted:
     with theirs:
         if said:
             ours.send(said)
-        if said is None:  # the start was given up before it began
+        if said is None:  # the start was cancelled before it began
             ours.close()
         else:
             ours.shutdown(socket.SHUT_WR)
@@ -217,5 +217,5 @@ def test_forks_generate_different_random_numbers(monkeypatch: pytest.MonkeyPatch
     assert current.authkey != b"the server's"
     monkeypatch.delitem(sys.modules, "numpy.random")
     monkeypatch.delitem(sys.modules, "multiprocessing.process")
-    fork_server._reseed()  # what nobody has imported, nobody has drawn from
+    fork_server._reseed()  # a generator that was not imported was not used
     assert drawn == ["seeded"]

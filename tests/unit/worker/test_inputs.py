@@ -47,7 +47,7 @@ _DATATYPES[np.dtype(ml_dtypes.bfloat16)] = "BF16"
 
 
 def put(lane: Lane, name: str, array: Array) -> TensorRef:
-    lane.arena.allocate(3)  # so that tensors do not lie one behind the other
+    lane.arena.allocate(3)  # so that tensors are not adjacent
     if array.dtype == object:
         return tensors.write_raw(lane, name, "BYTES", array.shape, tensors.encode_bytes(array))
     return tensors.write(lane, name, _DATATYPES[array.dtype], array, array.dtype)
@@ -335,7 +335,7 @@ def test_views_are_read_only_and_in_the_peers_memory(
             request["x"].flags.writeable = True
         request["s"][0, 0] = b"decoded, and the callable's own"
     lanes[0].arena.writable()[:] = b"\0" * lanes[0].arena.size
-    assert not any(request["x"].any() for request in requests)  # no copy: they see it
+    assert not any(request["x"].any() for request in requests)  # no copy: the change is visible
 
 
 @pytest.mark.parametrize("datatype", sorted(numpy_types.NUMERIC))
@@ -509,7 +509,7 @@ def test_callable_and_clients_see_the_same_request_ids(lanes: Lanes) -> None:
 
 
 def test_the_other_requests_are_traced(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytriton.worker.model.spans_of", lambda *_: None)  # nobody collects them
+    monkeypatch.setattr("pytriton.worker.model.spans_of", lambda *_: None)  # they are not collected
     served = model(sums)
     served.log = log = FakeCallLog()
     lane, sent = batch(lanes, {"o": 2}, {"x": 1})

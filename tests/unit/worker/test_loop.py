@@ -276,7 +276,7 @@ def test_a_lane_is_closed_at_the_dispatchers_request(running: Running) -> None:
     for lane in lanes:
         assert ask(lane, 1) == BatchDone(1, _ANSWERED)
     running.dispatcher.withdraw()
-    assert is_closed(lanes[0])  # the one that was served the longest ago
+    assert is_closed(lanes[0])  # the least recently served one
     assert ask(lanes[1], 2) == BatchDone(2, _ANSWERED)
 
 
@@ -293,7 +293,7 @@ def test_shutdown_finishes_started_batches_and_leaves_the_rest_unread(
     assert begun.receive() == BatchDone(1, _ANSWERED)
     with pytest.raises(LaneClosed) as closed:
         waiting.receive()
-    assert closed.value.unread  # so its proxy takes it to another worker
+    assert closed.value.unread  # so its proxy sends it to another worker
     running.thread.join(30)
     assert not os.path.exists(running.path)
 

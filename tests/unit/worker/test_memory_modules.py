@@ -185,7 +185,7 @@ print(pickle.loads(pickle.dumps(target())) is target(), check(target) is not tar
     assert run(registrant, worker) == ["True True"]
 
 
-#: A module that no worker finds, with what only an import of it by name shows.
+#: A module that no worker finds, with contents that only an import by name shows.
 _ODD = """
 odd = sys.modules["odd.part"] = types.ModuleType("odd.part")
 exec("K = 3\\ndef half(): return K\\ndef unused(): return half() + K", vars(odd))

@@ -31,7 +31,7 @@ from pytriton.worker.model import Unrecoverable, WorkerModel
 from pytriton.worker.request_log import CallLog, Part
 
 _NAMES = {"float32": "FP32", "int32": "INT32", "object": "BYTES"}
-#: Of one proxy: what it sends as one batch, the input `x` of each request.
+#: One proxy's batch: the input `x` of each request.
 Inputs = Sequence[Array]
 
 
@@ -329,7 +329,7 @@ def test_a_call_that_raises_is_made_once_more_for_each_request_alone(proxies: Pr
         calls.append([float(request["x"][0, 0]) for request in requests])
         if any(request["x"][0, 0] < 0 for request in requests):
             for request in requests:
-                request["x"][:] = 99  # what the first call has done to its inputs is not seen
+                request["x"][:] = 99  # changes to inputs by the first call are not visible
             raise KeyError("no such row")
         kept[:] = requests[0]["x"] * 2  # the same memory for each answer
         return [{"y": kept}]

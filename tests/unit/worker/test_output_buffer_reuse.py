@@ -111,7 +111,7 @@ def test_a_kept_array_is_never_reused_by_another_call(serve: Serve) -> None:
         kept[0][:] = -1.0
         expect(client, (1, value), (3, value + 10))
     client.ask((1, 5.0))
-    expect(client, (1, -1.0))  # nobody holds it any more
+    expect(client, (1, -1.0))  # there are no more references
 
 
 def test_one_buffer_for_all_calls_is_safe(serve: Serve) -> None:

@@ -172,7 +172,7 @@ class Library:
     [
         ([1, 1], True, [(-3, 32 * MIB), (-1, 64 * MIB)]),
         ([1, 0], False, [(-3, 32 * MIB), (-1, 64 * MIB)]),
-        ([0], False, [(-3, 32 * MIB)]),  # with the other one alone, all arrays are mapped anew
+        ([0], False, [(-3, 32 * MIB)]),  # with only the other option, all arrays are mapped again
         (None, False, []),  # musl
     ],
 )
@@ -196,7 +196,7 @@ def test_a_c_library_that_refuses_is_left_alone(
     [
         ("MALLOC_TOP_PAD_", "1", False),
         ("MALLOC_MMAP_THRESHOLD_", "131072", False),
-        ("MALLOC_TRIM_THRESHOLD_", "", True),  # glibc takes no notice of it either
+        ("MALLOC_TRIM_THRESHOLD_", "", True),  # glibc ignores it, too
         ("MALLOC_ARENA_MAX", "2", True),
         ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2:glibc.malloc.top_pad=1", False),
         ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2", True),

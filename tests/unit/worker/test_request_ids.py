@@ -92,7 +92,7 @@ def test_requests_know_their_ids(model: WorkerModel) -> None:
     assert first.request_id == "a"
     assert second.request_id == ids_of(parts[0].batch)[1] != ""
     model.current_parts = ()
-    assert second.request_id == ids_of(parts[0].batch)[1]  # asked before, so known
+    assert second.request_id == ids_of(parts[0].batch)[1]  # requested before, so already known
     assert Request({}).request_id == ""
 
 

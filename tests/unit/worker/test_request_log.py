@@ -83,7 +83,7 @@ def test_failed_requests_have_a_reason(stage: Stage) -> None:
     found = stage.call([both], [BatchDone(1, [ResponseRef([], "lacks x"), answer(1)])], "input")
     assert [one.status for one in found] == ["input", "ok"]
     found = stage.call([both], [BatchDone(1, [answer(1)] * 2)])
-    assert [one.status for one in found] == ["ok", "ok"]  # the failure before is over
+    assert [one.status for one in found] == ["ok", "ok"]  # the previous failure does not count
 
 
 def test_failures_record_the_exceptions_type_without_its_text(stage: Stage) -> None:
@@ -104,7 +104,7 @@ def test_a_sample_is_one_request_of_a_call_or_those_that_failed(stage: Stage) ->
     failed = BatchDone(1, [answer(1), ResponseRef([], "no"), ResponseRef([], "no")])
     assert [one.id for one in stage.call([three], [failed], "input")] == ["b", "c"]
     assert [one.id for one in stage.call([three], [BatchFailed(1, "no")], "input")] == ["a", "b"]
-    assert stage.call([three], [BatchFailed(1, "no")], "input") == []  # so many were wanted
+    assert stage.call([three], [BatchFailed(1, "no")], "input") == []  # this many were requested
 
 
 @pytest.mark.parametrize(

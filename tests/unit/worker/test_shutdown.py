@@ -249,7 +249,7 @@ def test_sigterm_to_a_forked_child_ends_the_child_alone(ask: str) -> None:
 def test_forked_children_may_fork() -> None:
     said = _run_signals(
         "def child():\n"
-        "    reading, writing = os.pipe()\n"  # at the numbers of what the child has let go of
+        "    reading, writing = os.pipe()\n"  # at the numbers of descriptors that the child closed
         "    grandchild = forks.Process(target=os.write, args=(writing, b'grandchild'))\n"
         "    grandchild.start()\n"
         "    grandchild.join()\n"

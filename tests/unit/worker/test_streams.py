@@ -67,7 +67,7 @@ def test_a_stream_sends_its_start_its_parts_and_its_end(
     one = stream(outbox, 7, requests=2)
     one.send_begun()
     one.put(["a", None])
-    one.put([None, None])  # nothing for anybody: nothing is sent
+    one.put([None, None])  # without a recipient nothing is sent
     one.put(["b", "c"])
     one.end()
     said = [lanes[0].receive() for _ in range(4)]
@@ -85,7 +85,7 @@ def test_an_exception_in_place_of_a_response_ends_its_request(
     one.put(["b", "c"])
     assert not one.abandoned
     one.put([LookupError("gone"), None])
-    assert one.abandoned  # nobody waits for more
+    assert one.abandoned  # no generator waits for credit
     one.end()
     said = [lanes[0].receive() for _ in range(5)]
     a, b = (ResponseRef([], text) for text in "ab")
@@ -118,7 +118,7 @@ def test_a_disconnected_client_gets_nothing_more(lanes: tuple[Lane, Lane], outbo
     assert lanes[0].receive() == BatchPart(7, [None, ResponseRef([], "b")])
     outbox.heard(Cancel(7, 1))
     assert one.abandoned
-    outbox.heard(Cancel(99, 0))  # of a batch that has ended meanwhile
+    outbox.heard(Cancel(99, 0))  # of a batch that has ended
 
 
 def test_a_generator_waits_until_parts_are_credited(
@@ -142,16 +142,16 @@ def test_a_generator_waits_until_its_caller_has_read(
     assert (one.must_wait, one.held_s) == (False, 0.0)
     lanes[0].send(Hold(7, 0))
     lanes[0].send(Hold(7, 1))
-    for message in (Hold(99, 0), Go(99, 0)):  # of a batch that has ended meanwhile
+    for message in (Hold(99, 0), Go(99, 0)):  # of a batch that has ended
         lanes[0].send(message)
     outbox.listen(wait=True)
     assert (one.must_wait, other.must_wait) == (True, False)
     outbox.heard(Go(7, 0))
     assert one.must_wait
-    outbox.heard(Cancel(7, 1))  # nobody reads it any more
+    outbox.heard(Cancel(7, 1))  # it has no reader any more
     assert not one.must_wait
     assert one.held_s > 0
-    outbox.heard(Hold(7, 1))  # it has crossed the end of the request
+    outbox.heard(Hold(7, 1))  # it crossed the end of the request in transit
     assert not one.must_wait
 
 
@@ -187,7 +187,7 @@ def test_the_callers_reading_time_is_not_counted(
 def test_large_parts_fill_the_outbox_sooner(outbox: Outbox) -> None:
     one = stream(outbox, 7)
     outbox.lane.arena.allocate(9 << 20)
-    assert not outbox.full  # there is none that could be given back
+    assert not outbox.full  # there is no part to credit
     one.put(["large"])
     assert outbox.full
     outbox.heard(Credit(1))
@@ -228,5 +228,5 @@ def test_a_batch_that_arrives_during_a_wait_for_credit_has_no_room(
 def test_a_result_is_one_part_or_many() -> None:
     assert list(parts_of([{"y": 1}])) == [[{"y": 1}]]
     assert list(parts_of(iter([[1], [2]]))) == [[1], [2]]
-    forgotten = print  # what a factory makes, instead of parts
+    forgotten = print  # the result of a factory, instead of parts
     assert list(parts_of(forgotten)) == [forgotten]

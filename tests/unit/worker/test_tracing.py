@@ -309,7 +309,7 @@ def test_a_missing_collector_does_not_delay_the_workers_exit() -> None:
     """The exporter would retry for 6 s and more; the order of events shows that nothing waited."""
     said, log = prepared(OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
     assert said == ["Tracer", "pytriton"]
-    assert "Failed to export" not in log  # which it says when it has given up
+    assert "Failed to export" not in log  # reported when it has given up
 
 
 @pytest.mark.programs

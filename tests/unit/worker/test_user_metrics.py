@@ -153,7 +153,7 @@ def test_pages_follow_the_registry_and_the_exit_writes_a_last_time(
         eventually(lambda: reported() == 0, "nothing was written")
         counter.inc()
         eventually(lambda: reported() == 1, "a change was not written")
-        monkeypatch.setattr(user_metrics, "_SHARE", 1e9)  # no further look by itself
+        monkeypatch.setattr(user_metrics, "_SHARE", 1e9)  # no further poll by itself
         counter.inc(5)
     finally:
         thread.close()

@@ -50,7 +50,7 @@ def test_each_request_has_the_rows_and_values_that_were_declared() -> None:
 
     def infer(requests: Any) -> Any:
         seen.append(requests[0]["x"].copy())
-        requests[0]["x"][:] = 7  # the next one has an array of its own
+        requests[0]["x"][:] = 7  # the next one has a separate array
         return [{"y": requests[0]["x"]}]
 
     warm_up(model(infer), declared(warmup()))

@@ -16,7 +16,7 @@ from pytriton._host.install.pip_call import make_environment, run_pip
 
 pytestmark = pytest.mark.programs
 
-#: In the place of an environment's Python: writes how it was called, prints what `says` holds, ends with `status`.
+#: Replaces an environment's Python: records its arguments, prints `says`, exits with `status`.
 _PYTHON = """#!{python} -S
 import json, os, sys
 here = os.path.dirname(os.path.abspath(__file__))

@@ -43,7 +43,7 @@ def make_python(tmp_path: Path) -> MakePython:
             "bits": 64,
             "base_prefix": str(root),
             "executable": str(root / "bin" / name),
-            "libdir": "/install/lib",  # as a Python that was moved after it was built says
+            "libdir": "/install/lib",  # as reported by a Python that was moved after its build
             "multiarch": "x86_64-linux-gnu",
             "free_threaded": False,
             **facts,
@@ -163,7 +163,7 @@ def test_the_environment_is_created_reused_and_recreated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interpreter = find_interpreter()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # the user's; must not reach it
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # the user's, which must not affect it
     monkeypatch.setenv("VIRTUALENV_SYSTEM_SITE_PACKAGES", "1")
     monkeypatch.setenv("PIP_USER", "1")
     said: list[str] = []

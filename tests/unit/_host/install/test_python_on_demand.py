@@ -146,7 +146,7 @@ def test_an_upgrade_keeps_an_identical_environment(
     if stays:
         assert (backends / "python").readlink() == python.folder
         assert python_link(backends).readlink() == python.environment.root
-    lay_out_backends(runtime, tmp_path / "run")  # by another daemon, later
+    lay_out_backends(runtime, tmp_path / "run")  # by a later daemon
     assert not is_python_laid_out(backends)
 
 

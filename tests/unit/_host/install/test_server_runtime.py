@@ -168,7 +168,7 @@ def test_the_library_alone_is_enough_for_the_native_frontend(
         raise ServerRuntimeError("no C compiler")
 
     monkeypatch.setattr(server_runtime, "make_frontend", unusable)
-    with pytest.raises(ServerRuntimeError, match=r"^no C compiler$"):  # nothing can take its place
+    with pytest.raises(ServerRuntimeError, match=r"^no C compiler$"):  # there is no alternative
         find_or_install_server(choice, print)
 
 
@@ -283,7 +283,7 @@ def test_environment_of_tritonserver(runtime: ServerRuntime, tmp_path: Path) -> 
 
 
 def test_backend_folder(runtime: ServerRuntime, tmp_path: Path) -> None:
-    (tmp_path / "run/backends/left-over").mkdir(parents=True)  # of a former daemon
+    (tmp_path / "run/backends/left-over").mkdir(parents=True)  # of a previous daemon
     backends = lay_out_backends(runtime, tmp_path / "run")
     assert backends == tmp_path / "run/backends"
     # Without the Python of its stub, the python backend hangs in the first model, and all loads with it.
@@ -306,7 +306,7 @@ def test_the_python_backend_is_laid_out_if_available(
         assert python_link(backends).readlink() == tmp_path / "env"
     lay_out_backends(replace(runtime, python=python), tmp_path / "run")
     assert python_link(backends).readlink() == tmp_path / "env"
-    lay_out_backends(runtime, tmp_path / "run")  # by another daemon, later
+    lay_out_backends(runtime, tmp_path / "run")  # by a later daemon
     assert not python_link(backends).is_symlink()
 
 
@@ -455,7 +455,7 @@ def server_url(real_runtime: ServerRuntime, tmp_path: Path) -> Iterator[str]:
 def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     while not answers(url):
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # not up yet; its end is the one event that can be awaited meanwhile
+            # not up yet; only its exit can be awaited
             process.wait(timeout=0.1)
             raise AssertionError(log.read_text(errors="replace")[-4000:])
 

@@ -187,7 +187,7 @@ def test_two_starts_at_once_install_once(
     second_said = second.communicate()[0]
     assert (first.returncode, second.returncode) == (0, 0)
     tree = wheel_tree(tmp_path / "cache", wheel.pin)
-    assert first_said.strip() == second_said.strip() == str(tree)  # so the second unpacked nothing
+    assert first_said.strip() == second_said.strip() == str(tree)  # so the second one unpacked nothing
     assert is_unpacked(tree)
 
 
@@ -226,7 +226,7 @@ def test_pip_downloads_with_the_users_settings(
     tree = install_wheel(tmp_path / "cache", said.append, None, wheel.pin)
     assert is_unpacked(tree)
     assert "nvidia-pytriton==0.7.0" in said[0]
-    # and when the index does not have it, pip's own words are in the error
+    # if the index lacks it, the error has pip's output
     shutil.rmtree(tree)
     wheel.path.unlink()
     with pytest.raises(ServerRuntimeError, match=r"(?s)No matching distribution.*PIP_FIND_LINKS"):

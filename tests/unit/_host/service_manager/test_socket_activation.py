@@ -41,7 +41,7 @@ def port_of(listener: socket.socket) -> int:
 def test_sockets_are_matched_by_port(given: socket.socket) -> None:
     environ = variables()
     socket_activation.take(environ)
-    assert environ == {"OTHER": "1"}  # no child has them
+    assert environ == {"OTHER": "1"}  # children do not inherit them
     assert socket_activation.variables().keys() == set(socket_activation.VARIABLES)
     (number,) = socket_activation.descriptors()
     assert not os.get_inheritable(number)
@@ -92,7 +92,7 @@ def test_an_unusable_socket_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_pat
             monkeypatch.setattr(socket_activation, "_FIRST", number)
             with pytest.raises(SocketActivationError, match=f"descriptor {number} "):
                 socket_activation.take(variables())
-            os.fstat(number)  # who has given it still has it
+            os.fstat(number)  # the passing process still has it
             assert socket_activation.descriptors() == []
 
 

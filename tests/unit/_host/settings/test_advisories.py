@@ -42,7 +42,7 @@ def test_reachable_ports(settings: dict[str, Any], ports: list[str]) -> None:
         ("2.71.0", False),
         ("2.71.0dev", False),
         ("3.0", False),
-        ("", False),  # of a server whose version nobody knows, nothing is said
+        ("", False),  # nothing is reported about a server of unknown version
         (None, False),
     ],
 )

@@ -62,7 +62,7 @@ ROOT = Path(__file__).parents[4]
         ("access_token", "0123456789abcdef", "0123456789abcdef"),
         ("tritonserver_options", "log-verbose=1 http-thread-count=8",
          {"log-verbose": "1", "http-thread-count": "8"}),
-        # Of later versions, known and unknown: the executable itself is asked.
+        # For later versions, known or not, the executable itself is queried.
         ("tritonserver_options", "grpc-infer-thread-count=2 quantum-tunnels=9",
          {"grpc-infer-thread-count": "2", "quantum-tunnels": "9"}),
         ("tritonserver_options", "'host-policy=a,b=c d'", {"host-policy": ["a,b=c d"]}),

@@ -323,7 +323,7 @@ def test_a_daemon_runs_while_its_lock_is_held(short_dir: Path) -> None:
     rundir = RuntimeDir(short_dir)
     with held(rundir) as holder:
         assert rundir.running_pid() == holder.pid
-        assert rundir.running_pid() == holder.pid  # looking did not take it away
+        assert rundir.running_pid() == holder.pid  # the check did not take the lock
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait()
         assert rundir.lock_file.read_text() == str(holder.pid)

@@ -63,7 +63,7 @@ def largest_file(nbytes: int) -> Iterator[None]:
 def test_the_other_end_reads_what_was_written(blocks: list[bytes]) -> None:
     with closing(Arena("test")) as arena:
         offsets = [put(arena, block) for block in blocks]
-        arena.writable()  # an arena in which nothing lies has no memory to be mapped
+        arena.writable()  # an empty arena has no memory to map
         with closing(MappedMemory(arena.open_readonly(), writer_trusted=False)) as reader:
             memory = reader.covering(arena.size)
             for offset, block in zip(offsets, blocks):
@@ -183,7 +183,7 @@ def test_unmappable_untrusted_memory_is_an_error() -> None:
 def test_more_memory_than_the_machine_has_is_refused_before_allocation(arena: Arena) -> None:
     kept = put(arena, b"kept")
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # Were the arena to try, the kernel would go on until it kills somebody: the limit is for that case.
+    # If the arena tried, the kernel would start killing processes: the limit prevents that.
     for nbytes in (2 * machine, 1 << 50, 1 << 63, 1 << 80):
         with largest_file(1 << 28), pytest.raises(ArenaError, match="available"):
             arena.allocate(nbytes)
@@ -208,7 +208,7 @@ def test_a_closed_arena_leaves_nothing() -> None:
         with closing(MappedMemory(arena.open_readonly(), writer_trusted=False)) as reader:
             view = memoryview(reader.covering(LARGE))
             arena.close()
-            assert view[0] == 0  # views stay valid until they go
+            assert view[0] == 0  # views stay valid until they are freed
             del view
 
 
@@ -272,7 +272,7 @@ def test_unused_memory_is_released_after_a_delay(
             monkeypatch.setattr("pytriton._protocol.lanes.arena.KEPT_S", 0.0)
             arena.allocate(SMALL)
             arena.give_back()
-            assert pages(arena) == held  # the reader may not be done
+            assert pages(arena) == held  # the reader may still use it
             arena.reset()
             assert pages(arena) == 1 << 16
             assert not arena.large

@@ -239,7 +239,7 @@ def test_a_killed_peer_is_an_immediate_end_of_file(
     try:
         assert lane.receive() == BatchFailed(1, "")
         os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(LaneClosed):  # blocks, and fails by pytest's time-out, if it is not seen
+        with pytest.raises(LaneClosed):  # if it is not noticed, this blocks until pytest's timeout
             lane.receive()
     finally:
         process.kill()

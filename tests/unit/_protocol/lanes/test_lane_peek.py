@@ -66,7 +66,7 @@ def test_peek_leaves_announcements_to_receive(end_and_socket: tuple[Lane, socket
     lane, peer = end_and_socket
     send_raw(peer, packet("Announce", 1))
     assert lane.peek() is None
-    with pytest.raises(LaneSilent):  # it has the announcement now, not yet its descriptor
+    with pytest.raises(LaneSilent):  # it has the announcement, but not its descriptor yet
         lane.receive(wait=False)
     send_raw(peer, b"\0", [sealed_memory(b"data")])
     send_raw(peer, msgspec.msgpack.encode(BATCH))

@@ -63,7 +63,7 @@ def test_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [place.device for place in places] == ["0", "3", "0", "3", "0"]
     assert places[-1].name == "c_0"
     assert len({place.name for place in places}) == 5
-    # Each instance sees its own GPU; more instances than the groups have go round.
+    # Each instance sees its own GPU; additional instances use the groups in turn.
     assert model_dir.devices_of(places, 6) == ["GPU-a", "GPU-b", "GPU-a", "GPU-b", None, "GPU-a"]
     assert model_dir.devices_of(places[4:], 1) == []
     every = model_dir.parse_config('name: "n" instance_group [ { kind: KIND_GPU } ]', "it")

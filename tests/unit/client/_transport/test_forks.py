@@ -8,7 +8,7 @@ import sys
 import pytest
 from fakes.triton.fake_triton import MODEL, fake_triton
 
-#: Asks, forks, and asks in both processes: a client from before the fork, and one that is new.
+#: Sends requests, forks, and sends requests in both processes with the old client and a new one.
 PROGRAM = """
 import os, sys, warnings
 import numpy as np
@@ -41,5 +41,5 @@ def test_clients_over_http_work_after_a_fork() -> None:
         )
         assert done.returncode == 0, done.stderr
         assert fake.count("infer") == 5
-        # The old client's before the fork, the new ones', and the old one's in the child: none is shared.
+        # Connections of the old client before the fork, of the new ones, and of the old one in the child: none is shared.
         assert len(fake.connections) == 4

@@ -92,7 +92,7 @@ def test_an_exception_in_the_block_does_not_wait_for_answers(fake: FakeTriton) -
     assert not fake.gate.is_set()
     assert not futures[0].done()
     fake.gate.set()
-    assert futures[0].result(30)["y"].tolist() == [1]  # it was under way
+    assert futures[0].result(30)["y"].tolist() == [1]  # it was in flight
     for waiting in futures[1:]:
         with pytest.raises(PyTritonClientClosedError):
             waiting.result(30)
@@ -121,7 +121,7 @@ def test_ctrl_c_ends_a_process_with_requests_in_flight(fake: FakeTriton, where: 
         said = process.communicate(timeout=100)[1]
     assert "KeyboardInterrupt" in said
     assert process.returncode == -signal.SIGINT
-    assert len(fake.inferences()) == 1  # those that waited did not begin
+    assert len(fake.inferences()) == 1  # waiting requests did not start
 
 
 _AWAITED = """

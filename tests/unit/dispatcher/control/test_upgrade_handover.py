@@ -164,7 +164,7 @@ def test_a_broken_connection_is_noticed_and_the_worker_recognized(endpoint: str)
             worker = scene.server.worker("w1")
             reported = None
             while not isinstance(reported, messages.WithdrawLane):
-                await worker.send(messages.WithdrawLane())  # dropped, until it has connected
+                await worker.send(messages.WithdrawLane())  # dropped until it has connected
                 received = await asyncio.to_thread(client.receive, 0.05)
                 reported = None if received is None else received[1]
         finally:

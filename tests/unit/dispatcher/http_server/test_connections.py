@@ -79,7 +79,7 @@ def test_above_the_limit_the_longest_idle_connections_are_closed() -> None:
         if count != 2:
             connections.request_finished(all_[count - 1])
     connections.close_expired(all_)
-    # The second is under way, the last was answered last.
+    # The second is in flight, the last was answered last.
     assert [one.closed for one in all_] == [True, False, True, True, False]
 
 
@@ -100,7 +100,7 @@ def test_connections_with_a_peer_that_does_not_read_are_aborted() -> None:
     clock.now += 1
     connections.close_expired([stuck, busy])
     assert [one.aborted for one in all_] == [True, False, False]
-    # Where there are too many, the next look is soon enough.
+    # If there are too many, the next poll is early enough.
     connections.request_finished(busy)
     connections.close_expired([busy, late, Connection()])
     assert (busy.closed, busy.aborted) == (True, False)
@@ -118,7 +118,7 @@ def test_a_peer_that_never_reads_loses_its_connection() -> None:
 
             def connection_made(self, transport: Any) -> None:
                 self.transport = transport
-                transport.write(bytes(64 << 20))  # more than sockets hold
+                transport.write(bytes(64 << 20))  # more than the socket buffers hold
 
             def connection_lost(self, exc: Any) -> None:
                 ended.set()

@@ -114,7 +114,7 @@ def test_a_released_model_is_left_alone() -> None:
         orphans = HostedModels(served.end)
         orphans.expect(served.registration("m"), cast(Registrant, released))
         released.ended.cancel()
-        # What comes after it on the loop shows that nothing was begun for it.
+        # A later task on the loop shows that nothing was started for it.
         gone = registrant(4343)
         orphans.expect(served.registration("n"), cast(Registrant, gone))
         served._expected = 1

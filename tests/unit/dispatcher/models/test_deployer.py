@@ -196,7 +196,7 @@ def test_a_client_of_tritonserver_unloads_a_model(sim: SimulatedDaemon) -> None:
     assert "m" not in sim.server.models
     sim.served(sim.client.ask(messages.Scale("m", 2)))
     config = (sim.rundir.models / "m" / "config.pbtxt").read_text()
-    assert "count: 2" in config  # as a client that loads it by its name gets it
+    assert "count: 2" in config  # as when a client loads it by name
     registration = sim.loop.ask(lambda: sim.services.registry.served.by_name("m"))
     sim.loop.run(sim.server.load("m", registration.in_triton.config))
     sim.advance(10.0)

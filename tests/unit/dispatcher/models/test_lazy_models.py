@@ -82,7 +82,7 @@ def test_a_request_loads_a_lazy_model(sim: SimulatedDaemon) -> None:
     assert sim.alive("b") == []  # it is suspended: a batch resumes it
     assert deferred(sim) == ["a", "sleepy"]
     assert sim.frontend.forgotten == []  # the frontend has seen the load
-    ask_for(sim, "b")  # of another process of tritonserver's, say
+    ask_for(sim, "b")  # for example of another tritonserver process
     assert sim.server.history.count("load b") == 1
     assert sim.frontend.forgotten == ["b"]
 
@@ -176,7 +176,7 @@ def test_a_stop_cancels_the_load(sim: SimulatedDaemon) -> None:
     sim.server.obstacles["a"] = Obstacle("hang")
     ask_for(sim, "a")
     sim.loop.ask(sim.services.registry.restoring.stop)
-    ask_for(sim, "b")  # its client is told when tritonserver ends
+    ask_for(sim, "b")  # its client is notified when tritonserver exits
     assert "load b" not in sim.server.history
     assert sim.frontend.forgotten == []
     sim.stop()

@@ -71,7 +71,7 @@ def test_the_replaced_registration_serves_again(sim: SimulatedDaemon, how: str) 
     assert isinstance(events, messages.EventList)
     (event,) = events.events
     assert ("was not confirmed or renewed" in event.who) is (how == "forgotten")
-    # Who wants the other one after all gets it for good.
+    # Registering the other one again makes it permanent.
     sim.served(sim.client.ask(messages.Rollback("m")))
     sim.advance(100.0)
     assert payload(sim) == b"new"
@@ -196,7 +196,7 @@ def test_nobody_else_changes_or_ends_a_provisional_model(sim: SimulatedDaemon) -
     for keep in (True, False):
         assert "has no such lease" in end(sim, keep=keep, lease="two").failure
     assert payload(sim) == b"new"
-    sim.served(sim.client.ask(messages.Rollback("m")))  # that is a way out for people
+    sim.served(sim.client.ask(messages.Rollback("m")))  # a way out for operators
     assert payload(sim) == b"old"
     assert "has no such lease" in end(sim, keep=True).failure
 
@@ -273,7 +273,7 @@ def test_a_provisional_model_can_be_rolled_back_during_its_restore(
     assert "is being restored" in end(sim, keep=True).failure
     asked = sim.client.ask(messages.EndLease("m", "one", False))
     sim.advance(1.0)
-    if replaces:  # it waits for what comes of the load
+    if replaces:  # it waits for the result of the load
         assert asked.answer is None
         sim.workers[0].loaded()
     assert sim.answered(asked) == messages.Done()

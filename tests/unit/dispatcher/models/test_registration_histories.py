@@ -11,7 +11,7 @@ from fakes.triton.fake_server import Obstacle
 
 from pytriton._protocol import messages
 
-#: What the workers do, what happens to loads, and the failure that the client is told; None: it is served.
+#: The workers' actions, the outcomes of loads, and the failure that the client gets; None: it is served.
 HISTORIES = {
     "serves": (["serves", "serves"], None, None),
     "cannot be loaded": (["serves", "fails"], None, "model m could not be loaded: no file"),
@@ -111,7 +111,7 @@ def test_a_client_cancels_its_registration(
     sim.advance(100.0)
     too_late = where == "just registered"
     if isolation == "thread" and (how is _ends or former) and too_late:
-        assert sim.is_clean("m")  # nothing is left that could serve it
+        assert sim.is_clean("m")  # nothing could serve it any more
     elif too_late:
         assert sim.is_served("m")
         assert ("m" in sim.persisted()) == (isolation == "process")

@@ -28,7 +28,7 @@ from pytriton._protocol import messages
 
 _NAMES = st.sampled_from(["a", "b"])
 _MAX_INSTANCES = 3
-#: So many steps are to happen to one daemon before it is started again.
+#: Number of steps of one daemon before it is restarted.
 _LONG = 12
 
 
@@ -276,7 +276,7 @@ class RegistryHistories(RuleBasedStateMachine):
         registry = self.sim.services.registry
         for name in ("a", "b"):
             gone = name not in registry.served and not registry.restoring.knows(name)
-            # Its folder stays until tritonserver has finished a load that nobody waits for any longer.
+            # Its folder stays until tritonserver has finished an abandoned load.
             loading = self.sim.server.late_load(name) is not None
             if gone and not loading and name not in self.sim.being_changed():
                 assert self.sim.is_clean(name)
@@ -350,7 +350,7 @@ class RegistryHistories(RuleBasedStateMachine):
 
 
 TestRegistryHistories = RegistryHistories.TestCase
-#: Without shrinking: a history is short, and takes minutes to be made shorter.
+#: Without shrinking: histories are short, and shrinking one takes minutes.
 TestRegistryHistories.settings = settings(
     max_examples=examples(60),
     stateful_step_count=30,

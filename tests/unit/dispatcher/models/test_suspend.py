@@ -61,7 +61,7 @@ def test_an_idle_model_is_suspended_and_a_request_resumes_it(sleeper: Sleeper) -
         dict(sim.services.registry.served.counter_registry.items())["m"].counts.resumes == 1
     )  # the three woke it together
     sim.advance(50.0)
-    assert sleeper.state() == "ready"  # what was before it slept does not count
+    assert sleeper.state() == "ready"  # activity before the suspension does not count
     sleeper.fall_asleep()
 
 
@@ -115,7 +115,7 @@ def test_waiting_for_a_resume_is_limited_in_time(tmp_path: Path, settings: dict[
         assert words in failure_of(first)
         assert words in failure_of(second)
         assert "loading for 21 s" in failure_of(sleeper.batch())  # at once
-        assert sim.is_served("m")  # it goes on to wake
+        assert sim.is_served("m")  # the resume continues
         assert sleeper.state() == "resuming"
         sim.alive("m")[0].loaded()
         sim.advance(1.0)

@@ -60,7 +60,7 @@ def test_which_pages_may_run_models(
     refused = pytest.raises(APIError, match="are not permitted") if is_refused else nullcontext()
     with refused:
         refuse_foreign(request(**asked), allowed)
-    refuse_foreign(request("GET", **asked), allowed)  # what it reads, its browser keeps from it
+    refuse_foreign(request("GET", **asked), allowed)  # the browser hides the answer from the page
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

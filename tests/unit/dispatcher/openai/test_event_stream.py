@@ -40,7 +40,7 @@ async def answered(answer: bytes, step: int) -> tuple[int, bytes, bytes]:
         asked.append(await reader.readuntil(b"body"))
         for at in range(0, len(answer), step):
             writer.write(answer[at : at + step])
-            await asyncio.sleep(0)  # the reader's turn
+            await asyncio.sleep(0)  # let the reader run
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -97,7 +97,7 @@ def test_reading_pauses_while_the_answer_is_not_consumed() -> None:
         assert not transport.reading
         assert len(await stream.read()) == 3 << 19
         next_read = asyncio.ensure_future(stream.read())
-        await asyncio.sleep(0)  # its turn
+        await asyncio.sleep(0)  # let it run
         assert transport.reading
         stream.data_received(b"more")
         assert await next_read == b"more"
@@ -119,10 +119,10 @@ def test_a_tap_receives_events_while_a_reader_waits() -> None:
             return takes
 
         stream.tap = tap
-        stream.data_received(b"3\r\none\r\n")  # nobody waits: it stays
+        stream.data_received(b"3\r\none\r\n")  # without a waiter, it stays
         assert await stream.read() == b"one"
         reading = asyncio.ensure_future(stream.read())
-        await asyncio.sleep(0)  # its turn
+        await asyncio.sleep(0)  # let it run
         for piece in (b"3\r\ntw", b"o\r\n", b"5\r\nthree\r\n4", b"\r\nfour\r\n"):
             stream.data_received(piece)
         assert tapped == [b"tw", b"o", b"three", b"four"]
@@ -145,7 +145,7 @@ def test_a_tap_does_not_receive_the_end(last: bytes) -> None:
         await stream._read_headers()
         stream.tap = lambda data: pytest.fail(f"{data!r} was tapped")
         reading = asyncio.ensure_future(stream.read())
-        await asyncio.sleep(0)  # its turn
+        await asyncio.sleep(0)  # let it run
         stream.data_received(last)
         if b"endless" in last:
             with pytest.raises(BrokenAnswer, match="longer than declared"):
@@ -184,7 +184,7 @@ def test_a_tap_receives_the_same_in_any_segmentation(chunks: list[bytes], body: 
 
         stream.tap = tap
         reading = asyncio.ensure_future(stream.read())
-        await asyncio.sleep(0)  # its turn
+        await asyncio.sleep(0)  # let it run
         for piece in chunks:
             stream.data_received(piece)
         assert b"".join(tapped) == body

@@ -24,7 +24,7 @@ from pytriton.dispatcher.openai.state import ApiModel, ApiSettings, ApiState, Up
 pytestmark = pytest.mark.programs
 
 WRONG = "sk-wrong-and-secret"
-#: What allocators may keep; the same load makes more of it in each round where something stays.
+#: What allocators may keep; a leak grows with the same load in each round.
 SLACK = 24 << 20
 
 
@@ -112,7 +112,7 @@ def test_compressed_bodies(
     status, text = frontend.ask(packed(chat("x" * (1 << 20))), head=head)
     assert status == expected
     assert expected == 200 or code(text) == "unsupported_encoding"
-    assert frontend.ask(b"anything", key=WRONG, head=head)[0] == 401  # nobody has inflated it
+    assert frontend.ask(b"anything", key=WRONG, head=head)[0] == 401  # it was not decompressed
 
 
 def test_floods_with_wrong_keys(frontend: OpenAIProcess) -> None:
@@ -144,11 +144,11 @@ def test_keys_in_malformed_requests_are_not_logged(frontend: OpenAIProcess) -> N
         with frontend.connect() as client:
             client.sendall(f"POST /v1/models?key={WRONG} HTTP/1.1\r\n{line}\r\n\r\n".encode())
             status, text = answered(client)
-            assert (status, code(text)) == (400, "invalid_http")  # as every error of the API
+            assert (status, code(text)) == (400, "invalid_http")  # like every error of the API
             assert WRONG not in text
     assert frontend.ask(b"{}", key=WRONG)[0] == 401
     logged = frontend.log.read_text()
-    assert "aiohttp.server: Error handling request" in logged  # it is told that there are such
+    assert "aiohttp.server: Error handling request" in logged  # the existence of the header is reported
     assert WRONG not in logged
     assert KEY not in logged
     assert len(logged.splitlines()) < 20
@@ -181,7 +181,7 @@ def headers_and_bodies_that_do_not_come(frontend: OpenAIProcess) -> None:
         trickling.start()
         try:
             assert answered(silent)[0] == 408
-            # It ends; what trickles in after that may take the answer away.
+            # It ends; bytes that arrive later may reset the connection and lose the answer.
             with contextlib.suppress(ConnectionResetError):
                 assert b" 408 " in slow.recv(1000)
             status, text = answered(stuck)
@@ -244,7 +244,7 @@ def test_idle_connections_are_closed(frontend: OpenAIProcess) -> None:
     idle = []
     for number in range(300):
         idle.append(frontend.connect())
-        if number < 150:  # one that has been answered idles, too
+        if number < 150:  # an answered connection is idle, too
             idle[-1].sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
             assert idle[-1].recv(1000)
     with frontend.hurrying(headers_s=1, idle_s=2):

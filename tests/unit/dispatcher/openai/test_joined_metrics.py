@@ -152,7 +152,7 @@ def test_a_frontend_with_invalid_answers_or_an_exited_one_has_no_metrics(end: st
 
 def test_a_partially_written_line_prevents_the_handover() -> None:
     """The next version of the dispatcher would continue in the middle of it."""
-    line = bytes(4 << 20)  # more than a socket takes
+    line = bytes(4 << 20)  # more than a socket buffer holds
 
     async def test(process: Process) -> None:
         frontend: Any = process.frontend

@@ -60,7 +60,7 @@ def test_refused_requests_use_no_quota(tmp_path: Path) -> None:
     async def test(client: Client) -> None:
         for body, expected in (
             ({**HELLO, "messages": [message]}, 400),
-            ({**HELLO, "max_tokens": 1000}, 429),  # no place among the requests
+            ({**HELLO, "max_tokens": 1000}, 429),  # not among the requests
         ):
             status, headers, _ = await post(client, body, headers=MINE)
             assert (status, headers[REMAINING]) == (expected, "100")

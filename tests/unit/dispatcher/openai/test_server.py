@@ -255,7 +255,7 @@ def test_keys_are_required_and_never_revealed(tmp_path: Path) -> None:
         mine = {"Authorization": f"Bearer {KEY}"}
         async with client.get("/v1/models", headers=mine) as answer:
             assert (await answer.json())["data"] == []
-        said_of = {}  # of a model that is not for this key, and of none
+        said_of = {}  # of a model that this key may not use, and of an unknown one
         for name in ("m", "n"):
             status, _, text = await post(client, {**HELLO, "model": name}, headers=mine)
             async with client.get(f"/v1/models/{name}", headers=mine) as answer:
@@ -368,7 +368,7 @@ def test_a_changed_key_file_is_reloaded(tmp_path: Path) -> None:
     assert known is not None
     path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n[[key]]\nname = "b"\nkey = "{KEY}0"\n')
     clock.now += 2
-    assert keys.authenticate(f"Bearer {KEY}") is known  # with what is left of its quotas
+    assert keys.authenticate(f"Bearer {KEY}") is known  # with the rest of its quotas
     path.write_text("[[key]")
     clock.now += 2
     assert keys.authenticate(f"Bearer {KEY}0") is not None

@@ -144,7 +144,7 @@ def test_the_next_version_continues_from_the_last_snapshot(watched: Watched) -> 
     next_one.adopt(msgspec.msgpack.decode(handed, type=SeenFiles))
     assert next_one.hand_over() == watched.watch.hand_over()
     watched.files.there = "a2"
-    watched.loop.run(next_one.begin())  # nothing new: what the former one has seen counts
+    watched.loop.run(next_one.begin())  # nothing new: the previous version has seen these
     watched.loop.create_task(next_one.run())
     assert watched.look("a2") == "+a"
 
@@ -181,4 +181,4 @@ def test_a_failed_model_that_is_removed_does_not_prevent_readiness(
     (repository / ".away").rename(repository / "odd")
     sim.advance(6.0)
     assert states(sim)["odd"] == "failed"
-    assert sim.server.gate_open  # what serves is not taken from its clients
+    assert sim.server.gate_open  # a serving model is not removed

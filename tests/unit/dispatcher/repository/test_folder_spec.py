@@ -26,7 +26,7 @@ from pytriton.dispatcher.repository.model_folders import (
     route,
 )
 
-#: Prints what the request says, and what it sees.
+#: Prints the request and its environment.
 _INSPECTOR = """
 import json, os, sys, time
 

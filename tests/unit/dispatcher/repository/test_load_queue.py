@@ -17,7 +17,7 @@ from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.server.server_process import ServerLost
 from pytriton.dispatcher.telemetry.events.kinds import EventKind
 
-#: tritonserver is up again after so long; a load takes so long.
+#: Seconds until tritonserver is up again; seconds that a load takes.
 _DOWN_S, _LOAD_S = 10.0, 1.0
 
 
@@ -101,7 +101,7 @@ def at_start(loads: Loads, names: str, ensembles: Mapping[str, Sequence[str]] = 
         ({}, "a b c", ""),
         ({"b": ["is refused"]}, "a b c", "b"),
         ({"b": ["has a fault"]}, "a b c", "b"),
-        # Which of them has ended it is seen one by one.
+        # Loading them one by one shows which of them crashes it.
         ({"b": ["ends it"]}, "a b c b c", ""),
         ({"a": ["ends it"]}, "a b c a b c", ""),
         ({"a": ["ends it", "is refused"]}, "a b c a b c", "a"),
@@ -206,7 +206,7 @@ def test_changed_models_are_loaded_one_by_one(loop: VirtualLoop) -> None:
     loop.run(loads.loads.reload(["pair", "b", "a"], ["pair"]))
     assert loads.tries == ["b", "b", "a", "pair"]
     assert loads.most == 1
-    assert loads.states() == {"a": "ready", "b": "ready", "pair": "ready"}  # the old a serves on
+    assert loads.states() == {"a": "ready", "b": "ready", "pair": "ready"}  # the old `a` keeps serving
     assert loads.known.of("a").reason == "no such backend"
 
 

@@ -132,7 +132,7 @@ def test_tritonserver_exits_while_file_changes_are_loaded(start: Start, reposito
     add_own(repository, "late")
     sim.advance(30.0)
     assert states(sim) == {**ALL, "late": OWN}
-    # By the one that ended, by its successor as what it served, and as what has changed.
+    # By the crashed server, by its successor as a served model, and as a changed one.
     assert sim.server.history.count("load own") == 3
 
 

@@ -72,7 +72,7 @@ def test_uploaded_files_are_served_until_the_model_is_unloaded(asker: Asker) -> 
     (folder,) = given.glob("*/mine")
     assert (folder / "2" / "model.py").read_bytes() == b"two"
     asker.load("mine", CONFIG, ["file:3/model.py"], b"three")
-    (folder,) = given.glob("*/mine")  # what was given before has gone
+    (folder,) = given.glob("*/mine")  # the previous files are gone
     assert [path.name for path in folder.iterdir()] == ["3"]
     asker.unload("mine")
     asker.sim.settle()

@@ -85,7 +85,7 @@ def test_a_failure_without_a_previous_version_counts_as_failed(known: Known) -> 
     assert known.records.failed
     known.records.of("failed").served_by = TRITONSERVER  # until it ended
     assert known.records.failed
-    known.records.of("failed").state = "ready"  # the former one serves on
+    known.records.of("failed").state = "ready"  # the previous one keeps serving
     assert not known.records.failed
 
 
@@ -135,7 +135,7 @@ def test_the_index_lists_tritonserver_s_own_models(known: Known) -> None:
     assert mark() == ("unloaded", 1.0)
     known.records.of("own").state = "loading"
     assert mark() is None
-    known.workers.ready = False  # tritonserver takes an ensemble out without one of its steps
+    known.workers.ready = False  # tritonserver unloads an ensemble that lacks a step
     assert marks["pair"][0]() is None
     known.workers.ready, known.records.server_lost = True, True
     assert marks["pair"][0]() is None

@@ -111,7 +111,7 @@ def test_a_repository_that_cannot_be_read_is_reported_by_status(
         f"the model repository {gone} cannot be read: No such file or directory"
     )
     gone.mkdir()
-    states(sim)  # looks them through
+    states(sim)  # checks them
     answer = sim.answered(sim.client.ask(messages.GetStatus()))
     assert isinstance(answer, messages.Status)
     assert answer.problems == []
@@ -145,7 +145,7 @@ def test_a_model_for_workers_is_reloaded_and_unloaded(start: Start) -> None:
     assert new is not old
     assert sim.is_served("py")
     sim.served(sim.client.ask(messages.Scale("py", 2)))
-    assert load(sim, "py") == ""  # it is the repository's still
+    assert load(sim, "py") == ""  # it still belongs to the repository
     assert sim.persisted() == {}
     assert unload(sim, "py") == ""
     assert sim.is_clean("py")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-#: Another thread takes the signal: it is blocked in this one. The next program says what waits for it.
+#: Another thread receives the signal, which is blocked in this one. The next program prints its pending signals.
 _PROGRAM = """
 import os, signal, sys, threading
 from pytriton.dispatcher.runtime.blocked_signals import blocked_signals
@@ -63,7 +63,7 @@ print(len(came))
     [
         ([], "1\n2\n"),  # it has waited
         (["leave"], "1\n2\n"),
-        # Who watches by a descriptor has heard of it, and is not to hear of it again.
+        # A watcher by descriptor was already notified, and must not be notified again.
         (["other"], "0\n1\n"),
         (["other", "leave"], "0\n1\n"),
     ],

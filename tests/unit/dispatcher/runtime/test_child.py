@@ -29,11 +29,11 @@ def test_a_child_that_cannot_be_watched_is_killed(
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(owner, name, fails)
-    others = set(psutil.Process().children())  # of tests before, in this process
+    others = set(psutil.Process().children())  # from earlier tests in this process
     kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
 
     async def start() -> None:
-        gc.collect()  # what tests before have left may close its descriptors now, or below
+        gc.collect()  # leftovers of earlier tests may close descriptors now, or below
         before = set(os.listdir("/proc/self/fd"))
         with pytest.raises(OSError, match="Too many open files"):
             await Child.start(
@@ -43,7 +43,7 @@ def test_a_child_that_cannot_be_watched_is_killed(
                 on_line=lambda pid, line: None,
                 kill_on_death=kill_on_death,
             )
-        # Threads of tests before may have one for a moment.
+        # Threads of earlier tests may have one for a moment.
         eventually(lambda: set(os.listdir("/proc/self/fd")) <= before, "it leaves no descriptor")
 
     try:

@@ -32,7 +32,7 @@ def lines_of(code: str, on_line: Callable[[bytes], None] = lambda line: None) ->
         with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             output = ChildOutput(process.stdout, take)
-            # In a thread: the loop has to go on reading, or the program could not end.
+            # In a thread: the loop must keep reading, or the program could not exit.
             await asyncio.wait_for(asyncio.to_thread(process.wait), _WAIT_S)
             await output.drained()
 
@@ -69,11 +69,11 @@ def test_excess_output_is_dropped_with_a_note(
     line, count = b"x" * 99, 300_000
 
     def slow_log(_: bytes) -> None:
-        end = time.perf_counter() + 0.0005  # busy, as a log is: the event loop does nothing else
+        end = time.perf_counter() + 0.0005  # busy like a slow log: the event loop does nothing else
         while time.perf_counter() < end:
             pass
 
-    # At the log's pace it would take 150 s, and the program would have to wait for it.
+    # At the log's pace it would take 150 s, and the program would have to wait.
     lines = lines_of(f"for _ in range({count}): print('{line.decode()}')", slow_log)
     notes = [found for one in lines if (found := _NOTE.match(one.decode()))]
     left_out = sum(int(found.group(1).replace(",", "")) for found in notes)

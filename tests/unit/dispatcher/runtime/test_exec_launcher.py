@@ -50,6 +50,6 @@ def test_the_program_dies_with_its_parent(launcher: str) -> None:
         pid = int(process.stdout.readline())
         descriptor = os.pidfd_open(pid)
         process.send_signal(signal.SIGKILL)
-    # Readable when it has ended: it had no input but that of its parent's pipe, and no signal of ours.
+    # Readable when it has exited, for which only its parent's pipe is a reason: it got no signal from us.
     assert select.select([descriptor], [], [], 30)[0]
     os.close(descriptor)

@@ -21,12 +21,12 @@ init = os.getpid()
 def run():
     assert os.getppid() == init
 """
-#: An orphan: its parent ends at once. A zombie is still to be seen below /proc.
+#: An orphan: its parent exits at once. A zombie would still be visible in /proc.
 _ORPHAN = """
     script = "sleep 0.01 & echo $!"
     orphan = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, check=True).stdout
     while os.path.exists(f"/proc/{int(orphan)}"):
-        time.sleep(0.01)  # nothing tells of the end of somebody else's child
+        time.sleep(0.01)  # there is no notification of another process's child
     return 7
 """
 _HEARS_TWO_SIGNALS = """

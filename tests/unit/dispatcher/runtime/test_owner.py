@@ -13,7 +13,7 @@ import pytest
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton.dispatcher.runtime.owner import OwnerError, owner_of
 
-#: A daemon; its folders and what it does at its owner's end are arguments.
+#: A daemon; its folders and its reaction to its owner's exit are arguments.
 _DAEMON = """
 import asyncio, os, sys, threading
 from pathlib import Path
@@ -42,7 +42,7 @@ async def serve():
 
 asyncio.run(serve())
 """
-#: Starts that daemon, says its own pid and that of the daemon, and lives until it is killed.
+#: Starts that daemon, prints its own pid and the daemon's, and lives until it is killed.
 _OWNER = """
 import os, signal, subprocess, sys
 daemon = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]])
@@ -79,7 +79,7 @@ def families() -> Iterator[list[Family]]:
     yield made
     for one in made:
         one.owner.kill()
-        one.owner.communicate()  # returns when the daemon has ended, too: it holds the pipe
+        one.owner.communicate()  # returns when the daemon has exited, too, because it holds the pipe
 
 
 def test_a_daemon_reacts_to_its_owners_exit_and_leaves_no_folder(

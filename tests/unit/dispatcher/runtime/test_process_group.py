@@ -18,7 +18,7 @@ from pytriton.dispatcher.runtime import child
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 
-#: Shared memory, whose name it prints, and a child that has it, too, ignores SIGTERM, and does not end by itself.
+#: Creates shared memory, prints its name, and starts a child that shares it, ignores SIGTERM and never exits.
 _LEAVES_MEMORY = """
 import os, signal, sys, time
 from multiprocessing.shared_memory import SharedMemory
@@ -30,7 +30,7 @@ if os.fork() == 0:
     time.sleep(1000)
 time.sleep(1000)
 """
-#: Says that it is a tracker, and does not end.
+#: Pretends to be a tracker, and never exits.
 _FALSE_TRACKER = (
     "import time  # resource_tracker import main\nprint('up', flush=True)\ntime.sleep(1000)"
 )

@@ -77,7 +77,7 @@ def test_a_user_s_limit_counts_the_tasks_of_all_its_processes(
     monkeypatch.setattr(resource, "prlimit", lambda pid, limit: (50, 60))
     found = kernel.headroom()
     user = (kernel.proc / str(PID)).stat().st_uid
-    if user == 0:  # whom it does not hold for
+    if user == 0:  # to whom the limit does not apply
         assert found == (850, "kernel.threads-max is 1000")
         os.chown(kernel.proc / str(PID), 4000, 4000)
         os.chown(kernel.proc / "999999", 4000, 4000)

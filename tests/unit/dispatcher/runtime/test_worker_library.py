@@ -51,7 +51,7 @@ def test_another_python_leaves_no_bytecode_with_the_package(library: Path, tmp_p
     assert list((tmp_path / "site-packages").rglob("__pycache__")) == []
     assert list(other.rglob("part.*.pyc")), "the next start reads it"
     assert not (other / "pytriton" / "dispatcher").exists(), "workers do not import it"
-    # An upgrade changes the files under the library: workers that run go on with those.
+    # An upgrade changes the files below the library, and running workers continue with those.
     library_of.cache_clear()
     (tmp_path / "site-packages" / "pytriton" / "_protocol" / "deep" / "part.py").write_text(
         "WORD = 'second one'\n"

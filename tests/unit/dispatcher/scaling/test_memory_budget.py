@@ -200,7 +200,7 @@ def test_large_claims_do_not_block_small_ones(daemon: Budgeted) -> None:
     worker.begin()
     big = daemon.batch("big")
     daemon.served("small", 1.0)
-    daemon.sim.advance(10.0)  # its patience is over: now all is gathered for it
+    daemon.sim.advance(10.0)  # it has waited long enough: now memory is reserved for it
     assert "small" not in daemon.loaded()
     worker.answer()
     daemon.wait(big, 3.0)

@@ -42,7 +42,7 @@ def test_unsatisfiable_claims_take_nothing_from_others(daemon: Budgeted) -> None
 def test_an_estimate_never_prevents_a_load(daemon: Budgeted) -> None:
     daemon.register("fixed", lazy=False, memory_request=850 * MIB)
     daemon.usual = 50
-    daemon.register("new")  # a quarter of the budget, as far as anybody knows
+    daemon.register("new")  # a quarter of the budget, by estimate
     daemon.served("new", 2.0)
     assert daemon.loaded() == {"fixed", "new"}
 
@@ -79,7 +79,7 @@ def test_a_crash_looping_model_is_suspended_for_others(daemon: Budgeted) -> None
     assert daemon.loaded() == {"b"}
     assert daemon.state("a") == "suspended"
     daemon.sim.advance(2.0)
-    daemon.served("a")  # it is asked for again
+    daemon.served("a")  # it is requested again
 
 
 def with_a_standby(

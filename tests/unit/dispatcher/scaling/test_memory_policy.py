@@ -215,7 +215,7 @@ def test_grants_fit_and_the_least_recently_used_is_suspended_first(
     stayed = [one for one in have if one.idle and one not in slept]
     for one in slept:
         assert all(one.used_at <= other.used_at for other in stayed)
-    for one in slept:  # nobody sleeps for somebody who gets room without it
+    for one in slept:  # nothing is suspended for a claim that fits without it
         assert found.suspend[one.key] not in found.granted
 
 
@@ -280,6 +280,6 @@ def test_no_claim_starves(seed: int) -> None:
             world.ask(key, sizes[key])
         world.step()
     assert len(world.waited) > steps / 20
-    for _ in range(3000):  # nobody asks any more
+    for _ in range(3000):  # there are no more requests
         world.step()
     assert world.waiting == []

@@ -47,7 +47,7 @@ def test_it_works_below_another_seccomp_filter(tmp_path: Path) -> None:
     assert modes == [0o600, 0o640, 0o644]
 
 
-#: Starts a program as tritonserver is, under a filter that kills who calls seccomp(): SystemCallFilter=@system-service.
+#: Starts a program as tritonserver is, under a filter that kills callers of seccomp(): SystemCallFilter=@system-service.
 _FILTERED = """
 import ctypes, os, struct, subprocess, sys
 from pytriton.dispatcher.server.frontend import privately

@@ -172,7 +172,7 @@ def test_it_is_ready_when_every_endpoint_listens(tmp_path: Path) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", one.config.metrics_port)
         writer.close()
         info = one.server.info()
-        # What the core says; the file beside it says 2.51.0.
+        # The core's version; the file beside it says 2.51.0.
         assert (info.state, info.version) == ("ready", "2.60.1")
         assert info.http_url == f"http://127.0.0.1:{one.config.http_port}"
         assert (info.grpc_url, info.binary) == ("", str(tmp_path / "tritonserver"))
@@ -415,7 +415,7 @@ def test_refused_loads_and_crashes_are_distinguished(
         assert caught.value.text == (
             "tritonserver did not load model bad: failed to load 'bad', no memory"
         )
-        # Of a configuration that is refused, only its log says what is wrong.
+        # Why a configuration is refused is only in the server's log.
         with pytest.raises(RemoteFailure, match=r"""repository: 'dims' of "x" for unpolled$"""):
             await one.server.load("unpolled", _MODEL)
         with pytest.raises(
@@ -443,7 +443,7 @@ def test_a_recorded_failure_is_cleared(tmp_path: Path) -> None:
         assert await one.says_ready()
         await one.server.clear_failure(
             "bad"
-        )  # which it refuses: a line in the log, and nothing more
+        )  # which it refuses, with just a line in the log
 
     play(tmp_path, scene, readiness="server_up")
 

@@ -103,7 +103,7 @@ def prepared(parts: Parts, wish: messages.Upgrade = NOW) -> RemoteFailure:
 
     async def released() -> RemoteFailure:
         failure = await prepare()
-        await asyncio.sleep(0)  # models wake again in a task of its own
+        await asyncio.sleep(0)  # models resume in a separate task
         return failure
 
     return asyncio.run(asyncio.wait_for(released(), 60))

@@ -84,7 +84,7 @@ def test_the_kill_on_death_helper_may_finish_and_all_others_are_killed(
         patch.setattr(takeover, "_close_at_execve", lambda but: kept.extend(but))
         patch.setattr(os, "execve", lambda *reported: executed.append(reported))
         takeover.start_fresh(left, "a fault", given)
-    helper.returncode = child.returncode = 0  # they have been waited for
+    helper.returncode = child.returncode = 0  # they have been awaited
     assert child.stdin is not None  # a pipe
     child.stdin.close()
     assert codes == {helper.pid: 7, child.pid: -signal.SIGKILL}

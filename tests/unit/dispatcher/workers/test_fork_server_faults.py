@@ -27,7 +27,7 @@ from pytriton.dispatcher.workers.fork_servers import Ended, ForkServer, Stale, U
 
 pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("little_numpy")]
 
-#: Acts once, in a fork or beside it, after a file has appeared.
+#: Acts once, in a fork or its parent, after a file has appeared.
 _HOOK = """
 import os, signal
 def hook(marker={marker!r}):
@@ -41,7 +41,7 @@ _HOOKED = {
     "after_setsid": "setsid = os.setsid\nos.setsid = lambda: [setsid(), hook()]\n",
 }
 _STOP = "os.kill(os.getpid(), signal.SIGSTOP)"
-#: More than any pid (proc(5), pid_max): a test that fails harms nobody.
+#: More than any pid (proc(5), pid_max), so that a failing test is harmless.
 _NOBODY = (1 << 22) + 1
 _DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 
@@ -226,7 +226,7 @@ def test_more_concurrent_environments_than_fork_servers(
         for child in forked:
             await said(child)
         assert len(launched) == 2
-        await said(await stage.forked(ONE_OF_MANY="5"))  # nobody needs the others any more
+        await said(await stage.forked(ONE_OF_MANY="5"))  # the others are no longer needed
 
     play(tmp_path, scene, most=2)
 

@@ -87,7 +87,7 @@ def test_the_working_directory_matters_if_the_interpreter_reads_from_it(
     one, other = (InterpreterSetup.of(python, folder, env) for folder in ("/one", "/other"))
     assert (one != other) is matters
     assert one.cwd == ("/one" if matters else "/")
-    # Of a worker that starts where the daemon is, nothing goes anywhere.
+    # A worker that starts in the daemon's folder needs no working directory.
     assert InterpreterSetup.of(python, None, env).cwd is None
 
 
@@ -107,7 +107,7 @@ def test_a_hundred_forks_leak_nothing(tmp_path: Path) -> None:
         await said(await stage.forked())
         (pid,) = stage.servers
         held = len(os.listdir(f"/proc/{pid}/fd"))
-        # More orders at once than the kernel keeps for a process that reads none.
+        # More orders at once than the kernel queues for a process that reads none.
         server = stage.server()
         server._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
         os.kill(pid, signal.SIGSTOP)

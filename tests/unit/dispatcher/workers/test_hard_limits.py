@@ -145,7 +145,7 @@ def test_a_double_fork_does_not_escape_the_limits(first: str) -> None:
         try:
             why = asyncio.run(_guarded(process.pid, Limits(processes=1)))
             assert why == "it had 2 processes, more than the limit of 1 (limits)"
-            if first != "pass":  # whoever has left the worker's group is ended with it
+            if first != "pass":  # processes that left the worker's group are killed with it
                 for pid in grandchildren:
                     eventually(partial(_is_gone, pid), f"{pid} has ended")
         finally:

@@ -32,7 +32,7 @@ def test_estimates_of_all_workers_use_at_most_half_the_budget() -> None:
     assert opened(accounts, instances=4).needs(4) == {MEMORY: 500 * MIB}
     many = opened(accounts, instances=100)
     assert many.needs(100)[MEMORY] <= 500 * MIB
-    many.check(many.spec, 100)  # an estimate refuses nobody
+    many.check(many.spec, 100)  # an estimate refuses no load
 
 
 def test_declared_and_measured_sizes_are_no_estimates() -> None:
@@ -76,7 +76,7 @@ def test_gpu_memory_is_estimated_until_it_is_measured() -> None:
     assert opened(accounts, "cpu", devices=[""]).needs(1).keys() == {MEMORY}
     account = opened(accounts, devices=["0"], memory_request=10)
     assert account.needs(1)["0"] == 200 * MIB
-    account.record_size(Size(10))  # nobody tells what is used of the GPU
+    account.record_size(Size(10))  # the used GPU memory is unknown
     account.record_loaded()
     assert account.needs(1)["0"] == 200 * MIB
     account.record_size(Size(10, 300 * MIB))

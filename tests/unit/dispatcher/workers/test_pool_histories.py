@@ -205,7 +205,7 @@ class PoolHistories(RuleBasedStateMachine):
 
     async def _scale(self, doing: Any, spec: messages.ModelSpec) -> None:
         with contextlib.suppress(RemoteFailure):
-            # The pool is as it was then: the invariants see it.
+            # The pool is unchanged, which the invariants check.
             await doing
             self.spec = spec
 
@@ -307,7 +307,7 @@ class PoolHistories(RuleBasedStateMachine):
 
 
 TestPoolHistories = PoolHistories.TestCase
-#: Without shrinking: a history is short, and takes minutes to be made shorter.
+#: Without shrinking: histories are short, and shrinking one takes minutes.
 TestPoolHistories.settings = settings(
     max_examples=examples(100),
     stateful_step_count=30,

@@ -62,7 +62,7 @@ def test_a_registrants_exit_is_noticed() -> None:
         process.kill()
         await asyncio.wait_for(registrant.ended, 60)
         process.communicate()
-        await registrant.release("it is over")  # harmless: nobody is there
+        await registrant.release("it is over")  # harmless: the process is gone
 
     asyncio.run(until_ended())
 

@@ -159,7 +159,7 @@ def test_only_the_last_request_of_a_proxy_is_answered(loop: VirtualLoop) -> None
     assert answer_to(second) == "w1"
     served.serves(1, 2)
     assert "sent a newer request" in answer_to(first)
-    assert served.lanes() == [1, 0]  # w2 does not count a proxy that it never saw
+    assert served.lanes() == [1, 0]  # w2 does not count a proxy that never reached it
     served.close()
 
 
@@ -181,7 +181,7 @@ def test_a_cancelled_waiter_leaves_nothing(loop: VirtualLoop) -> None:
     [
         ([1], {}, "w1"),
         ([1, 2], {"lost": "w1"}, "w2"),
-        ([1], {"lost": "w1"}, ""),  # its end is only not seen yet
+        ([1], {"lost": "w1"}, ""),  # its exit is not noticed yet
         ([1, 2], {"avoid": ["w1"]}, "w2"),
         ([1, 2], {"avoid": ["w1", "w2"]}, "model m: all its workers wait for this request"),
         ([], {"avoid": ["w1"]}, ""),  # another one comes

@@ -21,7 +21,7 @@ from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
 from pytriton.dispatcher.workers.worker_process import WorkerFactory, WorkerProcess
 
-#: What stands in the library's place: says what it was told, and ends.
+#: Replaces the library: prints its arguments, and exits.
 _BOOT = """
 import json, os, sys
 print(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd()}))

@@ -16,7 +16,7 @@ from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.workers.worker_process import WorkerProcess
 
-#: Takes no notice of SIGTERM, and says when.
+#: Ignores SIGTERM, and prints when it arrives.
 _STAYS = """
 import signal, time
 signal.signal(signal.SIGTERM, lambda *_: None)

@@ -26,7 +26,7 @@ class Control:
         self.closed = False
 
     def ask(self, question: Any, *, timeout_s: float | None) -> messages.AnyMessage:
-        assert timeout_s is None  # it answers when there is a worker
+        assert timeout_s is None  # it answers once there is a worker
         self.asked.append(question)
         return self.answers.pop(0)
 

@@ -25,7 +25,7 @@ def test_after_a_loss_each_is_tried_alone() -> None:
     tried = []
     while (now := attempts.next()) is not None:
         tried.append(now)
-        # Each was lost with the others once, and is asked about by itself.
+        # Each was lost once with the others, and now gets its own decision.
         assert attempts.facts() == {"lost_workers": 1, "requests": 1, "consecutive_losses": 1}
         attempts.answered()
     assert tried == [slice(0, 1), slice(1, 2), slice(2, 3)]
@@ -52,7 +52,7 @@ def test_consecutive_losses_are_counted(
         reported.append(attempts.facts()["consecutive_losses"])
         assert (
             attempts.facts()["lost_workers"] == 1
-        )  # with the others; not those that the last one lost
+        )  # with the others, without those lost by the last one
         if poison:
             attempts.lost_workers += 1
             assert not attempts.lost(FAIL)

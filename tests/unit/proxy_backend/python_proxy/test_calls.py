@@ -114,7 +114,7 @@ def test_calls_run_concurrently_and_are_answered_in_any_order(
     eventually(lambda: model.begun == [1], "it is made")
     worker.send(call(2))
     eventually(lambda: model.begun == [1, 2], "so is the other")
-    model.answers.put([Answer(1, [], True)])  # the first who waits has the first call
+    model.answers.put([Answer(1, [], True)])  # the first waiter gets the first call
     assert worker.receive() == Answer(1, [], True)
     model.answers.put([Answer(2, [], False), Answer(2, [], True)])
     assert [worker.receive(), worker.receive()] == [Answer(2, [], False), Answer(2, [], True)]
@@ -153,7 +153,7 @@ def test_a_dropped_call_ends_immediately(
     model.answers.put([Answer(1, [], True)])
     eventually(model.answers.empty, "the first call takes it, and not the second one")
     worker.send(AnswerRead(1))
-    worker.send(CallDropped(1))  # it has ended: nothing more comes of it
+    worker.send(CallDropped(1))  # it has ended: nothing more is sent
     worker.send(call(2))
     model.answers.put([Answer(2, [], True)])
     assert worker.receive() == Answer(2, [], True)
@@ -361,7 +361,7 @@ def test_outputs_stay_readable_until_the_worker_has_read_them(
 
 def test_answers_of_a_stream_are_followed_by_its_end(executor: Executor) -> None:
     Request.answers = [response(Tensor("y", np.ones(1, np.int8))) for _ in range(3)]
-    Request.answers.append(response())  # how the stub gives the end
+    Request.answers.append(response())  # how the stub represents the end
     state = State()
     answers = [answer for answer, _ in executor.answers(other_call(stream=True), state)]
     assert [(len(one.outputs), one.final) for one in answers] == [(1, False)] * 3 + [(0, True)]

@@ -57,7 +57,7 @@ def test_another_worker_can_serve_it(monkeypatch: pytest.MonkeyPatch) -> None:
     request = request_of(**{CHAIN_PARAMETER: chains.seal_chain(chain)})
     requests = [request]
     check_chain(requests, "w2")
-    assert requests == [request]  # it travels on as it is
+    assert requests == [request]  # it is forwarded unchanged
 
 
 @pytest.mark.parametrize("value", ["made up", "0" * 32 + '[["a","w1"]]'])
@@ -75,7 +75,7 @@ def test_an_unsigned_chain_is_not_forwarded(value: str) -> None:
 
 def test_a_call_of_another_model_needs_no_check() -> None:
     assert chains.refusal_of(call_of("b", Link("a", "w1")), "ipc:///nowhere") is None
-    # Back to a model whose worker goes on with other batches: nothing gets stuck.
+    # Back to a model whose worker continues with other batches, so nothing deadlocks.
     assert chains.refusal_of(call_of("a", Link("a", "")), "ipc:///nowhere") is None
 
 

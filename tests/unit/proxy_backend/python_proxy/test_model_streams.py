@@ -191,7 +191,7 @@ def test_an_answer_after_the_last_one_is_dropped(harness: ProxyHarness) -> None:
     execute(harness, [one])
     assert ended(one) == [[(("x", INTERNAL), FINAL)]]
     streams: Any = harness.model and harness.model._streams
-    # Else the next batch could be on its way over the lane that the answer too many is about to end.
+    # Otherwise the next batch could be in transit on the lane that the surplus answer closes.
     eventually(lambda: streams._lane is None, "the end of the lane was not seen")
     (again,) = requests("b")
     execute(harness, [again])

@@ -104,7 +104,7 @@ class Held:
 def held() -> Iterator[tuple[Held, Any]]:
     """A fake object of the stub, and its reference count, which can be changed."""
     made = Held()
-    # What lies there is no object of Python's: nobody may follow it.
+    # That address is not a Python object, and must not be dereferenced.
     ctypes.pythonapi.PyObject_GC_UnTrack(ctypes.py_object(made))
     counts = (ctypes.c_int32 * 4)(0, 0, 2, 1)
     words = (ctypes.c_size_t * 3).from_address(id(made) + object.__basicsize__)
@@ -135,7 +135,7 @@ def test_an_iterator_of_unknown_state_is_held_for_a_while(
     monkeypatch.setattr(stub, "_HELD_S", 0.01)
     monkeypatch.setattr(stub, "_HELD", kept)
     iterator, counts = held
-    stub.hold_until_last_owner(iterator)  # the stub does not let go
+    stub.hold_until_last_owner(iterator)  # the stub keeps its reference
     assert [one for _, one in kept] == [iterator]
     monkeypatch.setattr(stub, "_HELD_S", 60.0)
     counts[2] = 1

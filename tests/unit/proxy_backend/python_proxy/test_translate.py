@@ -230,7 +230,7 @@ def test_without_memory_only_one_answer_fails(ends: Ends, monkeypatch: pytest.Mo
     monkeypatch.setattr(translate, "refuse_more_than_available", refuse)
     own = translator()
     small = ends.answer(("y", "INT64", np.ones(1, np.int64)))
-    assert not own.response(small, ends.proxy).has_error()  # no look for so little
+    assert not own.response(small, ends.proxy).has_error()  # too little to be measured
     large = ends.answer(("y", "INT64", np.ones(4, np.int64)))
     text, code = own.response(large, ends.proxy).reported()
     assert text == "tensor y of 32 bytes cannot be passed on: 100 bytes are left"

@@ -199,7 +199,7 @@ def test_metrics_are_kept_until_they_are_fetched(host: WorkerHost) -> None:
     host.delete_metric(gone)
     host.metric(updates[0])
     assert heard == [1, 1, 1, 2, 1]
-    # Deletions are not for one proxy alone, as other changes are.
+    # Deletions go to all proxies, other changes to one.
     assert [host.take_metrics(3) for _ in range(3)] == [updates[:1], [gone], updates[:1]]
 
 

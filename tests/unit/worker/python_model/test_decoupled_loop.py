@@ -115,7 +115,7 @@ def test_answers_are_sent_immediately_and_the_batch_ends_with_the_last(lanes: La
     assert proxy.receive() == BatchDone(5, [])
     assert loop.over == [stream]
     assert stream.outbox.streams == {}
-    assert loop.responses == [True, False]  # the end without a response is none
+    assert loop.responses == [True, False]  # an end without a response does not count
 
 
 def test_a_batch_is_not_over_before_execute_has_returned(lanes: Lanes) -> None:
@@ -278,7 +278,7 @@ def test_a_sender_dropped_without_its_last_answer(lanes: Lanes, decoupled: bool)
     stream.finish(None)
     assert loop.unanswered == []
     del lost
-    assert loop.unanswered == [1]  # at once: nothing waits for the collector
+    assert loop.unanswered == [1]  # immediately, without garbage collection
     assert stream.end_unanswered(1)
     assert not stream.end_unanswered(1)
     assert loop.over == []

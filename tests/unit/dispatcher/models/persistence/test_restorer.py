@@ -130,7 +130,7 @@ def test_several_models_are_restored_at_once_while_clients_send_requests(start: 
     assert sim.state_of("a") == "restoring"
     sim.alive("a")[0].loaded()
     sim.settle()
-    # In the order of registration, whichever is the first to be restored.
+    # In the order of registration, in whatever order they are restored.
     assert [one.spec.name for one in sim.services.registry.served] == ["new", "a", "b"]
     assert len(sim.alive("b")) == 2
     assert sorted(sim.persisted()) == ["a", "b", "new"]

@@ -150,7 +150,7 @@ def _grpc(scene: Callable[[AdminClient, _Server], Any]) -> _Server:
 
 
 def test_grpc_requests_match_tritonclient_s() -> None:
-    config = '{"name": "é"}' * 400_000  # 5.6 MB: more than gRPC takes by itself
+    config = '{"name": "é"}' * 400_000  # 5.6 MB: more than gRPC's default limit
 
     async def scene(client: AdminClient, _: _Server) -> None:
         assert await client.is_live()

@@ -89,7 +89,7 @@ def test_with_default_settings(ask: Ask) -> None:
         ({"response_cache_size": 4096}, [], ["--cache-config"]),
         ({"caches": Path("/triton/caches")}, ["--cache-directory=/triton/caches"], []),
         ({"grace_period_s": 0.2}, ["--exit-timeout-secs=1"], []),
-        # Later versions take no shared memory of clients by themselves.
+        # Later versions disable clients' shared memory by default.
         ({"has": ["allow-client-shm"]}, ["--allow-client-shm=true"], []),
         (
             {"has": ["allow-client-shm"], "allow_client_shm": False},
@@ -130,7 +130,7 @@ def test_settings_that_change_the_command_line(
     ("options", "there", "missing"),
     [
         ({"log-verbose": "1"}, ["--log-verbose=1"], []),
-        # What may be given several times comes on top of ours.
+        # Repeatable options are added to ours.
         (
             {"backend-config": ["onnxruntime,x=1", "default-max-batch-size=4"]},
             [
@@ -140,9 +140,9 @@ def test_settings_that_change_the_command_line(
             ],
             [],
         ),
-        # That of ours is a must: with the gate, tritonserver would end.
+        # Ours is required: with the gate, tritonserver would exit otherwise.
         ({"exit-on-error": "true"}, ["--exit-on-error=false"], ["--exit-on-error=true"]),
-        # The core would repeat a load that fails without a pause, and could not be stopped.
+        # The core would retry a failing load without a pause, and could not be stopped.
         ({"model-load-retry-count": "9"}, [], ["--model-load-retry-count=9"]),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 from pytriton.dispatcher.server.frontend import ServerRefused, Unreached
 from pytriton.dispatcher.server.frontends.native_frontend import NativeAdmin
 
-#: Answers never.
+#: Never answers.
 _SILENT = b""
 
 

@@ -181,7 +181,7 @@ def test_connections_wait_while_there_is_no_process(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         assert "SIGKILL" in await one.server.wait_exited()
         port = one.frontend.endpoints.port("http")
-        with socket.create_connection(("127.0.0.1", port)):  # which nobody accepts yet
+        with socket.create_connection(("127.0.0.1", port)):  # not accepted yet
             await one.server.clean_up()
             await one.server.start()
         assert one.frontend.endpoints.port("http") == port
@@ -299,7 +299,7 @@ def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
             await asyncio.sleep(0.05)
         assert (received[0].pid, received[0].requests, received[0].connections) == (former, 2, 1)
         assert received[0].until - received[0].since == 4.0
-        # The end of the one that serves now is noticed, though the former one lives on.
+        # The exit of the serving one is noticed, although the previous one is still alive.
         os.kill(one.server.info().pid or 0, signal.SIGKILL)
         assert "SIGKILL" in await ending
         assert one.server.retiring == {former}
@@ -320,7 +320,7 @@ def test_a_failing_successor_leaves_the_previous_one_serving(
         await one.start()
         former = one.server.info().pid
         (tmp_path / "behaviour").write_text(behaviour)
-        if behaviour == "slow":  # it never starts; the first one had all the time that it took
+        if behaviour == "slow":  # it never starts; the first one had no time limit
             msgspec.structs.force_setattr(one.config, "server_start_timeout_s", 0.5)
         with pytest.raises(ServerStartError):
             await one.server.replace({}, _nothing)

@@ -23,7 +23,7 @@ _TLS = {"grpc-use-ssl": "true", "grpc-server-cert": "/c.pem", "grpc-server-key":
 _MUTUAL = {**_TLS, "grpc-use-ssl-mutual": "true", "grpc-root-cert": "/r.pem"}
 
 
-#: Limits that are told in any case: they depend on the machine.
+#: Limits that are always passed because they depend on the machine.
 _OF_MEMORY = {"total_body_bytes", "total_unsent_bytes"}
 
 

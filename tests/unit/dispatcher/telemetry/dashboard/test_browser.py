@@ -226,7 +226,7 @@ def test_numbers_beyond_javascripts_range_are_shown_as_sent(window: Browser, url
 
 
 #: Answers of these addresses wait: `held` has pairs of an address and what gives its answer. That is done
-#: when the page has read the answer, and has done all that follows from it.
+#: once the page has read the answer and handled it completely.
 _HOLD = """
 window.held = [];
 window.holding = WHICH;
@@ -395,7 +395,7 @@ def test_the_browser_logged_no_errors(window: Browser, url: str) -> None:
     window.press("Enter")
     eventually(lambda: _shown_model(window) == HOSTILE, "it is shown")
     assert window.run("document.title") == "pytriton-daemon"
-    # Advice to whoever writes a page, and a model that there is not.
+    # Advice for authors of pages, and an unknown model.
     harmless = ("verbose: ", "name=nobody")
     assert [one for one in window.complaints if not any(word in one for word in harmless)] == []
 

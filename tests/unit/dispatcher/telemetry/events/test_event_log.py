@@ -19,7 +19,7 @@ from pytriton.dispatcher.telemetry.events.event_log import EventLog, Journal
 
 @pytest.fixture(autouse=True)
 def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # nothing here outlives a machine
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # nothing here must survive a crash of the machine
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def test_truncated_and_damaged_lines_are_skipped(tmp_path: Path) -> None:
 def test_the_files_are_bounded_and_audit_events_are_not_displaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "_CLOSE_TIMEOUT_S", 120.0)  # a stop waits less for a slow disk
+    monkeypatch.setattr(event_log, "_CLOSE_TIMEOUT_S", 120.0)  # a stop waits less long for a slow disk
     size = 40_000
     with opened(tmp_path, size) as log:
         log.events.emit(kinds.REGISTERED, model="quiet", who="user 7")
@@ -138,7 +138,7 @@ def test_a_large_append_is_rotated_to_the_size(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "j", 200)
     journal.append(b"".join(lines))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 200
-    journal.append(b"x" * 300 + b"\n" + b"last\n")  # one line is longer than everything may be
+    journal.append(b"x" * 300 + b"\n" + b"last\n")  # one line exceeds the total limit
     journal.close()
     assert [line for line in journal.read() if line][-1] == b"last"
     journal = Journal(tmp_path, "another", 200)
@@ -166,10 +166,10 @@ def test_a_full_disk_drops_file_events_and_counts_them(
         full.set()
         log.events.emit(kinds.CRASHED, model="m", reason="first")
         assert tried.wait(30)
-        log.close()  # the thread has ended, and knows what went wrong
+        log.close()  # the thread has ended, and recorded the error
         assert "No space left" in (log.problem or "")
         assert [event.reason for event in log.about("m")] == ["first"]
-        assert _kinds(log) == ["crashed"]  # memory has it
+        assert _kinds(log) == ["crashed"]  # it is in memory
         assert log.lost == 1
         log._write_all(log.about("m"))
         assert log.lost == 2
@@ -249,7 +249,7 @@ def test_a_failed_thread_start_is_retried_with_the_next_event(
     log = EventLog(tmp_path, 1_000_000)
     with monkeypatch.context() as short:
         short.setattr(threading.Thread, "start", refuse)
-        log.events.emit(kinds.READY, model="m")  # whatever becomes of it
+        log.events.emit(kinds.READY, model="m")  # whatever its outcome
     log.close()
     log = EventLog(tmp_path, 1_000_000)
     with monkeypatch.context() as short:

@@ -63,7 +63,7 @@ nv_cpu_utilization 0.5
 """
 
 _BUCKETS = [0] * DURATION_BUCKETS
-_BUCKETS[BOUNDS_S.index(2.0**-8)] = 3  # up to 2^-8 s: one of the bounds that are told
+_BUCKETS[BOUNDS_S.index(2.0**-8)] = 3  # up to 2^-8 s: one of the exported bounds
 _BUCKETS[BOUNDS_S.index(2.0**-8) + 1] = 2
 _BUCKETS[-1] = 1
 

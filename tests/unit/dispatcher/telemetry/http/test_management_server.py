@@ -203,7 +203,7 @@ def test_the_server_starts_only_if_configured(place: Place, settings: dict[str, 
         ("Bearer the token ", 401),
         ("the token", 401),
         ("Bearer other", 401),
-        ("Bearer \udce9\U0001f600", 401),  # bytes that are no text, and text that is no Latin
+        ("Bearer \udce9\U0001f600", 401),  # invalid text, and text outside of latin-1
     ],
 )
 def test_the_access_token_grants_access(place: Place, shown: str, status: int) -> None:
@@ -233,8 +233,8 @@ def test_a_hanging_dispatcher_is_reported(place: Place) -> None:
     assert (answer.status, answer.text) == (503, "the dispatcher did not answer within 5 s\n")
     with pytest.raises(asyncio.TimeoutError):
         place.loop.run(server.snapshot())
-    place.loop.settle()  # from Python 3.12 on, a limit that is over is told of before what it cancels has ended
-    assert asyncio.all_tasks(place.loop) == set()  # nobody makes figures that nobody waits for
+    place.loop.settle()  # since Python 3.12, a timeout is raised before the cancelled task has ended
+    assert asyncio.all_tasks(place.loop) == set()  # no snapshot is created without a requester
 
 
 def test_the_dashboard_gets_the_dispatcher_s_data(place: Place) -> None:

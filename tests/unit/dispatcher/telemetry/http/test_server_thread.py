@@ -25,10 +25,10 @@ from pytriton.dispatcher.telemetry.http import server_thread
 from pytriton.dispatcher.telemetry.http.server_thread import ServerLimits, ServerThread
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-#: More than what may idle; what ends in a test does so because of what the test is about.
+#: Longer than the idle limit, so that connections end only for the tested reason.
 LONG = ServerLimits(headers_s=300, idle_s=300, max_connections=8)
 SHORT = LONG._replace(headers_s=0.2, idle_s=0.2)
-#: More than sockets hold.
+#: More than the socket buffers hold.
 LARGE = bytes(64 << 20)
 
 
@@ -146,7 +146,7 @@ def test_slow_headers_time_out(served: Served) -> None:
     trickling = threading.Thread(target=trickle)
     trickling.start()
     try:
-        # It ends; what trickles in after that may take the answer away.
+        # It ends; bytes that arrive later may reset the connection and lose the answer.
         with contextlib.suppress(ConnectionResetError):
             answer = client.recv(1000)
             assert b" 408 " in answer

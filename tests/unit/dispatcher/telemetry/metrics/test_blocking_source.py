@@ -51,7 +51,7 @@ def test_a_hanging_reading_is_awaited_once_and_uses_one_thread(source: _Source) 
     async def readings() -> list[int]:
         reading = CachedReading(-1, max_age_s=0.0, timeout_s=0.05)
         reported = [await reading.get(source.read)]
-        # Its patience is over: no other turn of the loop is needed for what is told now.
+        # The wait has timed out: its result needs no further iteration of the loop.
         for refresh in (False, True):
             again = reading.get(source.read, refresh=refresh)
             try:
@@ -81,7 +81,7 @@ def test_concurrent_readers_share_one_reading(source: _Source) -> None:
         reading = CachedReading(-1, max_age_s=0.0, timeout_s=60.0)
         asked = [asyncio.ensure_future(reading.get(source.read)) for _ in range(3)]
         await asyncio.sleep(0)
-        asked[0].cancel()  # who gives up does not spoil it for the others
+        asked[0].cancel()  # a cancelled reader does not affect the others
         source.open.set()
         return list(await asyncio.gather(*asked[1:]))
 

@@ -142,7 +142,7 @@ def test_outcomes_of_the_first_requests_are_known(stage: Stage) -> None:
     stage.counter_registry.of("old").started_at = None
     found = {name: stage.collector.outcomes(name) for name in ("new", "old")}
     assert {name: one and one.failed["lost"] for name, one in found.items()} == {"new": 2, "old": 0}
-    # Else the last one to fail did so before the time that is told of, and `explain` does not name it.
+    # Otherwise the last failure would be older than the reported interval, and `explain` would not name it.
     assert {name: one and one.seconds >= 5 for name, one in found.items()} == {
         "new": True,
         "old": False,
@@ -439,7 +439,7 @@ def test_samples_older_than_an_hour_are_dropped() -> None:
     for took in range(1000, 1000 + MAX_SAMPLES):
         samples.add(sample(took, at=0.0), 0.0)
     assert samples.threshold_ns(500.0) == 1001
-    assert samples.threshold_ns(700.0) == 0  # of the next piece of the hour nothing is known yet
+    assert samples.threshold_ns(700.0) == 0  # nothing is known of the next part of the hour yet
     samples.add(sample(5, at=-1e9), 700.0)  # somebody has set the clock
     assert times(samples.slowest(3000.0))[-1] == 1000  # twenty are slower
     assert times(samples.slowest(3601.0)) == [5]
@@ -468,7 +468,7 @@ class FakeCounters(ModelCounters):
 
 def test_outcomes_are_those_of_the_last_minutes() -> None:
     counters = FakeCounters()
-    counters.requests, counters.lost = 1000, 900  # a former life's
+    counters.requests, counters.lost = 1000, 900  # of a previous run
     recent = RecentOutcomes(counters, 50.0)
     for second in range(1, 1001):
         counters.requests += 1
