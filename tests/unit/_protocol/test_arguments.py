@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import pytriton
 from pytriton._protocol import messages
 from pytriton._protocol.arguments import parse_size, plain, with_article
 from pytriton._register.message import plan
 from pytriton.autoscale import Autoscale, autoscale_of
 from pytriton.client.options import RequestOptions
 from pytriton.exceptions import PyTritonValidationError
-from pytriton.formats import table
 from pytriton.limits import Limits
 from pytriton.model_config import (
     DynamicBatcher,
@@ -165,22 +160,3 @@ def test_no_size(raw: object) -> None:
 )  # fmt: skip
 def test_article(right: str) -> None:
     assert with_article(right.partition(" ")[2]) == right
-
-
-def test_every_format_accepts_scalars() -> None:
-    said = {with_article(one.title) for one in table.FORMATS}
-    assert said == {
-        "an ONNX", "a PyTorch", "a TensorFlow SavedModel", "a scikit-learn", "an XGBoost", "a LightGBM",
-    }  # fmt: skip
-
-
-def test_no_message_has_an_article_before_a_types_name() -> None:
-    """ "a {type(x).__name__}" may become "a int"."""
-    wrong = re.compile(r"\b[Aa]n? \{(type\(|\w+\.(__name__|__qualname__|title)\})")
-    looked_at = set()
-    for folder, _, files in os.walk(next(iter(pytriton.__path__)), followlinks=True):
-        # As in a checkout.
-        for file in (Path(folder, name) for name in files if name.endswith(".py")):
-            assert not wrong.search(file.read_text()), file
-            looked_at.add(file.parent.name)
-    assert {"pytriton", "dispatcher", "worker", "formats"} <= looked_at

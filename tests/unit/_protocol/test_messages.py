@@ -6,7 +6,6 @@ import enum
 import functools
 import re
 import typing
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -71,23 +70,6 @@ def test_every_message_type_can_be_sent() -> None:
     travel = {kind.__name__ for kind in TYPES}
     assert sorted(declared - travel) == [], "put these into the Union at the end of their module"
     assert travel <= declared
-
-
-def test_every_name_of_the_package_s_modules_is_also_the_package_s() -> None:
-    parts = [value for value in vars(messages).values() if isinstance(value, ModuleType)]
-    ours = [part for part in parts if part.__name__.startswith(f"{messages.__name__}.")]
-    structs = [
-        value
-        for part in ours
-        for value in vars(part).values()
-        if isinstance(value, type) and issubclass(value, msgspec.Struct)
-    ]
-    assert len(structs) > len(TYPES)
-    place = "pytriton/_protocol/messages/__init__.py"
-    missing = sorted(
-        {one.__name__ for one in structs if getattr(messages, one.__name__, None) is not one}
-    )
-    assert missing == [], f"import these in {place}"
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)

@@ -47,7 +47,7 @@ def test_resources_are_joined_and_separators_quoted() -> None:
     assert variables == {"OTEL_RESOURCE_ATTRIBUTES": "service.name=a%2C b,path=/x:1 y"}
 
 
-def test_files_are_relative_to_the_working_directory() -> None:
+def test_relative_trace_files_become_absolute() -> None:
     given = ["triton,file=trace.json", "triton, file=/t.json", "triton,file=", "rate=file"]
     here = os.path.join(os.getcwd(), "trace.json")
     assert with_absolute_files(given) == [f"triton,file={here}", *given[1:]]

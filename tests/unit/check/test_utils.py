@@ -116,7 +116,7 @@ def test_monitoring_reports_the_usage_of_a_process_tree(
         assert said == ["monitored"]
 
 
-def test_a_replaced_child_is_monitored_from_its_start() -> None:
+def test_a_replacement_child_counts_as_restarted() -> None:
     first = ScriptThread(python(WAIT))
     with first:
         eventually(lambda: "up" in first.output, "it is up")

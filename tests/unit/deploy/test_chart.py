@@ -360,7 +360,9 @@ def test_monitors_find_the_service_and_its_port() -> None:
         if one["kind"] == "Service"
         and wanted["selector"]["matchLabels"].items() <= one["metadata"]["labels"].items()
     ]
-    assert found == ["models-pytriton-daemon"]  # once, because the headless service has the same pods
+    assert found == [
+        "models-pytriton-daemon"
+    ]  # once, because the headless service has the same pods
     ports = {one["name"] for one in only(objects, "Service", found[0])["spec"]["ports"]}
     assert {one["port"] for one in wanted["endpoints"]} <= ports
     assert only(objects, "PodMonitor")["metadata"]["labels"]["release"] == "p"

@@ -140,9 +140,7 @@ def test_a_hanging_node_is_awaited_once_for_all_polls(ray: FakeRay, cluster: Clu
     before = ray.counts
     found = cluster.canary_counters(["m", "n"])
     assert found["m"][B].requests < before  # that is the late one
-    assert (
-        found["n"][B].requests > before
-    )  # its report about an earlier analysis does not count
+    assert found["n"][B].requests > before  # its report about an earlier analysis does not count
     assert cluster.canary_counters(["m"])["m"][B].requests > before
 
 

@@ -68,9 +68,7 @@ def test_rollback_data_is_kept_until_the_model_is_served(fleet: Fleet) -> None:
     fleet.steps()
     assert kept(fleet) == 2
     assert versions(fleet) == [b"v2", b"v1"]
-    fleet.controller.withdraw(
-        "m", "two"
-    )  # the registrant was interrupted at the last moment
+    fleet.controller.withdraw("m", "two")  # the registrant was interrupted at the last moment
     fleet.steps()
     assert versions(fleet) == [b"v1"]
 

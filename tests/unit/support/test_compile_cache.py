@@ -1,4 +1,4 @@
-"""tests/support/compile_cache.py: an object is made anew when something has changed that it was made from."""
+"""tests/support/compile_cache.py: an object is compiled again when something that it depends on has changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import compile_cache, file_cache
+from support import compile_cache
 from support.caching_compiler import caching_compiler
 
 from pytriton._host.install.proxy_compiler import compiler
@@ -20,7 +20,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _says(folder: Path, *flags: str) -> str:
-    """Compile the program as another run of the tests would; return what it prints."""
+    """Compile the program as another run of the tests would; return its output."""
     compile_cache._digest.cache_clear()
     program = compile_cache.compile_program(folder / "program", flags, [folder / "main.c"], [])
     return subprocess.run([program], check=True, capture_output=True, text=True).stdout
@@ -57,21 +57,10 @@ def test_an_object_is_kept_until_something_changes(cache: Path, tmp_path: Path) 
     assert _says(folder) == "two\n"
 
 
-def test_a_name_that_a_source_does_not_have_makes_no_other_object(
-    cache: Path, tmp_path: Path
-) -> None:
-    folder = _checkout(tmp_path) / "room"
-    _says(folder)
-    _says(folder, "-DOTHER=1")
-    assert len(list(cache.glob("*.o"))) == 1
-    _says(folder, "-O1")
-    assert len(list(cache.glob("*.o"))) == 2
-
-
-def test_checkouts_have_objects_in_common(
+def test_checkouts_share_objects(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as they have the same sources: none gets what another one has changed."""
+    """While their sources are equal: none gets objects of another one's changes."""
     one, other = _checkout(tmp_path / "one"), _checkout(tmp_path / "other")
     monkeypatch.setattr(compile_cache, "_ROOT", one)
     assert _says(one / "room", f"-I{one}", "-g1") == "one\n"
@@ -86,16 +75,8 @@ def test_checkouts_have_objects_in_common(
     assert len(list(cache.glob("*.o"))) == 2
 
 
-def test_objects_unused_for_a_month_are_removed(tmp_path: Path) -> None:
-    for name in ("old", "new"):
-        (tmp_path / name).touch()
-    os.utime(tmp_path / "old", (0, 0))
-    file_cache.remove_unused(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["new"]
-
-
 def test_a_build_compiles_only_changed_sources(cache: Path, tmp_path: Path) -> None:
-    """Its compiler keeps what was compiled, wherever that lies, and refuses each time what it has refused."""
+    """The cache does not depend on the checkout's path, and failures are not cached."""
     folder = _checkout(tmp_path / "checkout")
     known = cache.parent / "built-objects"
     command = compiler()

@@ -1,4 +1,4 @@
-"""A run of the tests outlives tests that hang or end their process; what failed runs again, alone, and is named."""
+"""A run survives tests that hang or kill their process; failed tests run again, alone, and are reported."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_that_fails(): assert False, "as ever"
 
 
 def run(folder: Path, what: str = "", **files: str) -> subprocess.CompletedProcess[str]:
-    """Run such tests, or `what` of them, in two processes, as scripts/test does in CI."""
+    """Run these tests, or only `what`, in two processes, as scripts/test does in CI."""
     text = _CONFTEST.format(tests=str(TESTS), folder=str(folder))
     (folder / "conftest.py").write_text(text)
     (folder / "pytest.ini").write_text("[pytest]\ntimeout = 60\nends_after = 1\n")
@@ -127,7 +127,7 @@ def run(folder: Path, what: str = "", **files: str) -> subprocess.CompletedProce
 
 
 def named(said: str, heading: str) -> set[str]:
-    """Return the tests below a heading of the report."""
+    """Return the tests listed below a heading of the report."""
     found = re.search(rf"^\[test\] {heading}.*\n((?:  .*\n)*)", said, re.MULTILINE)
     return {line.strip() for line in found.group(1).splitlines()} if found else set()
 
@@ -139,7 +139,7 @@ UNRELIABLE = {
 }
 
 
-def test_a_test_that_passes_alone_is_unreliable_but_no_failure(tmp_path: Path) -> None:
+def test_a_test_that_passes_alone_is_unreliable_but_not_a_failure(tmp_path: Path) -> None:
     done = run(tmp_path, soft=_SOFT)
     assert done.returncode == 0, done.stdout
     assert named(done.stdout, "UNRELIABLE") == UNRELIABLE
@@ -149,8 +149,8 @@ def test_a_test_that_passes_alone_is_unreliable_but_no_failure(tmp_path: Path) -
     assert not psutil.pid_exists(int((tmp_path / "left").read_text()))
 
 
-def test_processes_that_end_take_no_other_test_along(tmp_path: Path) -> None:
-    """Nor is a test run again that ended one, as long as there are others."""
+def test_a_crashing_process_affects_no_other_test(tmp_path: Path) -> None:
+    """While there are others, a test that killed its process is not run again."""
     hard = {f"hard_{letter}": _HARD.replace('"end"', f'"end {letter}"') for letter in "abc"}
     done = run(tmp_path, **hard, hangs=_HANGS, broken=_BROKEN)
     assert done.returncode == 1, done.stdout
@@ -165,14 +165,7 @@ def test_processes_that_end_take_no_other_test_along(tmp_path: Path) -> None:
     assert "pause" in done.stderr or "test_hangs.py" in done.stderr  # where it hung
 
 
-def test_many_failures_are_not_run_again(tmp_path: Path) -> None:
-    many = "import pytest\n@pytest.mark.parametrize('n', range(50))\ndef test_fails(n): assert 0\n"
-    done = run(tmp_path, many=many)
-    assert done.returncode == 1
-    assert "50 tests failed (above): too many" in done.stdout
-
-
-def test_where_not_all_have_run_nothing_runs_again(tmp_path: Path) -> None:
+def test_if_not_all_have_run_nothing_is_rerun(tmp_path: Path) -> None:
     done = run(tmp_path, unreadable="1 / 0\n", soft="def test_fine(): pass\n")
     assert done.returncode != 0
     assert "not all tests have run; these failed, if any:\n  test_unreadable.py\n" in done.stdout
@@ -187,12 +180,12 @@ def test_missing_tests_are_named_once(tmp_path: Path, what: str) -> None:
     assert f"not found: {tmp_path / what}" in done.stderr
 
 
-def test_a_run_of_no_test_is_no_success(tmp_path: Path) -> None:
+def test_a_run_without_tests_is_not_a_success(tmp_path: Path) -> None:
     done = run(tmp_path, fine="import pytest\n")
     assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_tests_are_read_once_and_run_in_forks_of_their_reader(tmp_path: Path) -> None:
+def test_tests_are_imported_once_and_run_in_forks(tmp_path: Path) -> None:
     done = run(tmp_path, read=_READ, fine="def test_fine(): pass\n")
     assert done.returncode == 0, done.stdout
     assert re.search(r"\b1 failed, 4 passed\b", done.stdout), done.stdout

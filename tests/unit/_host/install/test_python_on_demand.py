@@ -128,7 +128,7 @@ def make_whole(environment: Path, requirements: Sequence[str]) -> None:
     ],
     ids=["as it was", "other packages", "no interpreter", "half made", "another tritonserver"],
 )
-def test_an_upgrade_keeps_an_identical_environment(
+def test_an_upgrade_keeps_a_matching_environment(
     tmp_path: Path, requirements: Sequence[str], missing: str, backend: str, stays: bool
 ) -> None:
     python = python_of(tmp_path)

@@ -148,7 +148,9 @@ def test_keys_in_malformed_requests_are_not_logged(frontend: OpenAIProcess) -> N
             assert WRONG not in text
     assert frontend.ask(b"{}", key=WRONG)[0] == 401
     logged = frontend.log.read_text()
-    assert "aiohttp.server: Error handling request" in logged  # the existence of the header is reported
+    assert (
+        "aiohttp.server: Error handling request" in logged
+    )  # the existence of the header is reported
     assert WRONG not in logged
     assert KEY not in logged
     assert len(logged.splitlines()) < 20

@@ -85,7 +85,9 @@ def test_an_error_after_relayed_events(relayed: list[Any], last: Any, code: str)
 
 
 def test_a_slow_reader_gets_everything(relayed: list[Any]) -> None:
-    events = [f"data: {n} {'x' * (1 << 20)}\n\n" for n in range(24)]  # more than the socket buffers hold
+    events = [
+        f"data: {n} {'x' * (1 << 20)}\n\n" for n in range(24)
+    ]  # more than the socket buffers hold
     rig = OpenAIHarness([])
 
     async def test(client: Client) -> None:

@@ -206,7 +206,11 @@ def test_changed_models_are_loaded_one_by_one(loop: VirtualLoop) -> None:
     loop.run(loads.loads.reload(["pair", "b", "a"], ["pair"]))
     assert loads.tries == ["b", "b", "a", "pair"]
     assert loads.most == 1
-    assert loads.states() == {"a": "ready", "b": "ready", "pair": "ready"}  # the old `a` keeps serving
+    assert loads.states() == {
+        "a": "ready",
+        "b": "ready",
+        "pair": "ready",
+    }  # the old `a` keeps serving
     assert loads.known.of("a").reason == "no such backend"
 
 

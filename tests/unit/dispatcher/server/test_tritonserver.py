@@ -441,9 +441,7 @@ def test_a_recorded_failure_is_cleared(tmp_path: Path) -> None:
         await one.server.clear_failure("m")
         await one.server.repository_states()  # the model is there for the last time
         assert await one.says_ready()
-        await one.server.clear_failure(
-            "bad"
-        )  # which it refuses, with just a line in the log
+        await one.server.clear_failure("bad")  # which it refuses, with just a line in the log
 
     play(tmp_path, scene, readiness="server_up")
 
