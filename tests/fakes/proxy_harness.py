@@ -46,9 +46,7 @@ class ProxyHarness:
         self.model: TritonPythonModel | None = None
         answers = self.dispatcher.answers
         answers[messages.Attach] = self._attach
-        answers[messages.LaneLost] = answers[messages.BatchOverdue] = lambda _: [
-            self.verdicts.pop(0)
-        ]
+        answers[messages.LaneLost] = answers[messages.BatchOverdue] = self._judge
         answers[messages.Detach] = lambda _: []
 
     def worker(
@@ -97,6 +95,12 @@ class ProxyHarness:
             self.dispatcher.close()
         finally:
             self.folder.cleanup()
+
+    def _judge(self, message: messages.AnyMessage) -> list[messages.AnyMessage]:
+        # On a slow machine, the worker may not have read the batch yet: as the dispatcher does, let the proxy wait.
+        if isinstance(message, messages.BatchOverdue) and not message.was_read:
+            return [messages.Verdict("wait", wait_s=0.02)]
+        return [self.verdicts.pop(0)]
 
     def _attach(self, message: messages.AnyMessage) -> list[messages.AnyMessage]:
         assert isinstance(message, messages.Attach)

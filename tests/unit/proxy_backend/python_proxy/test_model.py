@@ -167,16 +167,19 @@ def test_a_long_batch_is_awaited_as_the_dispatcher_decides(
     harness.execution_timeout_s = 0.02
     answered: list[str] = []
 
+    def overdue_reads() -> list[messages.BatchOverdue]:
+        return [one for one in harness.heard(messages.BatchOverdue) if one.was_read]
+
     def later(lane: Lane, message: FromProxy) -> None:
-        eventually(lambda: harness.heard(messages.BatchOverdue), "nobody asked about the batch")
+        eventually(overdue_reads, "the proxy did not report the batch as overdue")
         answered.append("now")
         echo(lane, message)
 
     harness.worker(later)
     harness.verdicts = [messages.Verdict("wait", wait_s=60.0)]
     assert reported(harness.load().execute(requests("a"))) == [("a", INTERNAL)]
-    (overdue,) = harness.heard(messages.BatchOverdue)
-    assert (overdue.was_read, overdue.lost_workers, overdue.read_ms) == (True, 0, 0)
+    (overdue,) = overdue_reads()
+    assert (overdue.lost_workers, overdue.read_ms) == (0, 0)
     assert answered == ["now"]
 
 
