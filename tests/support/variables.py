@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-# A run starts a thousand processes. Where this is set, as many images have it, each compiles all its modules anew.
+# A run starts a thousand processes. If this is set, as in many images, each compiles all its modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

@@ -147,7 +147,7 @@ def test_no_size(raw: object) -> None:
         parse_size(raw)
 
 
-# ── Articles before names that only run time tells ──
+# ── Articles before names known only at run time ──
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,7 @@ def test_the_last_report_of_a_hanging_node_expires() -> None:
     assert list(cluster.poll_daemons()) == [A, B]
     ray.hung = {A}
     for _ in range(60):
-        assert list(cluster.poll_daemons()) == [A, B]  # it may be starting its daemon anew
+        assert list(cluster.poll_daemons()) == [A, B]  # it may be restarting its daemon
     assert list(cluster.poll_daemons()) == [B]
     assert "hangs" in cluster.fault(A)
     ray.hung = set()

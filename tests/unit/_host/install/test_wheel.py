@@ -51,7 +51,7 @@ UNWANTED = {
     "nvidia_pytriton-0.7.0.dist-info/RECORD": b"",
 }
 
-# An installation in a process of its own. It prints its progress, and stops where it is told to:
+# An installation in a separate process. It prints its progress, and stops where its arguments say:
 # at a line of progress, or when it opens a file, until a line comes on stdin.
 INSTALL = """
 import sys

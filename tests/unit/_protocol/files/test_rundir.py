@@ -243,7 +243,7 @@ def test_a_path_that_is_not_a_directory(short_dir: Path) -> None:
 
 
 def test_a_link_to_a_directory_is_refused(short_dir: Path) -> None:
-    """Whoever can change the link could redirect the daemon."""
+    """A user who can change the link could redirect the daemon."""
     target = short_dir / "target"
     target.mkdir(0o755)
     (short_dir / "link").symlink_to(target)

@@ -34,7 +34,7 @@ def test_requests_to_a_loopback_address(sent: Sent) -> None:
 def test_a_public_name_is_refused_only_at_a_loopback_address(
     address: object, *, refused: bool
 ) -> None:
-    """At other addresses clients use such names, and whoever reaches the address needs no browser."""
+    """At other addresses clients use such names, and attackers who reach the address need no browser."""
     found = foreign_request("GET", _REBOUND, address)
     assert found is (Foreign.REBOUND if refused else None)
 

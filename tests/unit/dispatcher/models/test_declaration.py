@@ -20,4 +20,4 @@ def test_declared_fields_are_shown_in_every_state(state: str) -> None:
     assert (info.python, info.version) == (spec.world.python, spec.version)
     assert info.instances == instances
     instances.append(messages.InstanceInfo(1, "starting", None))
-    assert len(info.instances) == (state == "ready")  # what was told does not change
+    assert len(info.instances) == (state == "ready")  # the declaration does not change

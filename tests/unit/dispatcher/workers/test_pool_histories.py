@@ -213,7 +213,7 @@ class PoolHistories(RuleBasedStateMachine):
     @rule()
     def is_healed(self) -> None:
         async def retry_now() -> None:
-            with contextlib.suppress(RemoteFailure):  # tells that a worker could not be loaded
+            with contextlib.suppress(RemoteFailure):  # a worker could not be loaded
                 await self.pool.retry_now(self.report)
 
         self.scaling = self.loop.create_task(retry_now())

@@ -238,7 +238,7 @@ def test_a_model_is_rolled_back_while_it_is_restored(start: Start) -> None:
 
 
 def test_a_failed_restore_is_kept_and_retried(start: Start) -> None:
-    """With the next tritonserver, and at the daemon's next start; requests are told the reason."""
+    """With the next tritonserver, and at the daemon's next start; requests get the reason."""
     sim = start()
     for name in ("a", "b"):
         sim.served(sim.client.register(name))

@@ -134,7 +134,7 @@ def natively(histogram: Any) -> dict[int, int]:
 def test_histograms_have_native_and_classic_buckets() -> None:
     figures = scraped().snapshot
     observed = figures.models[0].instances[0].work.call_s
-    observed.buckets[0] = 2  # below all that is told apart
+    observed.buckets[0] = 2  # below the resolution
     observed.buckets.extend([0] * 3 + [4])
     reported = families(scraped()._replace(snapshot=figures))
     found = metric(reported["pytriton_call_duration_seconds"], **INSTANCE).histogram
