@@ -229,7 +229,9 @@ def test_a_worker_that_is_not_accepting_gets_no_batches_if_others_can(
     assert isinstance(attached, messages.Attached)
     assert attached.worker == second.name
     assert first.lanes_withdrawn == 1
-    reported(sim, messages.WorkerReadiness(first.name, ready=False, why="no weights"))  # reported again
+    reported(
+        sim, messages.WorkerReadiness(first.name, ready=False, why="no weights")
+    )  # reported again
     assert first.lanes_withdrawn == 1
     reported(sim, messages.WorkerReadiness(second.name, ready=False, why="neither"))
     sim.advance(10.0)
