@@ -1,16 +1,18 @@
 """Exports the callable's own metrics (`prometheus_client`) through the statistics page to the daemon's /metrics.
 
-A thread copies the default registry every second, so calls have no overhead. Without `prometheus_client` in the
-worker's environment, there is no such thread.
+A thread copies the default registry every second, so calls have no overhead. It starts when `prometheus_client` is
+imported: a callable without metrics of its own costs nothing while it is idle.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 import msgspec
@@ -56,21 +58,31 @@ _FAMILY_BYTES = 40
 _MAX_LEN_HELP = 1_000
 
 
-class UserMetricsThread:
-    """Thread that copies the metrics registry to the statistics page, from construction until `close`."""
+class UserMetricsExport:
+    """Copies the metrics registry to the statistics page in a thread, which runs from `start` until `close`."""
 
     def __init__(self, pages: UserMetricsPages) -> None:
         self._pages = pages
         self._last = b""
         self._fault_reported = False
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pytriton metrics", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. If the model's limits do not allow another thread, report it."""
+        thread = threading.Thread(target=self._run, name="pytriton metrics", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            report(f"the callable's own metrics are not exported: {error}")
+        else:
+            self._thread = thread
 
     def close(self) -> None:
         """Update the page a last time, and end the thread."""
         self._end.set()
-        self._thread.join(_LAST_UPDATE_S)
+        if self._thread is not None:
+            self._thread.join(_LAST_UPDATE_S)
 
     def _run(self) -> None:
         wait_s = _PERIOD_S
@@ -102,15 +114,45 @@ class UserMetricsThread:
                 report("the callable's metrics do not fit on the statistics page")
 
 
-def export_user_metrics(pages: UserMetricsPages | None) -> UserMetricsThread | None:
-    """Start and return the thread that updates the pages; None if the callable can have no metrics."""
+class _ImportWatch(MetaPathFinder):
+    """Starts an export when the library is imported for the first time. Leaves the import to the other finders."""
+
+    def __init__(self, export: UserMetricsExport) -> None:
+        self._export = export
+        self._lock = threading.Lock()
+        self._is_started = False
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """Start the export if the module is the library. Always return None: another finder imports the module."""
+        if fullname == _LIBRARY:
+            self.start()
+
+    def start(self) -> None:
+        """Start the export, unless another thread has already done so."""
+        with self._lock:
+            was_started, self._is_started = self._is_started, True
+        if not was_started:
+            self.remove()
+            self._export.start()
+
+    def remove(self) -> None:
+        """Stop watching."""
+        with contextlib.suppress(ValueError):  # removed by the callable, or by another thread
+            sys.meta_path.remove(self)
+
+
+def export_user_metrics(pages: UserMetricsPages | None) -> UserMetricsExport | None:
+    """Return the export of the callable's metrics, which starts once their library has been imported; None if the
+    callable can have no metrics.
+    """
     if pages is None or not _can_be_imported():
         return None
-    try:
-        return UserMetricsThread(pages)
-    except RuntimeError as error:  # the model's limits do not allow another thread
-        report(f"the callable's own metrics are not exported: {error}")
-        return None
+    export = UserMetricsExport(pages)
+    watch = _ImportWatch(export)
+    sys.meta_path.insert(0, watch)
+    if _LIBRARY in sys.modules:  # checked last, because another thread may be importing it
+        watch.start()
+    return export
 
 
 def _can_be_imported() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -194,8 +195,36 @@ def test_a_worker_that_cannot_start_threads_serves_without_metrics(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert export_user_metrics(pages) is None
+    export = export_user_metrics(pages)
+    assert export is not None
+    export.close()
     assert "are not exported: can't start" in capfd.readouterr().err
+
+
+def test_no_thread_runs_until_the_library_is_imported(
+    pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_metrics, "_PERIOD_S", 0.001)
+    for name in [one for one in sys.modules if one.partition(".")[0] == "prometheus_client"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    finders = list(sys.meta_path)
+
+    def is_running() -> bool:
+        return any(one.name == "pytriton metrics" for one in threading.enumerate())
+
+    export = export_user_metrics(pages)
+    assert export is not None
+    try:
+        importlib.import_module("colorsys")
+        assert not is_running()
+        library = importlib.import_module("prometheus_client.metrics")
+        library.Counter("seen_late", "Things.").inc(2)
+        eventually(lambda: "seen_late" in checked(pages.read()).families, "nothing was written")
+        assert is_running()
+        assert sys.meta_path == finders
+    finally:
+        export.close()
 
 
 def test_without_the_library_there_is_no_thread(
