@@ -161,6 +161,14 @@ class ModelCounters:
                     yield version, number, ring.take()
                     ring.want(limit_ns, budget)
 
+    def has_records(self) -> bool:
+        """Return, at little cost, whether there are records to collect."""
+        return bool(self._uncollected) or any(
+            worker.alive and worker.stats.records.has_uncollected
+            for instance in self.instances.values()
+            for worker in instance.workers
+        )
+
     def add(self, worker: Worker, *, adopted: bool = False) -> None:
         """Add a started worker, and keep its counts when it exits. The start of an `adopted` worker is not counted."""
         counters = self.of(worker.version, worker.instance)

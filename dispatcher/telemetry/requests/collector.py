@@ -1,6 +1,6 @@
 """Collects request records from the workers' statistics pages, for access logs and samples.
 
-    workers' rings ──▶ poll(), four times a second ──▶ queue ──▶ a thread: decodes, samples, writes files
+    workers' rings ──▶ poll(), up to four times a second ──▶ queue ──▶ a thread: decodes, samples, writes files
 
 None of this blocks a worker. If a ring, the queue or the disk is full, records are lost, and counted. Without an access
 log, workers record only a few requests: those slower than the slowest known ones, and a limited number of failed ones.
@@ -36,6 +36,8 @@ _log = structlog.get_logger(__name__)
 
 #: Interval between polls of the workers' rings, in seconds. (A busy worker fills its ring in a second.)
 _POLL_INTERVAL_S = 0.25
+#: The interval if the last poll found no records and no access log is enabled. (Then a worker writes few records.)
+_IDLE_POLL_INTERVAL_S = 1.0
 #: Maximum size of the queue for the thread, in bytes. Beyond it, records are dropped.
 _MAX_PENDING_BYTES = 16 << 20
 #: Number of bytes to add for each message, because workers may write very small ones.
@@ -99,6 +101,14 @@ class _Model:
         """Whether the access log is enabled, so that workers record every request."""
         return self.logged[1] == _FOREVER
 
+    def is_current(self, registration: Registration | None, now: float) -> bool:
+        """Whether `update` has nothing to do yet."""
+        return (
+            registration is self.registration
+            and (registration is not None and registration.spec.access_log) == self.logs_all
+            and not self.outcomes.is_due(now)
+        )
+
     def update(self, registration: Registration | None) -> None:
         """Apply changes to the registration, and sample the counters. A new registration starts without recent
         outcomes.
@@ -142,42 +152,55 @@ class RequestCollector:
     async def run(self) -> None:
         """Until cancelled, poll the workers' records periodically while there are models."""
         counter_registry = self._registry.served.counter_registry
+        is_idle = False
         while True:
             if not self._models and not counter_registry.items():
                 await counter_registry.additions.next.wait()
-            await asyncio.sleep(_POLL_INTERVAL_S)
+            await asyncio.sleep(_IDLE_POLL_INTERVAL_S if is_idle else _POLL_INTERVAL_S)
             try:
-                self.poll()
+                is_idle = not self.poll() and not any(one.logs_all for one in self._models.values())
             except Exception:
                 _log.exception("internal error: request records were not collected")
 
-    def poll(self) -> None:
-        """Collect the records of all workers, and set which requests they record."""
+    def poll(self) -> bool:
+        """Collect the records of all workers, and set which requests they record. Return whether there were any."""
         now = time.monotonic()
-        counter_registry = self._registry.served.counter_registry
+        served = self._registry.served
         if not self._registry.stopping:  # access logs are kept when the daemon stops
             for name, known in list(self._models.items()):
-                if counter_registry.get(name) is not known.counters:
+                if served.counter_registry.get(name) is not known.counters:
                     log = self._models.pop(name).log
                     if log is not None:
                         self._put(_Deletion(log))
-        for name, counters in counter_registry.items():
-            registration = self._registry.served.get(name)
+        found = False
+        for name, counters in served.counter_registry.items():
+            registration = served.get(name)
             model = self._models.get(name)
-            if model is None:
-                model = self._models[name] = _Model(counters)
-            model.update(registration)
-            if model.logs_all and model.log is None:
-                model.log = self._open_log(self._path(name))
+            if model is not None and model.is_current(registration, now):
+                if not counters.has_records():
+                    continue  # most models are idle, most of the time
+                found = True
+            self._collect(name, counters, registration, now)
+        return found
+
+    def _collect(
+        self, name: str, counters: ModelCounters, registration: Registration | None, now: float
+    ) -> None:
+        model = self._models.get(name)
+        if model is None:
+            model = self._models[name] = _Model(counters)
+        model.update(registration)
+        if model.logs_all and model.log is None:
+            model.log = self._open_log(self._path(name))
+        with self._lock:
+            slow_ns = model.samples.threshold_ns(now)
+        thresholds = (0, UNBOUNDED) if model.logs_all else (slow_ns, MAX_SAMPLES)
+        for version, instance, records in counters.records(*thresholds):
             with self._lock:
-                slow_ns = model.samples.threshold_ns(now)
-            thresholds = (0, UNBOUNDED) if model.logs_all else (slow_ns, MAX_SAMPLES)
-            for version, instance, records in counters.records(*thresholds):
-                with self._lock:
-                    counters.counts.not_logged += records.left_out
-                if records.messages:
-                    unread = list(records.messages)
-                    self._enqueue(_Job(name, version, instance, unread, model.log, model.logged))
+                counters.counts.not_logged += records.left_out
+            if records.messages:
+                unread = list(records.messages)
+                self._enqueue(_Job(name, version, instance, unread, model.log, model.logged))
 
     def requests(self, name: str) -> messages.Requests:
         """Return the samples of a model's requests. Raises RemoteFailure if no worker serves the model."""
@@ -417,9 +440,13 @@ class RecentOutcomes:
         first = _Point(now, *counters.outcomes()) if begun is None else _Point(begun, 0, {})
         self._points = deque([first])
 
+    def is_due(self, now: float) -> bool:
+        """Whether `sample` will sample the counters."""
+        return now >= self._points[-1].at + _INTERVAL_S
+
     def sample(self, now: float) -> None:
         """Sample the counters, unless the last sample is too recent."""
-        if now < self._points[-1].at + _INTERVAL_S:
+        if not self.is_due(now):
             return
         self._points.append(_Point(now, *self._counters.outcomes()))
         while len(self._points) > 1 and self._points[0].at < now - _PERIOD_LENGTH_S:

@@ -153,6 +153,12 @@ class RequestRecords:
             words[_LIMIT] = limit_ns
             words[THRESHOLD] = limit_ns
 
+    @property
+    def has_uncollected(self) -> bool:
+        """Return True if the worker has written or dropped records since the last collection."""
+        words = self._words
+        return words[_WRITTEN] != words[_TAKEN] or words[_LEFT_OUT] != self._reported_left_out
+
     def take(self) -> CollectedRecords:
         """Collect and remove all messages. Discard an invalid message, together with all that follow it."""
         words = self._words

@@ -334,34 +334,85 @@ def test_an_error_in_one_poll_does_not_end_the_collection(
     monkeypatch.undo()
 
 
-def test_polling_stops_while_there_are_no_models(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[float] = []
-    loop = VirtualLoop()
-    look = stage.collector.poll
+class Polls:
+    """Counts the polls of a collector that runs on a virtual clock."""
 
-    def counted() -> None:
-        looks.append(loop.time())
-        look()
+    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loop = VirtualLoop()
+        self._count = 0
+        self._poll = stage.collector.poll
+        monkeypatch.setattr(stage.collector, "poll", self._counted)
+        self._running = self.loop.create_task(stage.collector.run())
 
-    def looks_in(seconds: float) -> int:
-        loop.settle()
-        looks.clear()
-        loop.advance(seconds)
-        return len(looks)
+    def _counted(self) -> bool:
+        self._count += 1
+        return self._poll()
 
-    monkeypatch.setattr(stage.collector, "poll", counted)
-    running = loop.create_task(stage.collector.run())
-    assert looks_in(20) == pytest.approx(80, abs=1)
+    def in_seconds(self, seconds: float) -> int:
+        self.loop.settle()
+        self._count = 0
+        self.loop.advance(seconds)
+        return self._count
+
+    def close(self) -> None:
+        self._running.cancel()
+        self.loop.settle()
+        self.loop.close()
+
+
+@pytest.fixture
+def polls(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Polls]:
+    polls = Polls(stage, monkeypatch)
+    yield polls
+    polls.close()
+
+
+def test_polling_stops_while_there_are_no_models(stage: Stage, polls: Polls) -> None:
+    assert polls.in_seconds(20) > 0
     stage.counter_registry.forget("m")
-    looks_in(2)
-    assert looks_in(20) == 0
+    polls.in_seconds(2)
+    assert polls.in_seconds(20) == 0
     stage.counter_registry.of("m")
-    assert looks_in(20) == pytest.approx(80, abs=1)
-    running.cancel()
-    loop.settle()
-    loop.close()
+    assert polls.in_seconds(20) > 0
+
+
+def test_polling_is_less_frequent_while_no_records_arrive(stage: Stage, polls: Polls) -> None:
+    polls.in_seconds(2)
+    assert polls.in_seconds(20) == pytest.approx(20, abs=1)
+    seen = 0
+    for number in range(80):  # a record between any two polls
+        stage.serve(f"{number}")
+        seen += polls.in_seconds(0.25)
+    assert seen == pytest.approx(80, abs=5)
+
+
+def test_polling_is_frequent_while_an_access_log_is_enabled(stage: Stage, polls: Polls) -> None:
+    polls.in_seconds(2)
+    stage.log(on=True)
+    polls.in_seconds(1)
+    assert polls.in_seconds(20) == pytest.approx(80, abs=1)
+
+
+def test_idle_models_are_not_collected(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[str] = []
+    collect = stage.counters.records
+
+    def recorded(limit_ns: int, budget: int) -> Any:
+        collected.append("m")
+        return collect(limit_ns, budget)
+
+    monkeypatch.setattr(stage.counters, "records", recorded)
+    assert not stage.collector.poll()
+    assert collected == []
+    stage.serve("one")
+    assert stage.collector.poll()
+    assert collected == ["m"]
+    stage.counters._uncollected.append((3, 1, stage.stats.records.take()))
+    assert stage.collector.poll()
+    stage.log(on=True)
+    assert collected == ["m", "m", "m"]
+    assert not stage.collector.poll()
+    assert collected == ["m", "m", "m"]
 
 
 def test_access_logs_survive_a_stop_of_the_daemon(stage: Stage) -> None:
