@@ -98,7 +98,7 @@ class Registration:
         self._endpoint = endpoint
         self._native = native
         self.left_to_server = False  #: its proxies exit with tritonserver, which is about to exit
-        self.scaling = ""  #: human-readable description of its autoscaling
+        self.scaling = ""  #: human-readable description of its autoscaling, set by the autoscaler
         self._in_doubt = (
             False  #: its number of instances was changed, and tritonserver has not accepted it yet
         )
@@ -436,6 +436,12 @@ class Registration:
             return "degraded"
         return self._machine.state.value
 
+    def _scaling_text(self) -> str:
+        if self.spec.autoscale is not None:
+            return self.scaling
+        suspension = self.pool.suspension
+        return suspension.text() if suspension.suspended else ""
+
     def info(self, http_url: str, log_file: Path) -> messages.ModelInfo:
         """Return the model's status."""
         state = self.state
@@ -445,6 +451,6 @@ class Registration:
             error="; ".join(why) or None,
             url=f"{http_url}/v2/models/{self.spec.name}" if http_url else "",
             config=self.in_triton.config,
-            scaling=self.scaling,
+            scaling=self._scaling_text(),
             log_file=str(log_file),
         )

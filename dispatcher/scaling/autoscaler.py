@@ -237,8 +237,6 @@ class Autoscaler:
         for registration in self._registry.served:
             rules = registration.spec.autoscale
             if rules is None:
-                suspension = registration.pool.suspension
-                registration.scaling = suspension.text() if suspension.suspended else ""
                 continue
             known = self._models.get(registration.key)
             if known is None or known.rules != rules:
