@@ -94,18 +94,25 @@ class DaemonStatus:
 
     def model_info(self, registration: Registration) -> messages.ModelInfo:
         """Return the status of a model for clients."""
-        log_file = self._rundir.log_file(registration.spec.name)
-        return registration.info(self._server.info().http_url, log_file)
+        return self._model_info(registration, self._server.info().http_url)
+
+    def _model_info(self, registration: Registration, http_url: str) -> messages.ModelInfo:
+        return registration.info(http_url, self._rundir.log_file(registration.spec.name))
 
     def model_infos(self) -> list[messages.ModelInfo]:
         """Return the status of all models, in the order of registration."""
-        served = [self.model_info(registration) for registration in self._registry.served]
-        served += self._repository_models.records.infos(self._server.info().http_url)
         http_url = self._server.info().http_url
-        return [*served, *self._registry.restoring.infos({info.name for info in served}, http_url)]
+        served = [self._model_info(one, http_url) for one in self._registry.served]
+        return [*served, *self._other_infos({info.name for info in served}, http_url)]
 
-    def status(self) -> messages.Status:
-        """Return the daemon's status."""
+    def _other_infos(self, served: set[str], http_url: str) -> list[messages.ModelInfo]:
+        """Return the status of the models without a registration: those of repositories, and those not yet restored."""
+        found = list(self._repository_models.records.infos(http_url))
+        names = served | {info.name for info in found}
+        return [*found, *self._registry.restoring.infos(names, http_url)]
+
+    def status(self, *, models: bool = True) -> messages.Status:
+        """Return the daemon's status, with or without its models."""
         problems = [
             self._watch.problem(),
             *self._registry.problems(),
@@ -124,7 +131,7 @@ class DaemonStatus:
             state=self.phase,
             started_at=self.started_at,
             server=self._server.info(),
-            models=self.model_infos(),
+            models=self.model_infos() if models else [],
             state_dir=self.state_dir,
             problems=[problem for problem in problems if problem],
             control_tcp=self.control_tcp,
@@ -137,12 +144,14 @@ class DaemonStatus:
         """Return the state to report to the service manager."""
         if self.phase == "stopping":
             return ServiceState(f"stopping: {self.why_stopped}", healthy=True, busy=True)
-        models = self.model_infos()
-        ready = sum(model.state in messages.SERVED_STATES for model in models)
-        text = f"{self.phase}: {ready} of {len(models)} models ready"
+        states = {one.spec.name: one.state for one in self._registry.served}
+        others = self._other_infos(set(states), self._server.info().http_url)
+        states.update({model.name: model.state for model in others})
+        ready = sum(state in messages.SERVED_STATES for state in states.values())
+        text = f"{self.phase}: {ready} of {len(states)} models ready"
         for what, names in (
-            ("loading", [model.name for model in models if model.loading_since]),
-            ("degraded", [model.name for model in models if model.state == "degraded"]),
+            ("loading", [model.name for model in others if model.loading_since]),
+            ("degraded", [name for name, state in states.items() if state == "degraded"]),
         ):
             if names:
                 more = ", …" if len(names) > _MAX_NAMED else ""

@@ -228,9 +228,10 @@ class StatusHandlers:
     async def get_status(
         self, peer: Peer, message: messages.GetStatus, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Return the state of the daemon, tritonserver, and all models."""
-        await self.index_watch.poll_once()
-        return self.status.status()
+        """Return the state of the daemon, tritonserver, and all models if the client wants them."""
+        if message.models:
+            await self.index_watch.poll_once()
+        return self.status.status(models=message.models)
 
     async def get_metrics(
         self, peer: Peer, message: messages.GetMetrics, payloads: Payloads

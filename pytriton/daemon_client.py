@@ -79,7 +79,7 @@ def connect_daemon(
         folder = Path(runtime_dir).expanduser().absolute() if runtime_dir else clients_runtime_dir()
         connection = Connection(RuntimeDir(folder))
     client = DaemonClient(connection, timeout_s)
-    client.status()
+    client._ask(messages.GetStatus(models=False), messages.Status)
     return client
 
 

@@ -109,6 +109,20 @@ def test_an_unexpected_answer_names_the_version_mismatch(fake: FakeDispatcher) -
         connect(fake.rundir.path)
 
 
+def test_connecting_does_not_ask_for_the_models(fake: FakeDispatcher) -> None:
+    asked: list[messages.AnyMessage] = []
+    answer = fake.answers[messages.GetStatus]
+
+    def recorded(message: messages.AnyMessage) -> Any:
+        asked.append(message)
+        return answer(message)
+
+    fake.answers[messages.GetStatus] = recorded
+    with connect(fake.rundir.path) as client:
+        client.status()
+    assert asked == [messages.GetStatus(models=False), messages.GetStatus(models=True)]
+
+
 # ── registering ──────────────────────────────────────────────────────────────────────────────────
 
 

@@ -260,7 +260,13 @@ class WorkerExit(msgspec.Struct, frozen=True):
 
 
 class GetStatus(Message, frozen=True):
-    """Request for the state of the daemon, its tritonserver and its models, answered with Status."""
+    """Request for the state of the daemon, its tritonserver and its models, answered with Status.
+
+    Attributes:
+        models: whether to include the models
+    """
+
+    models: bool = True
 
 
 class Status(Message, frozen=True):

@@ -87,7 +87,7 @@ def _registration(parts: Parts, info: messages.ModelInfo) -> Any:
         parts.asked_of.append((url, log_file))
         return info
 
-    return SimpleNamespace(spec=SimpleNamespace(name=info.name), info=reported)
+    return SimpleNamespace(spec=SimpleNamespace(name=info.name), info=reported, state=info.state)
 
 
 @pytest.fixture
@@ -199,3 +199,10 @@ def test_a_stopping_daemon_is_not_unhealthy(parts: Parts) -> None:
     assert parts.status.for_service_manager() == ServiceState(
         "stopping: SIGTERM", healthy=True, busy=True
     )
+
+
+def test_status_without_models_asks_no_model(parts: Parts) -> None:
+    parts.registered = [_info("m")]
+    assert parts.status.status(models=False).models == []
+    assert parts.asked_of == []
+    assert [one.name for one in parts.status.status().models] == ["m"]
