@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ from pytriton.dispatcher.scaling.policy import (
 )
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.metrics.process_memory import memory_of
+from pytriton.dispatcher.workers.suspension import Suspension
 from pytriton.dispatcher.workers.worker_process import usable_cpus
 
 _log = structlog.get_logger(__name__)
@@ -185,6 +186,8 @@ class Autoscaler:
         self.queued = queued
         self._registry = registry
         self._models: dict[str, _ScaledModel] = {}
+        self._known_suspensions: list[Suspension] = []
+        self._next_change: asyncio.Event | None = None
 
     async def run(self) -> None:
         """Sample the load and scale models periodically, until cancelled."""
@@ -202,7 +205,7 @@ class Autoscaler:
 
     async def _queued(self) -> Mapping[str, int]:
         """Return the number of requests waiting in tritonserver, by model. Skip the query if all models are idle."""
-        resuming = any(one.pool.suspension.resuming for one in self._registry.served)
+        resuming = any(one.resuming for one in self._suspensions())
         if self.queued is None or not (
             resuming or any(not one.is_idle for one in self._models.values())
         ):
@@ -213,6 +216,13 @@ class Autoscaler:
                 one.pool.suspension.queued = queued.get(one.spec.name, 0)
                 await one.pool.notify_waiters()
         return queued
+
+    def _suspensions(self) -> Sequence[Suspension]:
+        """Return the suspensions of all served models, in a list that is rebuilt only when models change."""
+        if self._next_change is None or self._next_change.is_set():
+            self._next_change = self._registry.changes.next
+            self._known_suspensions = [one.pool.suspension for one in self._registry.served]
+        return self._known_suspensions
 
     def tick(self, queued: Mapping[str, int]) -> None:
         """Sample the load and scale models once. `queued` is how many requests wait in tritonserver, by model."""

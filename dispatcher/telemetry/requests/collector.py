@@ -9,6 +9,7 @@ log, workers record only a few requests: those slower than the slowest known one
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import queue
 import threading
@@ -36,8 +37,8 @@ _log = structlog.get_logger(__name__)
 
 #: Interval between polls of the workers' rings, in seconds. (A busy worker fills its ring in a second.)
 _POLL_INTERVAL_S = 0.25
-#: The interval if the last poll found no records and no access log is enabled. (Then a worker writes few records.)
-_IDLE_POLL_INTERVAL_S = 1.0
+#: The interval if the last poll found no records and no access log is enabled.
+_IDLE_POLL_INTERVAL_S = 5.0
 #: Maximum size of the queue for the thread, in bytes. Beyond it, records are dropped.
 _MAX_PENDING_BYTES = 16 << 20
 #: Number of bytes to add for each message, because workers may write very small ones.
@@ -153,10 +154,16 @@ class RequestCollector:
         """Until cancelled, poll the workers' records periodically while there are models."""
         counter_registry = self._registry.served.counter_registry
         is_idle = False
+        change = self._registry.changes.next
         while True:
             if not self._models and not counter_registry.items():
                 await counter_registry.additions.next.wait()
-            await asyncio.sleep(_IDLE_POLL_INTERVAL_S if is_idle else _POLL_INTERVAL_S)
+            if is_idle:  # a registration that has just begun to serve may have an access log
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(change.wait(), _IDLE_POLL_INTERVAL_S)
+            else:
+                await asyncio.sleep(_POLL_INTERVAL_S)
+            change = self._registry.changes.next
             try:
                 is_idle = not self.poll() and not any(one.logs_all for one in self._models.values())
             except Exception:
@@ -194,7 +201,7 @@ class RequestCollector:
             model.log = self._open_log(self._path(name))
         with self._lock:
             slow_ns = model.samples.threshold_ns(now)
-        thresholds = (0, UNBOUNDED) if model.logs_all else (slow_ns, MAX_SAMPLES)
+        thresholds = (0, UNBOUNDED) if model.logs_all else (slow_ns, _MAX_UNCOLLECTED)
         for version, instance, records in counters.records(*thresholds):
             with self._lock:
                 counters.counts.not_logged += records.left_out
@@ -352,6 +359,9 @@ def _bounded(count: int) -> int | None:
 
 #: Number of samples of each kind.
 MAX_SAMPLES = 20
+#: Maximum number of records that a worker writes between two polls: as many per second as if it were always polled
+#: frequently.
+_MAX_UNCOLLECTED = int(MAX_SAMPLES * _IDLE_POLL_INTERVAL_S / _POLL_INTERVAL_S)
 #: How long to keep the slowest requests, and length of the periods for which they are recorded, in seconds.
 _HOUR_S, _PERIOD_S = 3600.0, 600.0
 

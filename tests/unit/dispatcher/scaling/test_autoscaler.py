@@ -18,6 +18,7 @@ from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.lanes.stats_page import NOTHING, Counts
 from pytriton.dispatcher.models.admission import check
 from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.scaling.autoscaler import (
     Autoscaler,
     ResourceUse,
@@ -272,6 +273,6 @@ def test_resuming_models_report_their_waiting_requests() -> None:
 
     models["m0"] = resuming(wake)
     models["m1"] = resuming(wake)
-    registry: Any = SimpleNamespace(served=Served())
+    registry: Any = SimpleNamespace(served=Served(), changes=ChangeSignal())
     assert asyncio.run(Autoscaler(registry, queued=queued)._queued()) == {"m0": 3, "m1": 4}
     assert [one.pool.suspension.queued for one in models.values()] == [3, 4, 0, 0]

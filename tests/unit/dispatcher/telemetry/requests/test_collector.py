@@ -22,6 +22,7 @@ from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.messages.client import RequestEntry
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.runtime.logs import LogFile
+from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.telemetry.events.explain import Outcomes
 from pytriton.dispatcher.telemetry.requests import collector as collector_module
 from pytriton.dispatcher.telemetry.requests.collector import (
@@ -56,6 +57,7 @@ class Stage:
                 by_name=self.registration,
             ),
             stopping=False,
+            changes=ChangeSignal(),
         )
         self.collector = RequestCollector(cast(Registry, self.registry), self.path, self.open)
         self.collector.poll()
@@ -377,8 +379,10 @@ def test_polling_stops_while_there_are_no_models(stage: Stage, polls: Polls) -> 
 
 
 def test_polling_is_less_frequent_while_no_records_arrive(stage: Stage, polls: Polls) -> None:
-    polls.in_seconds(2)
-    assert polls.in_seconds(20) == pytest.approx(20, abs=1)
+    polls.in_seconds(20)
+    assert polls.in_seconds(20) == pytest.approx(4, abs=1)
+    stage.serve("first")
+    polls.in_seconds(5)
     seen = 0
     for number in range(80):  # a record between any two polls
         stage.serve(f"{number}")
@@ -387,10 +391,23 @@ def test_polling_is_less_frequent_while_no_records_arrive(stage: Stage, polls: P
 
 
 def test_polling_is_frequent_while_an_access_log_is_enabled(stage: Stage, polls: Polls) -> None:
-    polls.in_seconds(2)
+    polls.in_seconds(20)
     stage.log(on=True)
-    polls.in_seconds(1)
+    polls.in_seconds(5)
     assert polls.in_seconds(20) == pytest.approx(80, abs=1)
+
+
+def test_the_access_log_of_a_new_registration_is_enabled_at_once(
+    stage: Stage, polls: Polls
+) -> None:
+    polls.in_seconds(20)
+    stage.spec = messages.ModelSpec(
+        "m", 4, {}, messages.WorkerEnvironment(""), access_log=True
+    )
+    stage.registered = SimpleNamespace()
+    stage.registry.changes.notify()
+    polls.in_seconds(0.2)
+    assert stage.stats.records.all_wanted
 
 
 def test_idle_models_are_not_collected(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
