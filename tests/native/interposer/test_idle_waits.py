@@ -42,9 +42,7 @@ print(json.dumps(seen))
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the interposer, the recorder, and a library named as the core, and as another one."""
     folder = tmp_path_factory.mktemp("interposer")
-    proxy_compiler.compile_program(
-        INTERPOSER, _ROOT / "proxy_backend", folder / "libinterposer.so"
-    )
+    proxy_compiler.compile_program(INTERPOSER, _ROOT / "proxy_backend", folder / "libinterposer.so")
     for target, source in [
         ("librecorder.so", "recorder.c"),
         ("libtritonserver-1.so", "core.c"),

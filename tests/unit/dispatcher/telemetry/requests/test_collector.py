@@ -401,9 +401,7 @@ def test_the_access_log_of_a_new_registration_is_enabled_at_once(
     stage: Stage, polls: Polls
 ) -> None:
     polls.in_seconds(20)
-    stage.spec = messages.ModelSpec(
-        "m", 4, {}, messages.WorkerEnvironment(""), access_log=True
-    )
+    stage.spec = messages.ModelSpec("m", 4, {}, messages.WorkerEnvironment(""), access_log=True)
     stage.registered = SimpleNamespace()
     stage.registry.changes.notify()
     polls.in_seconds(0.2)
