@@ -45,7 +45,8 @@ class CProgram(NamedTuple):
 
 
 PROXY = CProgram(f"libtriton_{NATIVE_BACKEND}.so", ("backend", "common"), FLAGS)
-#: The library that passes clients' requests to load and unload models to the dispatcher.
+#: The library that is preloaded into tritonserver. It passes clients' requests to load and unload models to the dispatcher,
+#: and lets idle schedulers sleep longer.
 INTERPOSER = CProgram("libpytriton_interposer.so", ("interposer",), FLAGS)
 #: The native frontend, an executable that loads Triton's core.
 FRONTEND = CProgram("pytriton-frontend", ("frontend", "common"), FRONTEND_FLAGS)
