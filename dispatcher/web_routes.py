@@ -267,7 +267,9 @@ def _check_tree(roots: list[Any], schemas: dict[str, Any]) -> None:
         if isinstance(value, dict):
             reference = value.get("$ref")
             if isinstance(reference, str) and reference not in known:
-                raise ValueError(f"the description refers to {reference!r:.100}, which it lacks")
+                raise ValueError(
+                    f"the description refers to {reference!r:.100}, but does not define it"
+                )
             if not all(isinstance(key, str) for key in value):
                 raise ValueError("the description of the route has a key that is no string")
             left += [(one, depth + 1) for one in value.values()]

@@ -176,8 +176,8 @@ def announce(info: messages.ModelInfo, say: Callable[[str], None]) -> None:
     if info.route:
         if not _has_routes(server):
             raise PyTritonDaemonError(
-                f"{server} is NVIDIA's frontend, which serves only Triton's protocols. Set frontend to native, the default; "
-                "without a C compiler, install a wheel of pytriton-daemon: pytriton-daemon doctor"
+                f"{server} is NVIDIA's frontend, which serves only Triton's protocols. Set frontend to native, the default. "
+                "Without a C compiler, that needs pytriton-daemon's prebuilt wheel (see pytriton-daemon doctor)"
             )
         say(f"{info.name} is served at {server}{info.route}")
         say(f"Try it in a browser: {server}/docs")

@@ -251,7 +251,7 @@ class WorkerModel:
         return with_errors(answer, faults, part.batch)
 
     def cancelled(self, part: Part) -> BatchDone | BatchFailed:
-        """Return the answer to a batch whose task the callable cancelled before the task's first step."""
+        """Return the answer to a batch if the callable cancelled its task before the task started."""
         return self._fail([part], callable_errors()[-1](), "callable")[0]
 
     async def _answer_async(self, part: Part) -> BatchDone | BatchFailed:

@@ -255,7 +255,7 @@ class Frontend(Protocol):
         """
 
     async def work(self, pid: int) -> ClientWork:
-        """Return the work in progress for clients in a process. Raises ServerRefused or Unreached."""
+        """Return the client work that a process has in progress. Raises ServerRefused or Unreached."""
 
     async def stop_accepting(self) -> None:
         """Stop accepting connections; wait until the open ones have ended or the grace period has expired.

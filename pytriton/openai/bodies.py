@@ -82,7 +82,7 @@ class _CalledBody(msgspec.Struct, frozen=True):
 
 
 class CallBody(msgspec.Struct, frozen=True):
-    """A tool call that an assistant has made earlier in the conversation."""
+    """A tool call that the assistant made earlier in the conversation."""
 
     id: Optional[str] = None
     type: Optional[str] = None

@@ -386,7 +386,7 @@ class NativeFrontend:
             await client.close()
 
     async def work(self, pid: int) -> ClientWork:
-        """Return the work in progress for clients in a process."""
+        """Return the client work that a process has in progress."""
         admin = self._processes[pid].connect()
         try:
             return await admin.work()
@@ -466,7 +466,7 @@ def _adopt_listener(state: ListenerState, tls: Mapping[str, Tls]) -> Listening:
 
 
 class NativeGate:
-    """Readiness gate of the native frontend, which each process implements itself (unlike `Gate`)."""
+    """Readiness gate of the native frontend. Unlike with `Gate`, each process implements it."""
 
     in_repository = False
 

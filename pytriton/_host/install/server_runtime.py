@@ -324,8 +324,8 @@ def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, s
             if explicit:
                 raise ServerRuntimeError(
                     f"{explicit} is set to {path}, but {flaw}. Set it to a tritonserver binary or to the directory "
-                    "that contains lib/libtritonserver.so or bin/tritonserver and backends/; or remove it, and "
-                    "pytriton-daemon downloads a tritonserver"
+                    "that contains lib/libtritonserver.so or bin/tritonserver and backends/; or unset it to "
+                    "let pytriton-daemon download tritonserver"
                 )
             progress(f"skipping the tritonserver at {path}: {flaw}")
     cached = wheel_tree(cache_dir(choice.cache_dir))

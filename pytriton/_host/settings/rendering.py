@@ -89,7 +89,7 @@ The variable of a setting is `{env_name("")}` and its name in capitals. Empty va
 Kubernetes sets for a Service called `pytriton-daemon` (`{env_name("port")}`, `{env_name("service_host")}` and so on). Options
 of tritonserver are split as by a shell: `{env_name(_MERGED)}="log-verbose=1 http-thread-count=8"`.
 
-`{ENV_OWNER}` is a process id, not a setting: daemons started below that process exit when it exits. Put `export {ENV_OWNER}=$$`
+`{ENV_OWNER}` is a process id, not a setting: a daemon started by that process or its descendants exits when it does. Put `export {ENV_OWNER}=$$`
 into scripts that run tests, so that a killed run leaves no daemon behind.
 
 ## Values
@@ -98,7 +98,7 @@ into scripts that run tests, so that a killed run leaves no daemon behind.
 - number, integer: 0 or more, unless stated otherwise.
 - Settings without a default are unset.
 - bytes: a number, or a number with a unit, such as `64MiB` or `1.5GB`: MiB and GiB are powers of 1024, MB and GB powers of 1000.
-- list: in a flag, repeat the flag.
+- list: as a flag, repeat it for each value.
 
 ## Settings
 """

@@ -180,7 +180,7 @@ def _packed(nodes: Sequence[Node]) -> _Backend:
 
 
 def _weights(nodes: Sequence[Node], model: str) -> dict[str, int]:
-    """Return the weight of each node for a model that is provisional on some of them; otherwise an empty mapping."""
+    """Return each node's weight for a model that some nodes serve provisionally; otherwise an empty mapping."""
     tried = [one.name for one in nodes if model in one.shares]
     others = [one.name for one in nodes if model not in one.shares]
     if not tried or not others:
