@@ -97,7 +97,7 @@ class WebRoutes:
         if size + sum(self._describe(one).size for one in others) > _MAX_DOCUMENT:
             raise RemoteFailure(
                 ErrorKind.INVALID,
-                f"model {spec.name}: the descriptions of all routes together have more than {_MAX_DOCUMENT} bytes",
+                f"model {spec.name}: the route descriptions exceed {_MAX_DOCUMENT} bytes in total",
             )
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""What a callable is called, and which function a call of it runs: one answer for decorators, registration and workers.
+"""Finds the name of a callable and the function that calling it runs, for decorators, registration and workers alike.
 
 Users register functions, methods, classes, objects with ``__call__``, and `functools.partial` of all these.
 """

@@ -295,7 +295,7 @@ class DaemonClient(Closeable):
     def scale(
         self, name: str, instances: Instances, progress: bool | Report | None = None
     ) -> Model:
-        """Change the number of instances of a model. Return when the new instances serve.
+        """Change the number of instances of a model. Return once the new instances are serving.
 
         The existing workers keep serving while new ones load, and removed workers finish their current batches, so no
         request fails. Instances whose workers kept crashing are restarted immediately.

@@ -1,4 +1,4 @@
-"""A proxy's requests to the dispatcher: it asks for a worker, and what to do with a batch whose worker was lost or
+"""A proxy's requests to the dispatcher: for a worker, and for instructions when a batch's worker is lost or
 hangs.
 """
 

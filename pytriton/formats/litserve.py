@@ -101,7 +101,7 @@ def _api(location: str) -> Any:
     if inspect.isclass(found) and issubclass(found, base):
         found = found()
     if not isinstance(found, base):
-        raise FormatError(f"{path} has no subclass or object of LitAPI with the name {name!r}")
+        raise FormatError(f"{path} has no LitAPI subclass or instance named {name!r}")
     return found
 
 

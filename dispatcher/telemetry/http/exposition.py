@@ -33,7 +33,7 @@ _converter = MetricConverter()
 
 
 class _MetricSource:
-    """Adapter to the interface of a registry that `generate_latest` expects."""
+    """Adapter that provides the registry interface expected by `generate_latest`."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families

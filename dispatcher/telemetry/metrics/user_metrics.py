@@ -137,7 +137,7 @@ class Merger:
                 values = sum(map(len, family.series.values()))
                 why = _clash(name, family, found.families, owners)
                 if not why and values > remaining:
-                    why = f"all models together have more than {_MAX_VALUES:,} values"
+                    why = f"all models together exceed {_MAX_VALUES:,} values"
                 if why:
                     self._report(one.model, name, why)
                     omitted += values

@@ -262,7 +262,7 @@ class TopApp(App[None]):
         self._toggle(self._request_lines)
 
     def on_data_table_row_selected(self) -> None:
-        """Show or hide the log on Enter, because the table handles this key before the key bindings do."""
+        """Show or hide the log on Enter. The table consumes this key before the key bindings see it."""
         self.action_log()
 
     def _toggle(self, lines: Callable[[str], list[Text]]) -> None:

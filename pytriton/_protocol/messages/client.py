@@ -434,7 +434,7 @@ class EventList(Message, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An event: one decision or observation of the daemon.
+    """An event: a decision the daemon made, or something it observed.
 
     Attributes:
         serial: serial number, which orders even simultaneous events and increases across restarts of the daemon

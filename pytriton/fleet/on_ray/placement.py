@@ -1,4 +1,4 @@
-"""`Placement`: creates a holder for each instance, which Ray places, and replaces holders on unusable nodes."""
+"""`Placement`: creates a holder for each instance (Ray decides where) and replaces holders on unusable nodes."""
 
 from __future__ import annotations
 
