@@ -5,7 +5,7 @@
     _stop_serving    refuse registrations ▶ unload all models (in-flight batches are answered, up to the grace period)
     _shut_down       stop tritonserver ▶ end the workers ▶ close the control socket
 
-The first SIGTERM or SIGINT shuts down gracefully, the second exits at once; so does SIGINT during a shutdown.
+The first SIGTERM or SIGINT starts a graceful shutdown. The second one exits at once, as does SIGINT during a shutdown.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Daemon:
             self.services.settings.on_sighup()
 
     async def _start_or_take_over_server(self) -> None:
-        """Start tritonserver with the models that it can load during its start, or adopt the state after an upgrade.
+        """Start tritonserver with the models that it can load while starting, or adopt its state after an upgrade.
 
         Raises:
             ServerStartError, PortError: tritonserver did not start.
@@ -197,7 +197,7 @@ class Daemon:
         services.server_watch.emit_started()
 
     def _may_load_lazily(self, spec: messages.ModelSpec) -> bool:
-        """Return whether a model can be loaded on demand, because only clients of tritonserver's frontend use it.
+        """Return whether a model can be loaded on demand. It must be used only by clients of tritonserver's frontend.
 
         False if there is a model repository: its ensembles and backends may call any model.
         """

@@ -29,7 +29,7 @@ _MAX_NAMED = 5
 
 
 class DaemonStatus:
-    """The daemon's phase, and the daemon's status, which is collected from the other services.
+    """The daemon's phase, and its status as collected from the other services.
 
     Args:
         advice: see `advice` below
@@ -106,7 +106,7 @@ class DaemonStatus:
         return [*served, *self._other_infos({info.name for info in served}, http_url)]
 
     def _other_infos(self, served: set[str], http_url: str) -> list[messages.ModelInfo]:
-        """Return the status of the models without a registration: those of repositories, and those not yet restored."""
+        """Return the status of models without a registration: those from repositories, and those not yet restored."""
         found = list(self._repository_models.records.infos(http_url))
         names = served | {info.name for info in found}
         return [*found, *self._registry.restoring.infos(names, http_url)]

@@ -1,4 +1,4 @@
-"""Explains the state of models from the event log, and returns the events themselves."""
+"""Uses the event log to explain why models are in their current states, and returns the events themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_EVENTS = 1000
 
 
 class Explainer:
-    """Explains the state of models from their events and current status."""
+    """Explains why models are in their current states, given their events and status."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Checks, before a start or an upgrade, that a daemon can use the files and directories that it needs."""
+"""Checks before a start or an upgrade that a daemon can use the files and directories it needs."""
 
 from __future__ import annotations
 

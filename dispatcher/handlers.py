@@ -158,7 +158,7 @@ class RegistrationHandlers:
     async def get_registrations(
         self, peer: Peer, message: messages.GetRegistrations, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Return registrations in a form that another daemon can serve."""
+        """Return registrations in a form from which another daemon can serve the models."""
         registrations = self.registry.served.declared(message.names)
         # In a thread, because hashing a large payload for the first time takes long.
         return await asyncio.to_thread(
@@ -280,7 +280,7 @@ class StatusHandlers:
     async def profile_worker(
         self, peer: Peer, message: messages.ProfileWorker, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Sample a worker's stacks for the requested time, and return the profile."""
+        """Profile a worker by sampling its stacks for the requested time."""
         await self.registry.restoring.restore_and_wait(message.model, _RESTORE_WAIT_S)
         registration = self.registry.served.by_name(message.model)
         if registration.registrant is not None:
@@ -316,12 +316,12 @@ class DaemonHandlers:
     async def drain(
         self, peer: Peer, message: messages.Drain, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Drain the daemon: before it stops, report "not ready" to load balancers, so that no request is lost."""
+        """Drain the daemon: report "not ready" to load balancers first, and stop later, so that no request is lost."""
         await self.drain_controller.begin(message)
         return messages.Done()
 
     async def upgrade(self, peer: Peer, message: messages.Upgrade, payloads: Payloads) -> None:
-        """Check that an upgrade is possible, answer, then upgrade to another version of the daemon."""
+        """Check that an upgrade is possible, answer the client, then upgrade to another version of the daemon."""
         await self.upgrade_coordinator.prepare(message)
         await peer.reply(messages.Done())
         self.upgrade_coordinator.begin(message)
@@ -394,7 +394,7 @@ class WorkerHandlers:
     async def worker_readiness(
         self, peer: Peer, message: messages.WorkerReadiness, payloads: Payloads
     ) -> None:
-        """Record that the result of a model's `is_ready` has changed."""
+        """Record that a model's `is_ready` returned a different result than before."""
         registration, worker = self.registry.served.worker(message.worker)
         if worker.not_ready_reason != (
             None if message.ready else message.why
@@ -412,7 +412,7 @@ class WorkerHandlers:
     async def load_other(
         self, peer: Peer, message: messages.LoadOther, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Load a model at the request of another model."""
+        """Load a model because another model requested it."""
         await self.registry.restoring.restore_and_wait(message.name, _RESTORE_WAIT_S)
         await self.model_control.load(message, payloads)
         return messages.Done()
@@ -420,7 +420,7 @@ class WorkerHandlers:
     async def unload_other(
         self, peer: Peer, message: messages.UnloadOther, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Unload a model at the request of another model."""
+        """Unload a model because another model requested it."""
         await self.registry.restoring.restore_and_wait(message.name, _RESTORE_WAIT_S)
         await self.model_control.unload(message)
         return messages.Done()
@@ -435,14 +435,14 @@ class WorkerHandlers:
     async def may_call(
         self, peer: Peer, message: messages.MayCall, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Decide whether a call that leads back to a model can be answered, or would deadlock."""
+        """Decide whether a call that leads back to a model is retried, or fails because it would deadlock."""
         pool = self.registry.served.by_name(message.model).pool
         return pool.proxies.judge_call(message.chain, message.workers)
 
     async def calls_wait(
         self, peer: Peer, message: messages.CallsWait, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Return which of a worker's waiting calls are deadlocked."""
+        """Return the models whose responses a worker is waiting for in vain, because the calls are deadlocked."""
         self.pending_calls.record(message.worker, message.pid, message.models, message.proxy)
         stuck = self.pending_calls.stuck(message.worker, self.registry.served.workers_of)
         text = ""
@@ -467,7 +467,7 @@ class ProxyHandlers:
     async def attach(
         self, peer: Peer, message: messages.Attach, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Assign a worker to a proxy and return it."""
+        """Assign a worker to a proxy, and return the worker."""
         check_protocol(message.protocol, "the proxy")
         registration = self.registry.served.by_key(message.registration)
         server = self.server.check_proxy(message.pid)
@@ -482,7 +482,7 @@ class ProxyHandlers:
     async def lane_lost(
         self, peer: Peer, message: messages.LaneLost, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Decide whether to retry or fail a batch whose worker was lost."""
+        """Decide whether to retry a batch or fail it, after its worker was lost."""
         pool = self.registry.served.by_key(message.registration).pool
         return await pool.batch_retry.on_loss(message)
 
@@ -509,7 +509,7 @@ class ProxyHandlers:
 
 
 def handlers_of(services: Services, upgrade: UpgradeCoordinator) -> dict[type, MessageHandler]:
-    """Return the handler of each type of message. Each group of handlers gets only the services that it uses."""
+    """Return the handler for each type of message. Each group of handlers gets only the services that it uses."""
     registrations = RegistrationHandlers(
         services.registry,
         services.leases,
@@ -601,7 +601,7 @@ def handlers_of(services: Services, upgrade: UpgradeCoordinator) -> dict[type, M
 
 
 def newest(lines: Sequence[str], most_bytes: int = MAX_LOG_BYTES) -> list[str]:
-    """Return the last lines, in order: as many as fit into `most_bytes`."""
+    """Return as many of the last lines as fit into `most_bytes`, in order."""
     fitting: list[str] = []
     for line in reversed(lines):
         most_bytes -= len(line.encode("utf-8", "replace"))

@@ -105,7 +105,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _report(descriptor: int | None, **record: object) -> None:
-    """Write one line of the report. If the reader has exited, do nothing: `Owner` handles that."""
+    """Write one line of the report. If the reader has exited, do nothing, because `Owner` handles its exit."""
     if descriptor is None:
         return
     try:

@@ -30,10 +30,10 @@ _MAX_NAMED = 5
 
 
 class ReadinessController:
-    """Decides from the states of the models when tritonserver may report ready.
+    """Decides when tritonserver may report ready, depending on the states of the models.
 
     Attributes:
-        announced: whether the service manager was notified, which happens once each model has been tried.
+        announced: whether the service manager was notified. It is notified once each model has been tried.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ReadinessController:
         await self._server.close_gate()
 
     async def run(self) -> None:
-        """Open the readiness gate of each tritonserver that starts, until cancelled."""
+        """Whenever a tritonserver starts, open its readiness gate. Runs until cancelled."""
         try:
             await self._follow()
         except Exception:
@@ -154,7 +154,7 @@ class ReadinessController:
 
     @property
     def _vertex_is_served(self) -> bool:
-        """Whether Vertex AI's frontend, if configured, is up and its model is served."""
+        """Whether Vertex AI's frontend is up and its model is served. True if that frontend is not configured."""
         return self._vertex is None or (
             self._server.vertex_model == self._vertex
             and self._vertex in self._registry.server_starts.preload()
@@ -172,7 +172,7 @@ class ReadinessController:
         )
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition`, which is about tritonserver and the models, holds."""
+        """Wait until `condition` holds. Check it whenever tritonserver or a model changes."""
         while True:
             signals = (
                 self._server.changes,

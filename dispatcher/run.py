@@ -49,8 +49,8 @@ def take_activated_sockets(config: DaemonConfig, environ: MutableMapping[str, st
     """Adopt the sockets that a service manager has opened for the daemon (socket activation).
 
     Raises:
-        SocketActivationError: a socket's port matches no setting, so that its connections would wait forever, or its
-            address differs from the settings.
+        SocketActivationError: a socket's address differs from the settings, or its port matches no setting, so that its
+            connections would wait forever.
     """
     socket_activation.take(environ)
     named = {
@@ -79,7 +79,7 @@ def take_activated_sockets(config: DaemonConfig, environ: MutableMapping[str, st
 
 
 def _address_of(name: str, config: DaemonConfig) -> tuple[str, str]:
-    """Return the name and value of the setting for the address of a listener."""
+    """Return the name and value of the setting that determines a listener's address."""
     if name == "management_address":
         return name, (config.management_address or "").rpartition(":")[0].strip("[]")
     return f"{name}_address", str(getattr(config, f"{name}_address"))

@@ -146,8 +146,8 @@ def build_services(
 ) -> Services:
     """Create a daemon's services in the order of their dependencies.
 
-    If two services need each other, the first one gets a function that refers to the second one, and is called later.
-    `handle` handles the messages on the control socket.
+    If two services need each other, the first one gets a function that refers to the second one. The function is only
+    called later. `handle` handles the messages on the control socket.
     """
     takeover = origin.takeover
     tasks = SupervisedTasks()

@@ -71,7 +71,7 @@ class ShutdownController:
             self.requested.set()
 
     def unrecoverable(self, model: str, text: str) -> None:
-        """Stop because a callable reported an unrecoverable error, which only a restart of the daemon resolves."""
+        """Stop because a callable reported an unrecoverable error, which only restarting the daemon can resolve."""
         self._events.emit(kinds.UNRECOVERABLE, model=model, reason=text)
         self._needs_restart = True
         why = f"unrecoverable error in model {model}: {text}"
@@ -80,8 +80,8 @@ class ShutdownController:
         self._ask(why, ExitCode.UNRECOVERABLE)
 
     def on_unrecoverable_exit(self, model: str) -> None:
-        """Stop because a worker's exit status reports an unrecoverable error, unless the worker's message has arrived
-        before.
+        """Stop because a worker's exit status reports an unrecoverable error, unless the worker's own message arrived
+        first.
         """
         if not self._needs_restart:
             text = f"its worker's exit code reports it; for the reason, see: pytriton-daemon logs {model}"

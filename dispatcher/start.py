@@ -1,4 +1,4 @@
-"""Start a daemon, in this process or in a separate one. Cheap to import, because the command line uses it."""
+"""Start a daemon, in this process or in a separate one. The command line uses this module, so importing it is cheap."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def spawn(config: DaemonConfig, output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def hide_token(config: DaemonConfig) -> None:
-    """Remove an access token from the arguments of this process, which all users can read."""
+    """Remove an access token from this process's arguments, since all users can read them."""
     admin_token.blank_out(os.getpid(), config.access_token)
 
 

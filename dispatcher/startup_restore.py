@@ -1,4 +1,4 @@
-"""Restores models: persisted and repository models when the daemon starts, all models when tritonserver restarts."""
+"""Restores models: when the daemon starts, persisted and repository models; when tritonserver restarts, all models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StartupRestorer:
             await self._server_up.wait()
 
     async def load_repositories(self) -> None:
-        """Load the models of the repositories. A load waits for the registered models on which it depends."""
+        """Load the models of the repositories. Each load waits for the registered models that it depends on."""
         try:
             await self._repository_models.start()
         except Exception:
@@ -45,7 +45,7 @@ class StartupRestorer:
         self._repository_models.records.server_lost = True
 
     async def load_again(self, loaded: set[str]) -> None:
-        """Load all models into a restarted tritonserver, except those in `loaded`, which it has already loaded."""
+        """Load all models into a restarted tritonserver, except those in `loaded`: it loaded them at its start."""
         self._repository_models.records.server_lost = True
         await self._registry.server_starts.load_again(loaded)
         await self._repository_models.reload_all()

@@ -42,7 +42,10 @@ _POLICY = (
 
 
 class _Described:
-    """A route, the size of its description, and its encoded part of the OpenAPI document: thousands are published at once."""
+    """A route, the size of its description, and its part of the OpenAPI document.
+
+    That part is kept encoded, because thousands of routes are published at once.
+    """
 
     def __init__(self, spec: messages.ModelSpec) -> None:
         assert spec.web is not None  # checked by the caller
@@ -75,7 +78,7 @@ class WebRoutes:
         self._lock = asyncio.Lock()
 
     def check(self, spec: messages.ModelSpec) -> None:
-        """Refuse a model whose route is invalid or belongs to another model.
+        """Refuse a model if its route is invalid or belongs to another model.
 
         Raises:
             RemoteFailure: the route, or its description, is invalid, or the route is taken
@@ -101,7 +104,7 @@ class WebRoutes:
             )
 
     async def run(self) -> None:
-        """Publish the routes after each change of the served models, for example when one is restored."""
+        """Publish the routes after each change of the served models, for example when a model has been restored."""
         while True:
             changed = self._registry.changes.next
             await self.publish()
@@ -133,15 +136,16 @@ class WebRoutes:
                 self._published = current
 
     def _specs(self) -> list[messages.ModelSpec]:
-        """Return the typed models that are served, and those that are still to be restored or load on demand."""
+        """Return the typed models that are being served, have yet to be restored, or load on demand."""
         specs = {spec.name: spec for spec in self._registry.restoring.specs()}
         specs.update((one.spec.name, one.spec) for one in self._registry.served)
         return [spec for spec in specs.values() if spec.web is not None]
 
     def _logs_errors(self) -> bool:
-        """Return whether the frontend logs error responses, which `serve` shows: most of them have not reached a worker.
+        """Return whether the frontend logs error responses. It does for `serve`, which shows them.
 
-        A model with an access log that ends with its client is one of `serve`.
+        Most of these requests have not reached a worker, so workers cannot log them. `serve` starts models that have an
+        access log and end with their client.
         """
         return any(
             one.spec.access_log and one.spec.web is not None and not one.kept
@@ -209,7 +213,7 @@ def openapi(
 
 
 def _path_item(spec: messages.ModelSpec, renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Return the operations of a route, which refer to schemas by their new names."""
+    """Return the operations of a route. They refer to schemas by their new names."""
     assert spec.web is not None  # checked by the caller
     operation = routes.with_references(spec.web.operation, renamed)
     operation = {"operationId": spec.name, "tags": ["functions"], **operation}
@@ -282,7 +286,7 @@ def _check_tree(roots: list[Any], schemas: dict[str, Any]) -> None:
 
 
 def _unambiguous(specs: list[messages.ModelSpec]) -> list[messages.ModelSpec]:
-    """Return the models by name, without those whose route another one got while they were being registered."""
+    """Return the models, sorted by name. Omit a model whose route was taken by another one during its registration."""
     by_path: dict[str, messages.ModelSpec] = {}
     for spec in specs:
         assert spec.web is not None  # checked by the caller

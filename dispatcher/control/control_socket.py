@@ -202,7 +202,9 @@ class ControlServer:
         return Peer(self._local, control.identity_of(name), control.UNSOLICITED, sender)
 
     def hold(self) -> None:
-        """Make requests that change something wait until `release` is called. Requests in progress continue."""
+        """From now on, requests that change something have to wait until `release` is called. Those in progress
+        continue.
+        """
         self._open.clear()
 
     def release(self) -> None:
@@ -385,7 +387,9 @@ class ControlServer:
             await peer.reply(reply)
 
     async def _who(self, sender: Sender, message: messages.AnyMessage) -> str:
-        """Describe the sender for the audit log. If the message changes nothing, return only the sender's name."""
+        """Describe the sender for the audit log. If the message does not change anything, return only the sender's
+        name.
+        """
         if sender.uid is None or not isinstance(message, _AUDITED):
             return sender.name
         try:

@@ -46,7 +46,7 @@ class MessageRefused(Exception):
 
 
 def message_property(frame: zmq.Frame, name: str) -> str | None:
-    """Return a property that libzmq has attached to a received frame, or None."""
+    """Return a property that libzmq attached to a received frame, or None."""
     try:
         value = frame.get(name)
     except zmq.ZMQError:
@@ -55,7 +55,7 @@ def message_property(frame: zmq.Frame, name: str) -> str | None:
 
 
 def message_sender(frame: zmq.Frame) -> str:
-    """Return a description of a frame's sender, even of one that is not allowed to control the daemon."""
+    """Describe the sender of a frame, even if the sender is not allowed to control the daemon."""
     key = message_property(frame, "User-Id")
     if key:
         return f"client {key}"
@@ -87,7 +87,7 @@ def describe_sender(sender: Sender) -> str:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of a user, or its number if it has no name. May block, since the lookup may require a server."""
+    """Return a user's name, or the number if there is no name. May block, since the lookup may require a server."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -106,7 +106,7 @@ def _command_line(pid: int) -> list[str]:
 def _command(words: Sequence[str]) -> str:
     """Return the program that a process runs; for an interpreter or our command line, also the script or subcommand.
 
-    Omit further arguments, which may be secrets: the audit is posted to webhooks.
+    Further arguments are omitted: they may be secrets, and the audit events are posted to webhooks.
     """
     program, rest = os.path.basename(words[0]), list(words[1:])
     if re.fullmatch(r"python[\d.]*", program):
@@ -123,7 +123,10 @@ def _command(words: Sequence[str]) -> str:
 
 
 class LocalGuard:
-    """Admits the daemon's own user and root; if a group is configured, everyone who can connect to the socket."""
+    """Admits the daemon's own user and root.
+
+    If a group is configured, everyone who can connect to the socket is admitted.
+    """
 
     def __init__(self, group: str | None) -> None:
         self._everybody = group is not None
@@ -152,13 +155,16 @@ class LocalGuard:
 
 
 class KeyAuthenticator:
-    """Callback for ZeroMQ's authenticator, which decides which public keys may connect."""
+    """Callback that tells ZeroMQ's authenticator which public keys may connect."""
 
     def __init__(self, keys: KeyStore) -> None:
         self._keys = keys
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether the client with this public key (Z85) may connect; ZeroMQ has verified its secret key."""
+        """Return whether the client with this public key (Z85) may connect.
+
+        ZeroMQ has already verified that the client has the matching secret key.
+        """
         name = self._keys.name_of(key)
         if name is None:
             _log.warning(

@@ -1,4 +1,4 @@
-"""Clients' requests in progress: starts them, limits their number, and cancels them when their client exits."""
+"""Starts clients' requests, limits how many are in progress, and cancels a client's requests when it exits."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class PendingRequests:
         task.add_done_callback(lambda _: self._forget(identity, request_id))
 
     def abandon(self, identity: bytes, request_id: bytes, why: str) -> None:
-        """Cancel a request because its client no longer waits for it. Ignore requests that must not be abandoned.
+        """Cancel a request because its client is no longer waiting. Do nothing if the request must not be abandoned.
 
-        A second call has no effect, because the request may be undoing its work.
+        A second call has no effect, because by then the request may be undoing its work.
         """
         request = self._by_peer.get(identity, {}).get(request_id)
         if request is None or not request.abandonable or request.abandoned:

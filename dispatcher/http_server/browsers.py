@@ -41,7 +41,7 @@ def foreign_request(
 ) -> Foreign | None:
     """Return the reason to refuse a request, or None if it is allowed.
 
-    Without this check, any web page could run models: browsers send JSON that a page declares as plain text to other
+    Without this check, any web page could run models: if a page declares JSON as plain text, browsers send it to other
     sites without a preflight request.
 
     Args:
@@ -60,15 +60,15 @@ def foreign_request(
 
 
 def has_allowed_origin(headers: Mapping[str, str], allowed_origins: Sequence[str]) -> bool:
-    """Return whether a page of one of these origins sent the request; "*" means any."""
+    """Return whether the request was sent by a page from one of these origins; "*" means any origin."""
     origin = headers.get("Origin")
     return origin is not None and ("*" in allowed_origins or origin in allowed_origins)
 
 
 def _is_cross_site(headers: Mapping[str, str]) -> bool:
-    """Return whether a page of another site sent the request.
+    """Return whether the request was sent by a page from another site.
 
-    Browsers send Sec-Fetch-Site, or only Origin if the connection is neither TLS nor local.
+    Browsers send Sec-Fetch-Site. If the connection is neither TLS nor local, they send only Origin.
     """
     site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
     if site is not None or origin is None:
@@ -77,11 +77,11 @@ def _is_cross_site(headers: Mapping[str, str]) -> bool:
 
 
 def _is_rebound(host: str, local_address: Any) -> bool:
-    """Return whether the request is an attempt at DNS rebinding: a page's own host name that resolves to this machine.
+    """Return whether the request is an attempt at DNS rebinding, in which a page's host name resolves to this machine.
 
-    The browser then sends that name in Host, with the port that it connected to. (A reverse proxy that forwards its
-    clients' Host listens on another port.) IP addresses, names without a dot, names in private domains and this
-    machine's own name are safe, because an attacker cannot register them.
+    In such an attempt, the browser sends that name in Host, with the port that it connected to. (A reverse proxy that
+    forwards its clients' Host listens on another port.) IP addresses, names without a dot, names in private domains and
+    this machine's own name are safe, because an attacker cannot register them.
     """
     if not isinstance(local_address, tuple) or not _is_loopback(local_address[0]):
         return False

@@ -1,5 +1,5 @@
-"""Limits on client connections: closes connections that are idle or slow for too long and, if there are too many, those
-that have been idle longest.
+"""Limits client connections: closes those that are idle or slow for too long and, if there are too many, those that
+have been idle longest.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Connections:
     async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Record the start and end of each request, as aiohttp middleware."""
+        """As aiohttp middleware, record when each request starts and ends."""
         self.request_started(request)
         try:
             return await handler(request)
@@ -145,7 +145,7 @@ class Connections:
             oldest.transport.abort()
 
     def _abort_closing(self, connections: list[Any], now: float, limits: ConnectionLimits) -> None:
-        """Abort connections that cannot close because the peer does not read the response.
+        """Abort connections that cannot close because the peer is not reading the response.
 
         The peer has `headers_s` seconds to read it, or none if there are too many connections.
         """
@@ -169,8 +169,9 @@ def raise_descriptor_limit() -> int:
 async def within(awaitable: Awaitable[_T], timeout_s: float) -> _T:
     """Await `awaitable` in the current task, with a time limit in seconds (0 for none).
 
-    Unlike this function, `asyncio.wait_for` before Python 3.12 starts a task and leaves a reference cycle on failure,
-    which keeps the objects in its frames, such as a request's body, in memory until garbage collection.
+    Before Python 3.12, `asyncio.wait_for` starts a task, and leaves a reference cycle on failure. Until garbage
+    collection, that cycle keeps the objects in its frames in memory, such as a request's body. This function does
+    neither.
 
     Raises:
         asyncio.TimeoutError: the limit is exceeded
@@ -204,7 +205,7 @@ class ErrorLog(logging.Handler):
         ] = {}  #: kind -> number of errors since its last line, and the time of that line
 
     def count(self, kind: str) -> None:
-        """Count an error. Unless the last log line is too recent, log how many errors there have been since then."""
+        """Count an error. If the last log line is old enough, log the number of errors since that line."""
         now = self._clock()
         count, logged_at = self._kinds.get(kind, (0, now - _LOG_INTERVAL_S))
         count += 1
@@ -222,7 +223,7 @@ class ErrorLog(logging.Handler):
 
 
 def place_of(error: BaseException) -> str:
-    """Return the file and line where an exception was raised, but not its text, which may quote a request."""
+    """Return the file and line where an exception was raised. Its text is left out, since it may quote a request."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""Changes by the daemon itself: autoscaling and suspension. Requests from clients preempt them."""
+"""Changes that the daemon makes by itself: autoscaling and suspension. Requests from clients preempt them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BackgroundChanges:
         return registration.pool.suspension.suspended
 
     def is_quiescent(self, registration: Registration) -> bool:
-        """Return whether no change is in progress and the model either serves or is in a crash loop."""
+        """Return whether no change is in progress and the model is either serving or in a crash loop."""
         is_there = self._serves(registration) or (
             self._is_current(registration)
             and registration.in_triton.is_unloaded_by_daemon
@@ -109,7 +109,7 @@ class BackgroundChanges:
         return True
 
     async def preempt(self, name: str) -> None:
-        """Cancel the background change to a model that a client wants to change. Wait until it is undone."""
+        """Make way for a client's change to a model: cancel the background change, and wait until it is undone."""
         task = self._tasks.get(name)
         if task is not None:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Models that are unregistered when a process exits: client-bound models, and models that run in its threads."""
+"""Models that are unregistered when a process exits, because they are bound to it or run in its threads."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ClientBoundModels:
 
 
 class HostedModels:
-    """Models that run in threads of the process that registered them, their registrant.
+    """Models that run in threads of their registrant, the process that registered them.
 
     Args:
         end: unregisters a model, unless another one has replaced it

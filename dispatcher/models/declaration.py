@@ -1,4 +1,4 @@
-"""A registration's current declaration and payloads, and the fields of `status` that follow from the declaration."""
+"""A registration's current declaration and payloads, and the fields of `status` derived from the declaration."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class CurrentDeclaration:
 
     @property
     def is_bound_to_proxies(self) -> bool:
-        """Whether the model's proxies hold state beyond a request, so that they should be kept where possible.
+        """Whether the model's proxies hold state that outlasts a request and should therefore be kept where possible.
 
         A new load forgets which sequences have begun. Triton also keeps all previous proxies of a decoupled model while
         a client keeps the gRPC stream of a response open.

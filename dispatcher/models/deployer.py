@@ -101,7 +101,7 @@ class Reservations:
 
     @contextmanager
     def rolling_back(self, name: str) -> Iterator[None]:
-        """Until the end of the block, mark a reserved name as being rolled back."""
+        """Mark a reserved name as being rolled back until the end of the block."""
         self._rolled_back.add(name)
         try:
             yield
@@ -109,7 +109,7 @@ class Reservations:
             self._rolled_back.discard(name)
 
     async def until_rolled_back(self, name: str) -> None:
-        """Wait until the rollback of a change for this name is done, if there is one."""
+        """If a change for this name is being rolled back, wait until the rollback is done."""
         while name in self._rolled_back:
             await asyncio.wait([self._busy[name]])
 
@@ -119,7 +119,7 @@ class Reservations:
             await asyncio.wait([self._busy[name]])
 
     async def until_all_free(self) -> None:
-        """Wait until all tasks that currently hold a name are done."""
+        """Wait until every task that is holding a name now is done."""
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
 
 
@@ -219,7 +219,7 @@ class ModelDeployer:
             report: sends progress to the client
             persistence: whether the model is persisted
             registrant: the process whose threads run the model; None for worker processes
-            on_served: called when the model serves, even if the client cancels immediately afterwards
+            on_served: called once the model is serving, even if the client cancels immediately afterwards
 
         Raises:
             RemoteFailure: the deployment failed and was undone.
@@ -320,9 +320,7 @@ class ModelDeployer:
         prepared: PendingChange | None,
         on_served: OnServed | None,
     ) -> None:
-        """Assign the name to a registration that tritonserver has loaded, even if the registration's client has
-        disconnected.
-        """
+        """Assign the name to a registration that tritonserver has loaded, even if the client has disconnected."""
         name = registration.spec.name
         if prepared is not None:
             finish(prepared)
@@ -432,7 +430,7 @@ class ModelDeployer:
     async def _undo_late_load(
         self, name: str, late: asyncio.Future[None], former: Registration | None
     ) -> None:
-        """Undo a load that ends only after its registration was undone.
+        """If a load is still in progress when its registration has been undone, wait for the load to end, and undo it.
 
         Otherwise a failed load would keep tritonserver not ready, and a successful one would serve without workers.
         """
@@ -520,7 +518,7 @@ def emit_on_failure(
 def emit_on_register_failure(
     events: Events, request: messages.Register, served: Container[str]
 ) -> AbstractContextManager[None]:
-    """Emit an event if the block fails to register a model, or to replace a model whose name is in `served`."""
+    """Emit an event if the block fails to register or replace a model. `served` contains the served models' names."""
     name = request.spec.name
     kind = kinds.REPLACE_FAILED if request.replace and name in served else kinds.REGISTRATION_FAILED
     return emit_on_failure(events, kind, name)

@@ -1,11 +1,12 @@
-"""Leases of provisional registrations, which are rolled back unless their client confirms them in time.
+"""Leases of provisional registrations. A registration is rolled back unless its client confirms it in time.
 
     served ──▶ RenewLease* ──▶ EndLease(keep) ──▶ permanent
                   └─ EndLease, or duration_s without a renewal: the previous registration, if any, serves again
 
-If a client that changes many daemons crashes, each of them rolls the change back. The lease starts when the client is
-notified that the model is served, after the previous registration has ended. It starts again with the daemon: the
-registration is persisted, but not the time. A registration that cannot be restored is rolled back at once.
+If a client crashes while it is changing many daemons, each daemon rolls the change back. The lease starts when the
+client is notified that the model is served, after the previous registration has ended. When the daemon restarts, so
+does the lease: the registration is persisted, but not the time. A registration that cannot be restored is rolled back
+at once.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class LeaseManager:
         self._ending: dict[tuple[str, str], asyncio.Task[RemoteFailure | None]] = {}
 
     async def run(self) -> None:
-        """Roll back registrations whose leases expire, until cancelled."""
+        """Roll back each registration when its lease expires, until cancelled."""
         try:
             while True:
                 await asyncio.sleep(_POLL_INTERVAL_S)
@@ -100,7 +101,7 @@ class LeaseManager:
             raise failure
 
     def _find(self, name: str, lease: str) -> Registration | Entry:
-        """Return the registration, or the entry still to be restored, that belongs to a lease."""
+        """Return what a lease belongs to: a registration, or an entry that has yet to be restored."""
         found = self._registry.served.get(name) or self._registry.restoring.entry(name)
         if found is None or found.spec.lease is None or found.spec.lease.id != lease:
             raise _not_found(name)

@@ -1,4 +1,4 @@
-"""Limits the number of concurrent model loads after a start, of registered models and repository models together.
+"""Limits how many models are loaded at once after a start, counting registered and repository models together.
 
 A load holds its slot until it ends or waits for memory. If no slot becomes free for a few seconds, a temporary one is
 added. So a load that hangs, or that calls a model that is not loaded yet, delays others by seconds, not by
@@ -31,7 +31,7 @@ class LoadSlots:
     """A limited number of slots for concurrent loads, first come, first served.
 
     Args:
-        until_released: returns when a load no longer needs its slot
+        until_released: returns once a load no longer needs its slot
         most: the number of slots while no load takes long
     """
 

@@ -115,8 +115,9 @@ class Registration:
     def complete_config(self, completion: messages.Completion | None) -> str | None:
         """Complete the declaration with the configuration that a worker read from the model's file.
 
-        Return None, or the reason why it cannot be completed: the first worker to load the file decides, and a later
-        worker that reads another configuration does not match what tritonserver has loaded.
+        The first worker to load the file determines the configuration, and tritonserver loads the model with it. Return
+        None, or the reason why the declaration cannot be completed, for example because a later worker read another
+        configuration.
         """
         spec = self.spec
         if not spec.completed_by_workers:
@@ -141,7 +142,7 @@ class Registration:
         return None
 
     def check_persisted(self) -> None:
-        """Check that the model is persisted. If it is not, no previous version is stored to roll back to.
+        """Check that the model is persisted. Otherwise there is no stored version to roll back to.
 
         Raises:
             RemoteFailure: it is not persisted; the text gives the reason.
@@ -190,7 +191,7 @@ class Registration:
         not_ready_after_s: float,
         grace_s: float,
     ) -> None:
-        """Load the workers, then the model in Triton. The model serves when this returns.
+        """Load the workers, then the model in Triton. The model is serving when this returns.
 
         If tritonserver exits, wait for it according to `server_wait`. `take_over` is awaited right after the load, while
         nothing else can load or unload the model: the replaced registration must not load itself again.
@@ -212,7 +213,7 @@ class Registration:
     def begin_suspended(
         self, server: TritonServer, models: Path, *, not_ready_after_s: float, grace_s: float
     ) -> None:
-        """Serve without a worker. The tritonserver that is about to start loads the model."""
+        """Serve without a worker. tritonserver is about to start, and will load the model."""
         own_repository.make_folder(models, self.spec)
         self.in_triton.use_folder(models)
         self.in_triton.server_lost = True
@@ -221,7 +222,7 @@ class Registration:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether an upgrade can hand over the registration, which requires that nothing except requests is in progress."""
+        """Whether an upgrade can hand over the registration. If so, nothing except requests is in progress."""
         return not self._in_doubt and self.in_triton.is_quiescent and self.pool.is_quiescent
 
     def hand_over(self, owner: int | None) -> RegistrationState:
@@ -326,10 +327,10 @@ class Registration:
         return 0 if self.pool.suspension.suspended else self.spec.instances
 
     async def retry_now(self, report: ReportProgress) -> None:
-        """Start a worker now for each instance without one. Return when the model is served.
+        """Start a worker now for each instance without one. Return once the model is served.
 
         Raises:
-            RemoteFailure: a worker could not be loaded. Its instance continues its back-off.
+            RemoteFailure: a worker could not be loaded. The back-off of its instance continues.
         """
         await self.pool.retry_now(report)
         await self.pool.until(
@@ -338,7 +339,7 @@ class Registration:
 
     @property
     def loads_again(self) -> bool:
-        """Whether the model can be loaded into a restarted tritonserver that has not loaded it yet."""
+        """Whether a restarted tritonserver that has not loaded the model yet can load it."""
         return self.in_triton.server_lost and self.ready
 
     @property
@@ -369,7 +370,7 @@ class Registration:
         await self.unload(server)
 
     async def unload(self, server: TritonServer) -> None:
-        """Unload the model from Triton, which ends its proxies.
+        """Unload the model from Triton. Triton then ends the model's proxies.
 
         Raises:
             RemoteFailure: tritonserver refused.
@@ -421,7 +422,7 @@ class Registration:
 
     @property
     def serial(self) -> int:
-        """Position in the order of the state directory if the model was restored from there, else 0."""
+        """Position in the state directory's order if the model was restored from there, else 0."""
         return self._declared.serial
 
     @property

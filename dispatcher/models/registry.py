@@ -1,4 +1,4 @@
-"""The operations on models: register, replace, scale, roll back, unregister.
+"""The operations on models: registering, replacing, scaling, rolling back and unregistering them.
 
 The registry decides whether each request may proceed, restores models after a start of the daemon, and hands them over
 in an upgrade. served_models.py looks registrations up; deployer.py changes them.
@@ -146,9 +146,9 @@ class Registry:
             request: the registration
             payloads: its pickled callables and check
             report: sends progress to the client
-            registrant: the process whose threads run the model, which ends with that process
+            registrant: the process whose threads run the model; when it exits, the model is unregistered
             keep: persist the model in the state directory; False if its repository persists it
-            on_served: called as soon as the model serves
+            on_served: called as soon as the model is serving
 
         Raises:
             RemoteFailure: the registration failed and was undone; a model that it would have replaced keeps serving.
@@ -231,7 +231,7 @@ class Registry:
         )
 
     def _former(self, name: str) -> Registration | Entry:
-        """Return the served or unrestored model with this name; raise RemoteFailure if there is none."""
+        """Return the model with this name, whether served or not restored. Raise RemoteFailure if there is none."""
         return (
             self.served.names.get(name)
             or self.restoring.failures().get(name)
@@ -250,7 +250,7 @@ class Registry:
             await self.rollback(name, report_to_nobody, still)
 
     async def restore(self) -> None:
-        """Restore the persisted models. Return when each of them is served or has failed."""
+        """Restore the persisted models. Return once each of them is served or has failed."""
 
         async def register(entry: Entry) -> None:
             check_devices(entry.spec)
@@ -303,7 +303,7 @@ class Registry:
     async def end(
         self, registration: Registration, why: str = "the process that registered it has exited"
     ) -> None:
-        """Stop serving a model that is not persisted, unless another one has replaced it."""
+        """Stop serving a model that is not persisted. Do nothing if another one has replaced it."""
         name = registration.spec.name
         await self._server.placed.wait()
         await self._deployer.reservations.until_free(name)
@@ -460,9 +460,7 @@ class Registry:
         return ""
 
     def hand_over(self, owner_of: Callable[[Registration], int | None]) -> list[RegistrationState]:
-        """Return the state of all models, which must be quiescent. `owner_of` returns the pid to which a model is
-        bound.
-        """
+        """Return the state of all models, which must be quiescent. `owner_of` returns the pid a model is bound to."""
         return [one.hand_over(owner_of(one)) for one in self.served]
 
     def adopt(self, state: HandOver, adopt_worker: AdoptWorker) -> list[Registration]:

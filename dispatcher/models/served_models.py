@@ -1,4 +1,4 @@
-"""The table of registrations. By name, it has those that serve; by key, also those that are starting or stopping."""
+"""The table of registrations. Lookups by name only find those that are serving; lookups by key find all."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ServedModels:
         return next((one for one in self.keys.values() if one.spec.name == name), None)
 
     def declared(self, names: Sequence[str]) -> list[Registration | CurrentDeclaration]:
-        """Return the declarations of these models; without names, of all models that are served or load on demand.
+        """Return the declarations of these models; without names, of all models that are served or loaded on demand.
 
         Raises:
             RemoteFailure: a name is unknown.
@@ -139,8 +139,7 @@ def describe_registrations(
     with_payloads: bool,
     known: str = "",
 ) -> messages.Registrations:
-    """Return registrations in the form sent to clients, or an empty message if the client already has them.
-    Thread-safe.
+    """Describe registrations for a client; return an empty message if the client already has them. Thread-safe.
 
     Args:
         registrations: the requested registrations

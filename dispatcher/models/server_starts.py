@@ -1,4 +1,4 @@
-"""Loads models when tritonserver starts: some before it opens its ports, the others after that."""
+"""Loads models when tritonserver starts, some of them before it opens its ports, the others afterwards."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ServerStarts:
         self._restoring.mark_lazy(lambda entry: can_load_lazily(entry.spec) and lazy(entry.spec))
 
     def preload_at_first_start(self) -> dict[str, dict[str, Any]]:
-        """Discard what an earlier attempt to start has left behind, and return the models of `preload`."""
+        """Discard what an earlier attempt to start left behind, and return the models of `preload`."""
         self.forget_proxies()
         return self.preload()
 
@@ -80,7 +80,7 @@ class ServerStarts:
         self._deployer.changes.notify()
 
     def preload(self) -> dict[str, dict[str, Any]]:
-        """Return the models for a starting tritonserver to load before it opens its ports: name -> configuration."""
+        """Return the models that tritonserver loads at its start, before it opens its ports: name -> configuration."""
         return {one.spec.name: one.in_triton.config for one in self._served if one.preloadable}
 
     async def load_again(self, loaded: set[str]) -> None:
@@ -98,7 +98,7 @@ class ServerStarts:
         self._deployer.changes.notify()
 
     async def _unload_removed(self, loaded: set[str]) -> None:
-        """Unload the models that were unregistered while tritonserver loaded them."""
+        """Unload the models that were unregistered while tritonserver was loading them."""
         gone = loaded - {one.spec.name for one in self._served}
         await asyncio.gather(*map(self._server.try_unload, gone))
 
@@ -108,12 +108,12 @@ class ServerStarts:
         return any(one.loads_again for one in self._served)
 
     def forget_proxies(self) -> None:
-        """Forget the proxies in the tritonserver that exited, but not those in servers that are finishing requests."""
+        """Forget the proxies of the tritonserver that exited. Keep those of servers still finishing their requests."""
         for registration in self._served.keys.values():
             registration.in_triton.forget_proxies(self._server.retiring)
 
     def forget_retired(self, server: int) -> None:
-        """Forget the proxies in a replaced tritonserver, which has exited."""
+        """Forget the proxies of a tritonserver that was replaced and has now exited."""
         for registration in self._served.keys.values():
             registration.in_triton.ends.detach_of(server)
 

@@ -1,6 +1,6 @@
 """Waits on behalf of a request until tritonserver is up, or until a model is restored.
 
-Boot scripts register models as soon as the control socket exists. This saves each of them a retry loop.
+Boot scripts register models as soon as the control socket exists. Because of this wait, they need no retry loops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Report = Callable[[messages.Progress], Awaitable[None]]
 
 
 class ServerWait:
-    """Waits on behalf of one request, at most `limit_s` seconds in total, and reports the reason to its client.
+    """Waits on behalf of one request, at most `limit_s` seconds in total, and tells its client what it is waiting for.
 
     Args:
         what: the beginning of the timeout error, such as "model m was not registered"

@@ -1,4 +1,4 @@
-"""Entry point of the OpenAI frontend's process, which serves until the daemon exits or stops it.
+"""Entry point of the OpenAI frontend's process. It serves until the daemon stops the process or exits.
 
 The daemon opens the listening socket and passes it to the process."""
 

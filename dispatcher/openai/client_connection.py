@@ -38,7 +38,7 @@ class ClientConnection(web.RequestHandler):
     Args:
         answer: returns the response to an invalid request, given its status and a one-line description or ""
     Attributes:
-        probe: function that sends data which the client ignores, during a stream; otherwise None
+        probe: during a stream, a function that sends data which the client ignores; otherwise None
     """
 
     __slots__ = ("_answer", "_end_check", "probe")
@@ -123,7 +123,7 @@ def _without_bytes(message: str) -> str:
 
 
 class RequestBodies:
-    """Request bodies currently in memory, with a limit on their total size. A body counts until its request has been
+    """Request bodies currently in memory. Their total size is limited. A body counts until its request has been
     answered.
     """
 

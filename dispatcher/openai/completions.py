@@ -1,4 +1,4 @@
-"""The routes for text (chat, completions and responses), which relay a model's answer to the client."""
+"""The routes for text: chat, completions and responses. They relay a model's answer to the client."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def answer_text(frontend: ApiServer, kind: str, request: web.Request) -> w
 
 
 def _envelope(kind: str, requested: str, data: bytes) -> bytes:
-    """Return the request in the form that workers read. `requested` is the model name that the answer repeats."""
+    """Return the request in the form that workers read. The answer repeats `requested` as the model's name."""
     try:
         data.decode()
     except UnicodeDecodeError as error:  # in a part that was not parsed
@@ -235,7 +235,7 @@ class AnswerRelay:
         raise ConnectionResetError("the client did not read its stream")
 
     def _client_part(self, text: str) -> str:
-        """Return the part of a worker's message to send to the client; response_writer.py describes the messages."""
+        """Return the part of a worker's message that the client gets. For the messages, see response_writer.py."""
         kind = text[:1]
         if kind == "s":
             self._events += text.count("\n\n")
@@ -319,7 +319,7 @@ class AnswerRelay:
             protocol.probe = probe
 
     def _probe(self) -> None:
-        """Send a comment to test the connection, unless the native frontend is writing, because it sends its own
+        """Send a comment to test the connection. If the native frontend is writing, do nothing: it sends its own
         comments.
         """
         answer, transport = self._answer, self._call.request.transport

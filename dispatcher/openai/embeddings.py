@@ -1,4 +1,4 @@
-"""The routes for embeddings, which split a request's texts into batches for the model."""
+"""The routes for embeddings. They split a request's texts into batches for the model."""
 
 from __future__ import annotations
 

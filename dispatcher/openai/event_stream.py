@@ -111,8 +111,7 @@ class EventStream(asyncio.Protocol):
             sending.sendmsg([word], [rights], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     async def read(self) -> bytes:
-        """Wait for data, and return the part of the body that has arrived since the last call; b"" at the end of the
-        body.
+        """Wait for data. Return what has arrived of the body since the last call; b"" at the end of the body.
 
         Raises:
             BrokenAnswer: the connection ended before the body was complete
@@ -125,7 +124,7 @@ class EventStream(asyncio.Protocol):
             await self._wait_for_data()
 
     async def read_all(self, most: int) -> bytes:
-        """Return the complete body, which may have at most `most` bytes.
+        """Return the complete body if it has at most `most` bytes.
 
         Raises:
             BrokenAnswer: the body is longer, or the connection ended before it was complete

@@ -94,7 +94,7 @@ class Bucket:
         return self.level - self.reserved
 
     def wait_s(self, amount: float) -> float:
-        """Return how many seconds it takes until `amount` is free, assuming that all reserved tokens will be used."""
+        """Return the number of seconds until `amount` is free, assuming that all reserved tokens will be used."""
         return max(0.0, (amount - self.free) * _MINUTE_S / self.size)
 
 
@@ -114,13 +114,13 @@ class KeyOwner:
     def admit(self, tokens_of: Callable[[int], int]) -> TokenReservation:
         """Count a request against the quotas, and reserve the tokens that it may use.
 
-        A request that may use more tokens than the quota is admitted if any are left.
+        If a request may use more tokens than the whole quota, it is admitted as long as any tokens are left.
 
         Args:
             tokens_of: returns the maximum number of tokens of the request, given the average of earlier requests
 
         Raises:
-            APIError: a quota is used up, or what is left of it is reserved
+            APIError: a quota is used up, or the rest of it is reserved
         """
         for what, bucket, amount in (("requests", self._requests, 1), ("tokens", self._tokens, 1)):
             wait_s = bucket.wait_s(amount) if bucket else 0.0
@@ -259,9 +259,7 @@ class KeyFile:
             self._log(f"API keys were not reloaded, the previous ones stay in effect: {error}")
 
     def _read(self, path: Path) -> list[tuple[bytes, KeyOwner]]:
-        """Read the owners of the keys in the file. If an owner's entry is unchanged, the state of the owner's quotas is
-        kept.
-        """
+        """Read the owners of the keys in the file. An owner whose entry is unchanged keeps the state of its quotas."""
         known = {caller.entry: caller for _, caller in self._callers}
         return [
             (entry.digest(), known.get(entry) or KeyOwner(entry, self._clock))
@@ -308,8 +306,7 @@ _FILES = ("data", "file_data")
 
 
 def estimate_tokens(body: Body | TensorsBody, typical: int) -> int:
-    """Estimate the maximum number of tokens that a request uses: those of its texts, and those of the longest answer it
-    allows.
+    """Estimate how many tokens a request uses at most: those of its texts, plus those of the longest answer it allows.
 
     Args:
         typical: average number of tokens per answer, for a request without a maximum

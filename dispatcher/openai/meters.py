@@ -1,4 +1,4 @@
-"""Metrics of the OpenAI frontend, with the names that OpenTelemetry's conventions for generative AI define."""
+"""Metrics of the OpenAI frontend, named according to OpenTelemetry's conventions for generative AI."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Meters:
         return code
 
     def collect(self, shows: Callable[[str], bool] = lambda model: True) -> list[MetricData]:
-        """Return all metrics, but only for those models that `shows` accepts."""
+        """Return all metrics. Those of a model are included only if `shows` accepts the model."""
         codes = sorted(self.refused.items())
         metrics = [
             MetricData(
@@ -172,7 +172,7 @@ class Meters:
         return [msgspec.structs.replace(one, since=self._since) for one in metrics]
 
     def text(self, shows: Callable[[str], bool] = lambda model: True) -> str:
-        """Return all metrics in Prometheus' text format, but only for those models that `shows` accepts."""
+        """Return the metrics in Prometheus' text format; for `shows`, see `collect`."""
         lines = []
         for metric in self.collect(shows):
             name = f"{metric.name}_total" if metric.kind == "counter" else metric.name

@@ -38,7 +38,7 @@ Log = Callable[[str], None]
 
 @dataclass
 class _RequestContext:
-    """State of the request that the current task answers.
+    """State of the request that the current task is answering.
 
     Attributes:
         caller: owner of the key, once the key has been verified
@@ -81,7 +81,7 @@ _PREFLIGHT_MAX_AGE_S = 600
 
 
 class ApiCall:
-    """Request whose key has been verified and whose body has been read.
+    """A request, after its key has been verified and its body has been read.
 
     Attributes:
         data: body of the request
@@ -450,7 +450,7 @@ def _from_http_error(error: web.HTTPException, request: web.Request) -> APIError
 
 
 def cors_headers(request: web.BaseRequest, allowed_origins: Sequence[str]) -> dict[str, str]:
-    """Return the CORS headers with which a page of an allowed origin may read the response."""
+    """Return the CORS headers that allow a page from an allowed origin to read the response."""
     if not allowed_origins:
         return {}
     headers = {"Vary": "Origin"}  # on all responses, so that caches do not mix up origins

@@ -1,7 +1,7 @@
 """Messages between the daemon and the OpenAI frontend, one per line on a private socket.
 
-The daemon sends an `ApiState` as JSON at the start and after every change. The frontend sends `READY` once it serves.
-When the daemon sends `METRICS`, the frontend replies with a JSON list of `MetricData`.
+The daemon sends an `ApiState` as JSON at the start and after every change. The frontend sends `READY` once it is
+serving. When the daemon sends `METRICS`, the frontend replies with a JSON list of `MetricData`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _read_metrics = msgspec.json.Decoder(list[MetricData]).decode
 
 
 class OpenAISupervisor:
-    """Supervisor of the daemon's OpenAI frontend, which starts with the first model that needs it.
+    """Supervisor of the daemon's OpenAI frontend. It starts the frontend once a model needs it.
 
     Args:
         config: the daemon's settings
@@ -124,7 +124,7 @@ class OpenAISupervisor:
         _log.info("OpenAI API is available", url=self.url)
 
     async def run(self) -> None:
-        """Open the API as soon as a served model needs it, such as a restored one. Runs until cancelled."""
+        """Open the API as soon as any served model needs it, including a restored one. Runs until cancelled."""
         while True:
             changed = self._changed()
             if self._listener is None and self._describe().models:
@@ -136,7 +136,7 @@ class OpenAISupervisor:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether the API is closed, or the process is ready and no message to the process is half written."""
+        """Whether the API is closed, or the process is ready and no message to it is half written."""
         if self._listener is None:
             return True
         # An upgrade would lose the rest of a partially written line.
@@ -220,7 +220,7 @@ class OpenAISupervisor:
                 await child.stop(0)
 
     async def _start(self) -> tuple[Child, socket.socket]:
-        """Start a process; return it, and our end of the socket connected to it."""
+        """Start a process. Return the process, and our end of a socket connected to it."""
         assert self._listener is not None
         listener = self._listener.fileno()
         ours, theirs = socket.socketpair()
@@ -276,7 +276,7 @@ class OpenAISupervisor:
             self._metrics_request = None
 
     def _changed(self) -> asyncio.Future[None]:
-        """Return a future that is done once the state that the frontend needs may have changed."""
+        """Return a future that is done once the frontend's state may have changed."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = [asyncio.ensure_future(one.next.wait()) for one in self._changes]
 

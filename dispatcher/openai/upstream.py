@@ -1,4 +1,6 @@
-"""HTTP client with which the OpenAI frontend uses tritonserver: `generate_stream` for text, `infer` for embeddings."""
+"""HTTP client that sends the OpenAI frontend's requests to tritonserver: `generate_stream` for text, `infer` for
+embeddings.
+"""
 
 from __future__ import annotations
 
@@ -102,8 +104,8 @@ class TritonPool:
         Args:
             model: name of the model
             request: the request, as workers read it
-            pulse_s: permits the native frontend to write to the client itself (`AnswerTexts.hand_over`), with a comment
-                after this many seconds without data (0 for none); None does not permit it
+            pulse_s: None unless the native frontend may write to the client itself (`AnswerTexts.hand_over`); then, the
+                number of seconds without data after which it sends a comment (0 for never)
 
         Raises:
             APIError: the model failed or did not answer
@@ -156,7 +158,7 @@ class TritonPool:
             return _vectors(data, int(answer.headers.get(_HEADER_LENGTH, len(data))))
 
     async def control(self, model: str, verb: str, token: str) -> None:
-        """Load or unload a model in tritonserver, with the access token that a client sent.
+        """Load or unload a model in tritonserver, using the access token that a client sent.
 
         Raises:
             APIError: the token is wrong, or the model could not be loaded or unloaded
@@ -205,12 +207,12 @@ def _path(model: str) -> str:
 class AnswerTexts:
     """Stream of the texts in one answer.
 
-    New texts go to `on_texts` first. If it is None or returns False, the iterator yields them: each iteration, all
-    texts that have arrived.
+    New texts go to `on_texts` first. If it is None or returns False, the iterator yields them. Each iteration yields
+    all texts that have arrived.
 
     The native frontend can also write the events after the first to the client itself, in chunks. It waits for a call
-    of `hand_over` (it writes) or `keep` (this process does). After `hand_over`, this process must not write to the
-    client until `relaying` is False. See proxy_backend/frontend/relay/relay.h.
+    of `hand_over`, after which it writes, or `keep`, after which this process does. After `hand_over`, this process
+    must not write to the client until `relaying` is False. See proxy_backend/frontend/relay/relay.h.
 
     Attributes:
         awaits_decision: whether `hand_over` or `keep` must be called after the first event
@@ -236,8 +238,9 @@ class AnswerTexts:
         self._answer.send(b"n")
 
     def hand_over(self, client: int) -> None:
-        """Let the native frontend write the remaining events to a client's socket, given by its descriptor. The caller
-        keeps the descriptor open.
+        """Let the native frontend write the remaining events to a client's socket, given its descriptor.
+
+        The caller keeps the descriptor open.
         """
         self.awaits_decision = False
         try:
@@ -331,7 +334,7 @@ class AnswerTexts:
         return True
 
     def _texts(self, events: list[bytes]) -> tuple[list[str], str | None]:
-        """Return the texts of events up to the first error, and the error (None if there is none)."""
+        """Return the texts of the events before the first error, and that error (None if there is none)."""
         texts: list[str] = []
         for event in events:
             if not event.startswith(b"data:"):

@@ -1,4 +1,4 @@
-"""Builds the specifications of repository models that workers serve, from the models' folders.
+"""For repository models that workers serve, builds their specifications from their folders.
 
 A separate process inspects a model's files, so that the daemon loads neither frameworks nor user code.
 """
@@ -67,7 +67,7 @@ class WorkerSetup:
         return self.python or sys.executable
 
     def environment(self, python: str, folder: Path, packages: str) -> messages.WorkerEnvironment:
-        """Return the workers' environment: the daemon's variables, which are forwarded as a registrant's would be."""
+        """Return the workers' environment: the daemon's variables, forwarded in the same way as a registrant's."""
         own = rules.forwarded_variables(os.environ, own_interpreter=python == sys.executable)
         variables = {**own, **rules.selected_variables(os.environ, self.env)}
         if packages:
@@ -160,7 +160,7 @@ async def _of_file(
 async def _interpreter_for(
     model: FoundModel, form: table.Format, setup: WorkerSetup
 ) -> tuple[str, str]:
-    """Return the interpreter that loads a model's file, and a directory of additional packages ("" if there is none).
+    """Return the interpreter with which to load a model's file, and a directory of additional packages ("" for none).
 
     If `install` is set, create an environment with the packages that the model needs.
 
@@ -298,7 +298,7 @@ def _gpus(group: Mapping[str, Any], kind: str) -> Sequence[str | None]:
 
 
 def _undetected(number: int) -> str:
-    """Return the value for a GPU that was not detected but may exist, because some machines have no device files.
+    """Return the value for a GPU that was not detected. It may still exist, since some machines have no device files.
 
     Raises:
         LookupError: the GPU does not exist.

@@ -59,7 +59,7 @@ class ModelControl:
         self._unloading: set[asyncio.Task[None]] = set()
 
     async def load(self, message: messages.LoadOther, payloads: Sequence[bytes]) -> None:
-        """Load a model, and return when it is served. Do nothing for a registered model that is ready.
+        """Load a model, and return once it is served. Do nothing for a registered model that is ready.
 
         Raises:
             RemoteFailure: the model does not exist, cannot be served, or is a registered one that must not change.
@@ -77,7 +77,7 @@ class ModelControl:
     async def unload(self, message: messages.UnloadOther) -> None:
         """Start unloading a model. Do nothing if it is not loaded, as in tritonserver.
 
-        Return before it is unloaded: its last batch may be waiting for the caller.
+        Do not wait until it is unloaded, because its last batch may be waiting for the caller.
 
         Raises:
             RemoteFailure: the model is a registered one.
@@ -184,7 +184,7 @@ class ClientRequest(NamedTuple):
 
 
 class ClientRequests:
-    """Server of the socket on which tritonserver's processes forward clients' requests.
+    """Server of the socket to which tritonserver's processes forward clients' requests.
 
     Args:
         path: path of the socket

@@ -28,7 +28,7 @@ _BATCH_STRATEGY = "batchstrategy.so"
 
 
 class UnservableModel(Exception):
-    """A repository model cannot be served. The text names it and says why and what to do."""
+    """A repository model cannot be served. The text names the model and says why, and what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def route(
 
 
 def why_not_workers(model: FoundModel, python_backend_models: Sequence[str]) -> str | None:
-    """Return why tritonserver's own python backend serves a Python model; None if workers serve it."""
+    """Return the reason for serving a Python model with tritonserver's own python backend; None if workers serve it."""
     if model.name in python_backend_models or "*" in python_backend_models:
         return "the setting python_backend_model names it"
     if model.config.get("model_repository_agents"):

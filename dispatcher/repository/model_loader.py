@@ -144,8 +144,8 @@ class ModelLoader:
     async def reload(self, name: str, record: ModelRecord, *, maybe_python: bool) -> None:
         """Load a model into a restarted tritonserver.
 
-        An upgrade may have reinstalled the backends. With `maybe_python`, provide a Python for tritonserver's python
-        backend even if it is unknown whether the model needs that backend.
+        With `maybe_python`, provide a Python for tritonserver's python backend even if it is unknown whether the model
+        needs that backend. An upgrade may have reinstalled the backends.
 
         Raises:
             RemoteFailure: the model cannot be served.
@@ -189,8 +189,7 @@ class ModelLoader:
     async def _load_counting_exits(
         self, name: str, record: ModelRecord, config: dict[str, Any] | None
     ) -> None:
-        """Load a model into tritonserver, and count how many times in a row tritonserver exited while it loaded this
-        model.
+        """Load a model into tritonserver. Count how many times in a row tritonserver has exited while loading it.
 
         Raises:
             ServerLost: tritonserver exited, possibly for another reason.
@@ -222,8 +221,9 @@ class ModelLoader:
 
 
 def cloud_failure(failure: RemoteFailure, backends: Path) -> RemoteFailure:
-    """Add to the error of a load from a bucket which formats can be served from buckets, and what to do about the
-    others.
+    """Extend the error of a failed load from a bucket: say which formats can be served from there.
+
+    Also say what to do about other formats.
 
     The model's format is unknown here, since only tritonserver sees the files.
 
@@ -347,7 +347,9 @@ class LoadQueue:
         self._events.emit(kinds.REPOSITORY_LOAD_FAILED, model=name, reason=record.reason)
 
     async def _try(self, name: str) -> bool:
-        """Load a model, or store the failure in its record. Return False if tritonserver exited during the load."""
+        """Load a model. On failure, store the reason in its record. Return False if tritonserver exited during the
+        load.
+        """
         record = self._records.of(name)
         await self.wait_until_up()
         try:
@@ -381,7 +383,7 @@ def _steps(name: str, ensembles: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def _not_loaded(record: ModelRecord, reason: str, state: str = "failed") -> None:
-    """Store why a model was not loaded. If a previous version of the model is served, keep the model's state."""
+    """Store the reason why a model was not loaded. If its previous version is still served, keep the model's state."""
     record.reason = reason
     if not record.served_by:
         record.state = state

@@ -1,4 +1,4 @@
-"""Records of repository models: which server serves each model, the model's state, and why it failed."""
+"""Records of repository models: for each model, what serves it, its state, and the reason if it failed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ModelRecord:
 
     @property
     def needs_reload(self) -> bool:
-        """Whether a restarted tritonserver must load the model: the previous one served it or failed to load it."""
+        """Whether a restarted tritonserver must load the model, since its predecessor served or failed to load it."""
         is_wanted = self.state in ("ready", "failed")
         return self.served_by == TRITONSERVER and is_wanted and not self.crashes_server
 
@@ -90,9 +90,9 @@ class ModelRecords(dict[str, ModelRecord]):
             record.unload()
 
     def reset_failure(self, name: str) -> bool:
-        """Reset the record of a removed model if the model had failed to load. Return whether it had.
+        """If a model that was removed had failed to load, reset its record. Return whether it had failed.
 
-        Its failure would keep tritonserver not ready.
+        Otherwise, that failure would keep tritonserver from reporting ready.
         """
         record = self.get(name)
         if record is None or record.state != "failed" or record.served_by or record.lock.locked():
@@ -106,7 +106,7 @@ class ModelRecords(dict[str, ModelRecord]):
         return [name for name, record in self.items() if record.state == "failed"]
 
     def hand_over(self) -> list[RepositoryModelState]:
-        """Return all records to hand over in an upgrade."""
+        """Return all records, to be handed over in an upgrade."""
         return [self._state_of(name, one) for name, one in self.items()]
 
     def _state_of(self, name: str, one: ModelRecord) -> RepositoryModelState:
@@ -127,7 +127,7 @@ class ModelRecords(dict[str, ModelRecord]):
         )
 
     def adopt(self, states: Sequence[RepositoryModelState]) -> None:
-        """Restore the records from before an upgrade. The registrations must exist already."""
+        """Restore the records that existed before an upgrade. The registrations must exist already."""
         registered = {one.key: one for one in self._registry.served}
         for one in states:
             self[one.name] = ModelRecord(
@@ -154,8 +154,8 @@ class ModelRecords(dict[str, ModelRecord]):
         )
 
     def versions_in_tritonserver(self, name: str) -> list[int] | None:
-        """Return the versions of a model that tritonserver itself serves; [] if unknown, None for a model that it does
-        not serve.
+        """Return which versions of a model tritonserver itself serves; [] if unknown, None if it does not serve the
+        model.
         """
         record = self.get(name)
         if (
@@ -207,7 +207,7 @@ class ModelRecords(dict[str, ModelRecord]):
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:
-        """Return marks and callbacks with which `IndexWatch` follows repository models; see `ModelInTriton.mark`."""
+        """Return the marks and callbacks for `IndexWatch` to follow repository models; see `ModelInTriton.mark`."""
         found: list[tuple[Callable[[], object], object, Callable[[bool], None], str]] = []
         for name, record in self.items():
             mark, on_state = (
@@ -241,6 +241,6 @@ class ModelRecords(dict[str, ModelRecord]):
         return "ready" if up else "not_ready"
 
     def _ready(self) -> set[str]:
-        """Return the names of all ready models, which may be steps of an ensemble."""
+        """Return the names of all ready models. Any of them may be a step of an ensemble."""
         ready = {one.spec.name for one in self._registry.served if one.ready}
         return ready | {name for name, one in self.items() if one.served_by == TRITONSERVER}

@@ -117,10 +117,10 @@ class Repositories:
         return found
 
     async def snapshots(self, former: Mapping[str, ModelSnapshot]) -> dict[str, ModelSnapshot]:
-        """Return the repository and a snapshot of the files of each model, by name.
+        """Return each model's repository and a snapshot of the model's files, by name.
 
-        A model that cannot be read keeps its entry in `former`: its repository may be unreachable for a moment, or the
-        model may be being replaced.
+        If a model cannot be read, its entry is taken from `former`: its repository may be unreachable for a moment, or
+        the model is just being replaced.
         """
         names, unreadable = await self._find()
         now = {}
@@ -155,7 +155,8 @@ class UploadedModels:
 
     Args:
         folder: the directory
-        is_adopted: whether to keep the folder's content, which is still served after an upgrade; otherwise it is emptied
+        is_adopted: whether to keep the folder's content, because it is still being served after an upgrade; otherwise
+            the folder is emptied
     """
 
     def __init__(self, folder: Path, *, is_adopted: bool = False) -> None:

@@ -1,8 +1,9 @@
 """The models of the configured repositories: loads, unloads and reloads.
 
-tritonserver has a single repository, the daemon's own. A model that it serves itself is linked into that repository.
-A model whose backend it lacks is registered like any callable, but not persisted, since its folder persists it.
-Repositories in a cloud (s3://, gs://, as://) and their models are handled by tritonserver alone.
+tritonserver has a single repository, the daemon's own. If tritonserver itself serves a model, the model is linked into
+that repository. If it lacks the model's backend, the model is registered like any callable, but not persisted, since
+its folder already persists it. Repositories in a cloud (s3://, gs://, as://) and their models are handled by
+tritonserver alone.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class RepositoryModels:
         is_adopted: bool = False,
         events: Events = LOG_ONLY,
     ) -> None:
-        """Create the object. With `is_adopted`, `adopt` must be called next with the models from before an upgrade."""
+        """Create the object. With `is_adopted`, the next call must be `adopt`, with the models before an upgrade."""
         self._config = config
         self._events = events
         self._models = models
@@ -189,7 +190,7 @@ class RepositoryModels:
     async def stop(self) -> None:
         """Unload the models that tritonserver itself serves.
 
-        Return when the requests in progress have been answered, or after the grace period.
+        Return once the requests in progress have been answered, or after the grace period.
         """
         leaving = {
             name for name, record in self.records.items() if record.served_by == TRITONSERVER
@@ -217,12 +218,12 @@ class RepositoryModels:
         return self.tried and not any(one.lock.locked() for one in self.records.values())
 
     def hand_over(self) -> RepositoriesState:
-        """Return the state to hand over in an upgrade. No model may be loading or unloading."""
+        """Return the state to be handed over in an upgrade. No model may be loading or unloading."""
         python = self._python.is_there or self._needs_python  # it may be in progress
         return RepositoriesState(self.records.hand_over(), python, self.watch.hand_over())
 
     def adopt(self, state: RepositoriesState) -> None:
-        """Restore the models from before an upgrade. Those served by workers are already registered."""
+        """Restore the models that were loaded before an upgrade. Those served by workers are already registered."""
         self.records.adopt(state.models)
         self.watch.adopt(state.seen)
         self._needs_python = state.python
@@ -246,7 +247,7 @@ class RepositoryModels:
             config: a configuration that overrides the one in its folder
             files: the complete content of its folder, by name ("file:1/model.onnx"); used until the model is unloaded or
                 loaded without files
-            parent_ensembles: the ensembles of which it is a step
+            parent_ensembles: the ensembles that have it as a step
 
         Raises:
             RemoteFailure: the model does not exist or cannot be served. A previous one keeps serving.
@@ -381,7 +382,8 @@ class RepositoryModels:
             _log.error("tritonserver refused to unload a model", model=name, reason=failure.text)
 
     async def _load_steps(self, model: FoundModel, *, parent_ensembles: Sequence[str]) -> None:
-        """Load the steps of an ensemble that are not served yet. tritonserver reports those that no repository has.
+        """Load those steps of an ensemble that are not served yet. If no repository has a step, tritonserver reports
+        that.
 
         Raises:
             UnservableModel: a step cannot be loaded.

@@ -42,7 +42,7 @@ class FileWatch:
         self._may_poll.set()
 
     async def begin(self) -> None:
-        """Take the first snapshot, unless `adopt` has set one. `run` reports the changes since that snapshot."""
+        """Take the first snapshot, unless `adopt` has set one. `run` reports the changes since then."""
         if self._seen is None:
             self._seen = await self._places.snapshots({})
 
@@ -74,7 +74,7 @@ class FileWatch:
         self._may_poll.set()
 
     def hand_over(self) -> SeenFiles:
-        """Return the last snapshot to hand over in an upgrade."""
+        """Return the last snapshot, to be handed over in an upgrade."""
         return {
             name: (
                 one.place,
@@ -107,7 +107,7 @@ _MAX_DELAY_S = 1.0
 
 
 class IndexWatch:
-    """Polls tritonserver's index to detect the models that its clients have loaded or unloaded."""
+    """Polls tritonserver's index to detect which models its clients have loaded or unloaded."""
 
     def __init__(self, server: TritonServer, served: ServedModels, records: ModelRecords) -> None:
         self._server = server

@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def blocked_signals(numbers: Collection[signal.Signals]) -> Iterator[Callable[[], None]]:
-    """Block signals in the main thread until the end of this context.
+    """Keep signals blocked in the main thread until the end of this context.
 
     Other threads may still receive a signal. Python then only records it for the main thread, and execve would lose
     that record.

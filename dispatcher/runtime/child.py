@@ -1,6 +1,6 @@
 """Child processes: start, output, exit, and shutdown together with their process group.
 
-From top to bottom: `Child`; `ChildOutput`, which reads its output; shutdown of a process group.
+From top to bottom: `Child`, then `ChildOutput`, which reads its output, then the shutdown of a process group.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Child:
         umask: int = -1,
         pass_fds: Sequence[int] = (),
     ) -> Child:
-        """Start a process, and pass its stdout and stderr to `on_line` line by line. It inherits `pass_fds`.
+        """Start a process that inherits `pass_fds`, and pass its stdout and stderr to `on_line`, line by line.
 
         Raises:
             OSError: The process could not be started; `filename` is the file that caused the error.
@@ -176,7 +176,7 @@ class Child:
         return code
 
     async def drained(self) -> None:
-        """Wait until all output of the child, which has exited, has been logged."""
+        """Wait until all output of the child has been logged. The child must have exited."""
         await self._output.drained()
 
     def _reap(self) -> None:
@@ -225,7 +225,7 @@ def describe_exit(code: int) -> str:
 
 
 def signal_name(code: int) -> str | None:
-    """Return the name of the signal that a return code stands for; None if it is an exit code."""
+    """Return the name of the signal behind a return code; None if the return code is an exit code."""
     if code >= 0:
         return None
     try:
@@ -248,7 +248,7 @@ _ARRIVAL_TIMEOUT_S, _LOGGING_TIMEOUT_S = 0.5, 10.0
 
 
 class DroppedLines:
-    """Counts the lines of children's output that have been dropped since this process started."""
+    """Counts the output lines of children that have been dropped since this process started."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -295,9 +295,7 @@ class ChildOutput:
         return -1 if self._at_end.is_set() else self._pipe.fileno(), self._rest
 
     async def drained(self) -> None:
-        """Wait, with time limits, until all lines of the child, which has exited, have been passed on. Then stop
-        reading.
-        """
+        """Wait for a limited time until all lines of the exited child have been passed on. Then stop reading."""
         for event, limit_s in (
             (self._at_end, _ARRIVAL_TIMEOUT_S),
             (self._all_logged, _LOGGING_TIMEOUT_S),
@@ -387,7 +385,7 @@ class ChildOutput:
 
 
 def ended_output() -> int:
-    """Return a descriptor at end-of-file, which stands in for the output of a child that has closed its output."""
+    """Return a descriptor at end-of-file, which replaces a child's output after the child has closed it."""
     reader, writer = os.pipe()
     os.close(writer)
     return reader
@@ -402,7 +400,7 @@ CLEAN_UP_S = 5.0
 
 
 async def end_group(group: int) -> None:
-    """Kill the rest of a process group whose leader has exited, and wait for its resource trackers to exit."""
+    """Kill what remains of a process group after its leader has exited. Wait for its resource trackers to exit."""
     trackers = kill_group(group)
     if trackers:
         await _wait_for_exit(trackers)

@@ -59,7 +59,7 @@ def be_init(run: Callable[[], int]) -> int:
 
 
 def _reap(child: int) -> int | None:
-    """Reap all children that have exited. Return the wait status of `child` if it is among them, else None."""
+    """Reap all children that have exited. If `child` is one of them, return its wait status, else None."""
     found = None
     while True:
         try:

@@ -102,7 +102,7 @@ class KillOnDeath:
 
     @classmethod
     def adopt(cls, pid: int, pipe: int) -> KillOnDeath:
-        """Adopt the helper that the previous version of this process started, given its pid and the pipe to it."""
+        """Adopt the helper of the previous version of this process, given the helper's pid and the pipe to it."""
         one = cls.__new__(cls)
         one.pid, one._input = pid, os.fdopen(pipe, "wb", buffering=0)
         return one
@@ -113,7 +113,7 @@ class KillOnDeath:
         return self._input.fileno()
 
     def mark(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return `environment` plus the variable by which the helper finds processes that have left their group."""
+        """Return `environment` plus the variable that lets the helper find processes that have left their group."""
         return {**environment, VARIABLE: str(self.pid)}
 
     def add(self, group: int) -> None:

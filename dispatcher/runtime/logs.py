@@ -86,7 +86,7 @@ class TritonLogSettings(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | list[str]]) -> TritonLogSettings:
-        """Return the log settings with which tritonserver starts, from its command-line options."""
+        """Return the log settings that tritonserver has when it starts, given its command-line options."""
 
         def is_on(name: str) -> bool:
             return str(options.get(name, "true")).lower() in ("true", "1", "on")
@@ -102,7 +102,7 @@ class TritonLogSettings(msgspec.Struct, frozen=True):
 
 
 class LogFile(logging.handlers.RotatingFileHandler):
-    """A rotated log file. A write error is reported on standard error once, until a write succeeds again."""
+    """A rotated log file. A write error is reported on standard error, but only the first until a write succeeds."""
 
     def __init__(self, path: Path, size: int, backups: int) -> None:
         super().__init__(
@@ -245,9 +245,7 @@ def set_level(level: str) -> None:
 
 
 def set_triton_log_settings(settings: TritonLogSettings | None) -> None:
-    """Apply Triton's log settings to the output of `pb_utils.Logger`. If they are None, only `log_level` filters the
-    output.
-    """
+    """Apply Triton's log settings to the output of `pb_utils.Logger`. If they are None, only `log_level` filters it."""
     global _triton_log_settings
     _triton_log_settings = settings
 
@@ -297,7 +295,7 @@ def log_child_line(
     """Log a line that a child printed.
 
     Lines in tritonserver's log format keep their level and place. Undecodable bytes appear as \\xNN, lines of more than
-    64 KiB are cut, and of a progress bar that overwrites itself only the last state is kept. An exception that a worker
+    64 KiB are cut, and a progress bar that overwrites itself is reduced to its last state. An exception that a worker
     reports becomes a single record of level error.
 
     Args:

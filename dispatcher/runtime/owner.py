@@ -1,4 +1,5 @@
-"""Processes whose exit ends the daemon: a script with a `Triton` object (pytriton/triton/server.py), or a test run.
+"""Owners: processes that the daemon exits with, such as a script with a `Triton` object (pytriton/triton/server.py) or
+a test run.
 
 They may be killed without stopping the daemon first, so the daemon watches them with pidfds, which become readable when
 a process exits for any reason. (PR_SET_PDEATHSIG would already fire when the *thread* that started the daemon ends, and
@@ -33,7 +34,7 @@ class OwnerError(ValueError):
 
 
 def owner_of(script: int | None, environ: Mapping[str, str]) -> Owner | None:
-    """Return the owner whose exit ends this daemon; None if the daemon has no owner.
+    """Return the owner, which ends this daemon when it exits; None if the daemon has no owner.
 
     Args:
         script: pid of the script that started this daemon for itself, if any
@@ -87,7 +88,7 @@ class Owner:
     def adopt(self, workspace: Path | None, runtime_dir: Path) -> None:
         """Create the owner's workspace, and remove it and the runtime directory when this process exits.
 
-        The owner only names these directories. It cannot remove them itself if it is killed.
+        The owner only names these directories, because it could not remove them if it were killed.
 
         Raises:
             OSError: the workspace cannot be created, or exists and is not empty
@@ -109,7 +110,7 @@ class Owner:
     ) -> None:
         """When the owner exits, call `act` in the event loop instead of interrupting the main thread.
 
-        If this process still runs `exit_timeout_s` seconds and a margin later, it exits immediately.
+        If this process is still running after `exit_timeout_s` seconds plus a margin, it exits immediately.
         """
         self._notify = lambda: loop.call_soon_threadsafe(act, self)
         self._exit_timeout_s = exit_timeout_s + _SHUTDOWN_MARGIN_S

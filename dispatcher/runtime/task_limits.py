@@ -1,4 +1,4 @@
-"""Limits on the number of threads and processes, and how close a process is to them.
+"""Limits on the number of threads and processes, and how many more a process may start.
 
 tritonserver crashes if it cannot create a thread (uncaught exception of `std::thread`), so the daemon checks the limits
 before it makes tritonserver start threads. The limits are those of fork(2): `pids.max` of a control group and its
@@ -31,7 +31,7 @@ class Headroom(NamedTuple):
 
 
 def headroom(pid: int, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> Headroom | None:
-    """Return the headroom of a process below its tightest limit; None if it has no readable limit.
+    """Return a process's headroom below its tightest limit; None if no limit can be read.
 
     Args:
         pid: the process
@@ -71,7 +71,7 @@ def _in_control_group(mount: Path, path: str) -> Iterator[Headroom]:
 
 
 def _of_user(pid: int, proc: Path) -> Iterator[Headroom]:
-    """Yield how far the process's user is below RLIMIT_NPROC. This limit does not apply to root."""
+    """Yield the headroom of the process's user below RLIMIT_NPROC. This limit does not apply to root."""
     try:
         user = (proc / str(pid)).stat().st_uid
         most = resource.prlimit(pid, resource.RLIMIT_NPROC)[0]

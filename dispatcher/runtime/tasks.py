@@ -39,9 +39,7 @@ async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """If `error` is a cancellation that `uninterrupted` raised, return the exception of its work; otherwise return
-    `error`.
-    """
+    """Return `error`. If it is a cancellation raised by `uninterrupted`, return the exception of its work instead."""
     if isinstance(error, asyncio.CancelledError) and error.__cause__ is not None:
         return error.__cause__
     return error
@@ -58,7 +56,7 @@ def run_in_background(tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, o
 
 
 class ChangeSignal:
-    """Signal that wakes all tasks that wait for the next change.
+    """Signal that wakes all tasks waiting for the next change.
 
     To wait for a condition without missing a change, a task takes `next` first, then checks the condition, then waits.
     """
@@ -72,13 +70,13 @@ class ChangeSignal:
         return self._next
 
     def notify(self) -> None:
-        """Wake all tasks that wait for a change."""
+        """Wake all tasks that are waiting for a change."""
         self._next.set()
         self._next = asyncio.Event()
 
 
 class SupervisedTasks:
-    """Group of named background tasks, whose failures are logged.
+    """Group of named background tasks. If one fails, that is logged.
 
     If a vital task ends before it is cancelled, the daemon is unhealthy.
     """

@@ -15,7 +15,7 @@ from pytriton._protocol.files.rundir import OTHER_LIBRARIES, RuntimeDir
 
 
 def lay_out_library(rundir: RuntimeDir) -> Path:
-    """Create the directory that workers put first on sys.path, with only `pytriton` in it; return its path.
+    """Create the directory that workers put first on sys.path; return its path. It contains only `pytriton`.
 
     An existing directory is replaced, since workers would import anything else in it, such as a stray `numpy.py`.
     """
@@ -31,10 +31,11 @@ def lay_out_library(rundir: RuntimeDir) -> Path:
 
 @functools.lru_cache(maxsize=256)
 def library_of(library: Path, python: str) -> Path:
-    """Return the directory that contains `pytriton` for workers of an interpreter.
+    """Return the directory that contains `pytriton` for workers that run with an interpreter.
 
-    For this process's own interpreter, that is `library`. Others would write their bytecode into this environment's
-    site-packages, so they get a directory of links to the sources, in which their bytecode is stored.
+    For this process's own interpreter, that is `library`. Other interpreters would write their bytecode into this
+    environment's site-packages. Instead, they get a directory with links to the sources, and their bytecode is stored
+    there.
     """
     program = os.path.realpath(python)
     if program == os.path.realpath(sys.executable):

@@ -118,7 +118,7 @@ class _ScaledModel:
         self.cost = Cost(cpus, memory or self.cost.memory)
 
     def want(self, at: float) -> Want:
-        """Return how many instances the model wants, how many it has, and which resources one instance uses."""
+        """Return the numbers of instances that the model wants and has, and the resources that one instance uses."""
         spec = self.registration.spec
         now = wanted = self.registration.instances
         load = 0.0
@@ -134,9 +134,7 @@ class _ScaledModel:
 
     @property
     def may_suspend(self) -> bool:
-        """Whether the model can be suspended: it is not resuming, and no batch is running, not even one that is not
-        sampled yet.
-        """
+        """Whether the model can be suspended: it is not resuming, and no batch is running, sampled or not."""
         pool = self.registration.pool
         return not pool.suspension.resuming and not pool.busy
 
@@ -218,14 +216,14 @@ class Autoscaler:
         return queued
 
     def _suspensions(self) -> Sequence[Suspension]:
-        """Return the suspensions of all served models, in a list that is rebuilt only when models change."""
+        """Return the suspension states of all served models. The list is rebuilt only when models change."""
         if self._next_change is None or self._next_change.is_set():
             self._next_change = self._registry.changes.next
             self._known_suspensions = [one.pool.suspension for one in self._registry.served]
         return self._known_suspensions
 
     def tick(self, queued: Mapping[str, int]) -> None:
-        """Sample the load and scale models once. `queued` is how many requests wait in tritonserver, by model."""
+        """Sample the load and scale models once. `queued` counts the requests waiting in tritonserver, by model."""
         self._update_models()
         if not self._models:
             return

@@ -1,4 +1,4 @@
-"""The memory budget: a loop that measures workers, grants memory claims, and suspends idle models for them.
+"""The memory budget: a loop that measures workers, grants claims for memory, and suspends idle models to make room.
 
     memory of workers ──▶ accounts ──▶ memory_policy.plan ──▶ grant claims
     (/proc, GPUs)                                         └─▶ suspend models (BackgroundChanges)
@@ -74,11 +74,11 @@ MemoryOf = Callable[[int], Size]
 
 
 class _ModelUse:
-    """When a model was last used, and since when it has been loaded.
+    """When a model was last used, and when it was loaded.
 
     Attributes:
         at: Time of its last request or load.
-        loaded_at: When a worker was first observed to serve; None while none does.
+        loaded_at: When a worker was first observed to be serving; None while none is.
     """
 
     def __init__(self, now: float) -> None:
@@ -87,9 +87,7 @@ class _ModelUse:
         self._mark: object = None
 
     def update(self, registration: Registration, now: float) -> bool:
-        """Record whether the model is in use now. Return whether it is idle; a newly loaded model does not count as
-        idle.
-        """
+        """Record whether the model is in use now. Return whether it is idle, which a newly loaded model is not yet."""
         pool = registration.pool
         answered = pool.answered_if_idle()
         mark = (answered, pool.can_serve)
@@ -202,7 +200,7 @@ class MemoryBudget:
             self._size_store.write(self._accounts.sizes)
 
     def _mark_deferred(self) -> None:
-        """Mark the claims that were not granted, and notify the tasks that wait in `until_deferred`."""
+        """Mark the claims that were not granted, and wake the tasks that are waiting in `until_deferred`."""
         new = [one for one in self._accounts.waiting if not one.is_deferred]
         for one in new:
             one.is_deferred = True
@@ -237,7 +235,7 @@ class MemoryBudget:
                 one.account.refuse(one)
 
     def _may_change(self, waiting: PendingClaim) -> bool:
-        """Return whether other models may soon free memory anyway, without being suspended for this claim."""
+        """Return whether other models may soon free memory even if none is suspended for this claim."""
         others = [one for one in self._accounts.open_accounts if one is not waiting.account]
         ending = any(one.state == "stopping" for one in self._registry.served.keys.values())
         return ending or bool(self._suspending) or any(one.is_changing for one in others)

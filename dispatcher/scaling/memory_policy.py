@@ -88,7 +88,7 @@ class MemoryHolder(NamedTuple):
         key: Key of the holder.
         frees: Memory that is freed when it is suspended.
         used_at: Time of its last request or load.
-        idle: Whether it can be suspended now: it is allowed to be, and runs no requests.
+        idle: Whether it can be suspended now: suspending it is allowed, and it is running no requests.
         suspendable: Whether it may ever be suspended.
     """
 
@@ -100,7 +100,7 @@ class MemoryHolder(NamedTuple):
 
 
 class MemoryPlan(NamedTuple):
-    """A plan: which claims to grant, and which models to suspend for the other claims.
+    """A plan that says which claims to grant, and which models to suspend for the other claims.
 
     Attributes:
         granted: Keys of the granted claims.
@@ -171,7 +171,7 @@ def is_in_reach(
 
 
 def shortage(claim: Claim, holders: Collection[MemoryHolder], *, is_in_reach: bool) -> str:
-    """Return a sentence that names the models holding the memory that a claim needs, and says what would help."""
+    """Return a sentence that says which models hold the memory that a claim needs, and what would help."""
     others = [
         one
         for one in holders
@@ -204,7 +204,7 @@ def _names(keys: Iterable[str]) -> str:
 
 def _suspendable_for(claim: Claim, holders: Iterable[MemoryHolder]) -> list[MemoryHolder]:
     """Return the models that may be suspended for a claim, now or later: all suspendable models except the one that
-    claims.
+    made the claim.
     """
     return [one for one in holders if one.idle or (one.suspendable and one.key != claim.of)]
 
@@ -240,7 +240,9 @@ class _FreeMemory:
                 self._coming[kind] += max(0, count)
 
     def reserve(self, needs: Amounts) -> None:
-        """Reserve memory that later claims must not get: first free memory, then memory about to be freed."""
+        """Set memory aside so that later claims cannot get it: free memory first, then memory that is about to be
+        freed.
+        """
         for kind, count in needs.items():
             now = min(max(0, self._free[kind]), count)
             self._free[kind] -= now

@@ -7,8 +7,8 @@
     zero   there was no request for `idle_after_s`
 
 The unit of the load is an instance: the busy ones, plus those needed to drain the queue within `up_after_s`. A model
-needs its load divided by `target`. Scaling down leaves some slack below the target, so that the same load does not
-scale the model up again.
+needs as many instances as its load divided by `target`. Scaling down leaves some slack below the target, so that the
+same load does not scale the model up again.
 
 `share_out` divides a machine that cannot run all wanted instances: each model gets its minimum; after that, one
 instance at a time goes to the model with the fewest in proportion to its weight, until CPUs or memory are used up.
@@ -126,7 +126,7 @@ def _round_up(instances: float) -> int:
 
 
 def _load(rules: Autoscale, stats: SampleStats) -> float:
-    """Return the number of instances needed for the current load and for draining the queue in time.
+    """Return the number of instances needed to handle the current load and to drain the queue in time.
 
     Waiting batches need at most one instance each, however long they take.
     """
@@ -335,7 +335,7 @@ class MachineResources(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Number of instances that a model gets. `limit` describes the resource that prevents more; "" if none does."""
+    """How many instances a model gets. `limit` describes the resource that prevents more; "" if no resource does."""
 
     instances: int
     limit: str = ""
@@ -344,8 +344,8 @@ class Grant(NamedTuple):
 def share_out(wants: Sequence[Want], machine: MachineResources) -> dict[str, Grant]:
     """Return the grant of each model.
 
-    A model loses the instances that it does not want any more, and those that another model needs for its fair share,
-    but none because other processes fill the machine.
+    A model loses the instances that it no longer wants, and those that another model needs for its fair share. It loses
+    none just because other processes fill the machine.
     """
     left = _FreeResources(wants, machine)
     current = {want.model: want.now for want in wants}
@@ -380,7 +380,7 @@ class _FreeResources:
     """The remaining resources of a machine while instances are allocated.
 
     The resources of running instances are allocated again. With other processes on the machine, the sum may exceed its
-    resources: running instances then stay, since stopping them gains nothing, but none is added.
+    resources: in that case, running instances stay, since stopping them would gain nothing, but no instance is added.
     """
 
     def __init__(self, wants: Sequence[Want], machine: MachineResources) -> None:
@@ -405,7 +405,7 @@ class _FreeResources:
             self._gpu_memory[gpu] -= want.cost.gpu_memory
 
     def lacks(self, want: Want, instance: int) -> str:
-        """Describe the resource that one more instance of a model lacks; "" if there is enough of each."""
+        """Describe which resource is too scarce for one more instance of a model; "" if there is enough of each."""
         cost, gpu = want.cost, want.gpu(instance)
         more = want.cpus(instance + 1) - want.cpus(instance)
         exists = instance < want.now

@@ -1,4 +1,4 @@
-"""Access token for Triton's administrative endpoints: how it is generated, published to our clients, and hidden.
+"""Access token for Triton's administrative endpoints: generating it, publishing it to our clients, and hiding it.
 
 NVIDIA's tritonserver accepts the token only on its command line, which every user of the machine can read in
 /proc/PID/cmdline. The daemon therefore overwrites it there once tritonserver has read it. docs/operations/security.md
@@ -35,7 +35,7 @@ def with_token(config: DaemonConfig) -> DaemonConfig:
 
 
 def restrictions(config: DaemonConfig) -> dict[str, list[str]]:
-    """Return the options of tritonserver that restrict its endpoints. They contain the token."""
+    """Return the tritonserver options that restrict access to its endpoints. They contain the token."""
     if not config.restricted_endpoints or config.access_token is None:
         return {}
     value = f"{','.join(config.restricted_endpoints)}:{ACCESS_HEADER}={config.access_token}"
@@ -49,8 +49,8 @@ def restrictions(config: DaemonConfig) -> dict[str, list[str]]:
 
 @contextmanager
 def published(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[None]:
-    """Keep the token in a file of the runtime directory, which only this user can read, for the duration of this
-    context.
+    """For the duration of this context, keep the token in the runtime directory, in a file that only this user can
+    read.
 
     Raises:
         RuntimeDirError: the file cannot be written

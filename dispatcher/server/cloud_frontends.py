@@ -1,4 +1,4 @@
-"""The endpoints of Amazon SageMaker and Google Vertex AI, which tritonserver's options enable.
+"""The endpoints for Amazon SageMaker and Google Vertex AI, if tritonserver's options enable them.
 
 NVIDIA's Vertex AI frontend starts only if its default model is loaded (Triton 2.51), but a model can only be registered
 once the server runs. tritonserver therefore starts without that frontend. Once the model is registered, tritonserver

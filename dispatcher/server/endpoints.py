@@ -1,4 +1,4 @@
-"""tritonserver's endpoints for clients: their addresses, from the settings, and the ports chosen for them."""
+"""tritonserver's endpoints for clients: their addresses as configured, and the ports chosen for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 
 
 class Endpoint(NamedTuple):
-    """Listening address and port of an endpoint, whose `name` is "http", "grpc" or "metrics"."""
+    """Listening address and port of an endpoint. `name` is "http", "grpc" or "metrics"."""
 
     name: str
     address: str
@@ -59,7 +59,7 @@ class Endpoints:
             self._all[name] = self._all[name]._replace(port=port)
 
     def listen(self, backlog: int) -> dict[str, socket.socket]:
-        """Choose the ports, listen on all endpoints, and return the sockets by name of endpoint.
+        """Choose the ports, listen on all endpoints, and return the sockets by endpoint name.
 
         Raises:
             PortError: a port is in use; the message names the process that holds it
@@ -102,7 +102,7 @@ class Endpoints:
 
 
 def reachable(address: str) -> str:
-    """Given a listening address, return the address to which clients on this machine can connect."""
+    """Return the address at which clients on this machine can reach a socket that listens on `address`."""
     if address in ("0.0.0.0", ""):
         return "127.0.0.1"
     if address == "::":

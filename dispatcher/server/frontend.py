@@ -68,7 +68,7 @@ class ServerPlace:
     on_line: OnLine
 
     def sweep_shared_memory(self) -> None:
-        """Remove the shared memory that an exited process has left behind.
+        """Remove the shared memory that an exited process left behind.
 
         Files of other users with the same prefix cannot be removed, and are only logged.
         """
@@ -95,7 +95,7 @@ class Unreached(Exception):
 
 
 class ClientWork(NamedTuple):
-    """Work in progress for clients in a server process.
+    """The client work that a server process has in progress.
 
     Attributes:
         connections: open connections
@@ -121,13 +121,13 @@ class Admin(Protocol):
         """Return the version of Triton's core, for example "2.51.0"."""
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration in JSON, or with the one in its directory if None."""
+        """Load a model. `config` is its configuration in JSON; None for the one in its directory."""
 
     async def unload(self, name: str) -> None:
         """Start unloading a model, without waiting until it is unloaded."""
 
     async def repository_states(self) -> dict[str, str]:
-        """Return the state of each model in all repositories by name; "" for one that was never loaded."""
+        """Return the state of each model in all repositories, by name; "" for a model that was never loaded."""
 
     async def close(self) -> None:
         """Close the connection. Pending requests raise Unreached."""
@@ -181,8 +181,8 @@ class Frontend(Protocol):
 
     @property
     def http_socket(self) -> Path | None:
-        """Unix socket on which the daemon's own processes can use HTTP, whatever clients may use; None if there is no
-        such socket.
+        """Unix socket for HTTP from the daemon's own processes, independent of clients' endpoints; None if there is
+        none.
         """
 
     def choose_ports(self) -> None:
@@ -193,7 +193,7 @@ class Frontend(Protocol):
         """
 
     def make_gate(self, backend: str) -> ReadinessGate:
-        """Return a gate with which the daemon controls when processes report ready.
+        """Return a gate that lets the daemon control when processes report ready.
 
         Args:
             backend: name of a backend that can load a placeholder model
@@ -207,7 +207,7 @@ class Frontend(Protocol):
         Args:
             preload: models of the repository to load before accepting requests; one that fails does not end the process
             vertex: whether NVIDIA's frontend for Vertex AI may start, because its model is in `preload`
-            as_successor: whether another process serves until `switch_over` (only if `replaces`)
+            as_successor: whether another process is serving until `switch_over` (only if `replaces`)
 
         Raises:
             OSError: the process could not be started
@@ -243,7 +243,7 @@ class Frontend(Protocol):
         finishes requests in progress, and exits with its last connection.
 
         Args:
-            former: pid of the process that serves
+            former: pid of the process that is serving
             successor: pid of a process started with `as_successor`
             force: whether to switch even if sequences are in progress
 
@@ -251,7 +251,7 @@ class Frontend(Protocol):
             False if sequences are in progress and `force` is not set. The successor then retires instead.
 
         Raises:
-            ServerRefused, Unreached, TimeoutError: the successor does not serve; the former process still does
+            ServerRefused, Unreached, TimeoutError: the successor is not serving; the former process still is
         """
 
     async def work(self, pid: int) -> ClientWork:
@@ -267,7 +267,7 @@ class Frontend(Protocol):
         """Use new settings for the next process. The listening addresses stay the same."""
 
     def connect(self, pid: int) -> Admin:
-        """Return a new connection to a started process, which may not be listening yet."""
+        """Return a new connection to a process that has been started, but may not be listening yet."""
 
     def forget(self, pid: int) -> None:
         """Clean up after a process that has exited."""
@@ -280,7 +280,10 @@ class Frontend(Protocol):
         """
 
     def hide_secrets(self, pid: int) -> None:
-        """Remove secrets from the arguments of a process, which other users can see. The process must have read them."""
+        """Remove secrets from a process's arguments, which other users can see.
+
+        The process must have read its arguments already.
+        """
 
     def close(self) -> None:
         """Stop listening for good. Processes may still be running."""
@@ -298,8 +301,7 @@ class SupportsHandover(Protocol):
 
 
 def model_control(place: ServerPlace) -> dict[str, str]:
-    """Return environment variables that make tritonserver ask the daemon before it loads or unloads a model for a
-    client.
+    """Return environment variables that make tritonserver ask the daemon when a client wants to load or unload a model.
 
     `privately` turns one of them into LD_PRELOAD for tritonserver alone, not for the Python launcher that starts it.
     """

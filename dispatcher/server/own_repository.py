@@ -1,4 +1,4 @@
-"""The model repository that the daemon creates for tritonserver, and the configurations to load its models with.
+"""The model repository that the daemon creates for tritonserver, and the configurations for loading its models.
 
 The code of every model is the backend `pytriton` (the proxy), and its configuration is part of the load request, so a
 model's directory only contains an empty directory for each version, which Triton requires.
@@ -41,7 +41,7 @@ def make_folder(models: Path, spec: messages.ModelSpec) -> None:
 
 
 def _link_files(folder: Path, spec: messages.ModelSpec) -> None:
-    """Link the files that Triton itself reads (labels) from the model's own directory."""
+    """Link those files of the model's own directory that Triton itself reads (labels)."""
     named = {entry.get("label_filename", "") for entry in spec.config.get("output", ())}
     # Workers of models that are not Python start in the model's directory (folder_spec.py).
     own = Path(spec.python_model.folder if spec.python_model is not None else spec.world.cwd)
@@ -75,14 +75,14 @@ def remove_folder(models: Path, name: str) -> None:
 
 
 def link(models: Path, name: str, folder: Path) -> None:
-    """Link a model from the user's model repository into tritonserver's, so that tritonserver itself serves it."""
+    """Link a model from the user's model repository into tritonserver's, for tritonserver itself to serve."""
     unlink(models, name)
     remove_folder(models, name)
     (models / name).symlink_to(folder, target_is_directory=True)
 
 
 def unlink(models: Path, name: str) -> None:
-    """Remove the link of this name that `link` made, if there is one."""
+    """If `link` made a link of this name, remove it."""
     if is_linked(models, name):
         (models / name).unlink()
 
@@ -132,7 +132,7 @@ def triton_config(
     *,
     native: bool = False,
 ) -> dict[str, Any]:
-    """Return the configuration with which to load a model: the user's, changed so that requests go to our workers.
+    """Return the configuration with which to load a model: the user's own, changed so that requests go to our workers.
 
     The model gets `lanes` proxies per worker, on the CPU, since workers manage devices themselves. The user's rate
     limiter and host policy are kept. `model_warmup` is removed, because workers run it (worker/warmup.py).

@@ -11,8 +11,9 @@ If the kernel refuses the filter, the program runs without it and prints a warni
 The soft limit of open files is raised to the hard limit: tritonserver needs a descriptor per connection, and its
 compiled proxies one per lane and call. The usual soft limit of 1024 exists for programs that use select(2).
 
-The program is killed when the dispatcher dies, as with exec_launcher.py. That could start this file, but each further
-interpreter adds tens of milliseconds to every start.
+The program is killed when the dispatcher dies, as with exec_launcher.py. That launcher is not used here, because one
+more interpreter would add tens of milliseconds to every start.
+
 Source: seccomp(2), prctl(2) PR_SET_NO_NEW_PRIVS (which an unprivileged filter needs), linux/filter.h and
 linux/seccomp.h. Uses only a little of the standard library, because it runs before every start of tritonserver.
 """

@@ -121,7 +121,7 @@ class ServerWatch:
                 pass
 
     async def restart(self, why: str, busy: Callable[[], bool]) -> None:
-        """Shut tritonserver down gracefully; `run` restarts it immediately.
+        """Shut tritonserver down gracefully. `run` then restarts it immediately.
 
         Args:
             why: reason, for the log

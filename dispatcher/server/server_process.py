@@ -1,9 +1,9 @@
 """One tritonserver process: start, readiness, liveness and exit.
 
 `ServerProcess.start` starts a process, `until_ready` waits until it can load models, and `stop` stops it. A pidfd
-reports its exit. Once it is ready, liveness probes detect a process that makes no progress, because it is stopped,
-deadlocked or its frontend is stuck, and kill it. A busy server must not count as hung, so the probes use several
-connections, and only a server from which no answer at all has arrived within `server_probe_timeout_s` is killed::
+reports its exit. Once it is ready, liveness probes watch it, and it is killed if it makes no progress, because it is
+stopped or deadlocked, or its frontend is stuck. A busy server must not count as hung, so the probes use several
+connections, and the server is killed only if no answer at all arrives within `server_probe_timeout_s`::
 
     interval ──▶ probe on the daemon's own connection ─┬─ any answer ──▶ alive
                  after 1/3 of the timeout, on a new one ┤
@@ -108,7 +108,7 @@ class ServerProcess:
 
     @classmethod
     def adopt(cls, config: DaemonConfig, frontend: Frontend, child: Child) -> ServerProcess:
-        """Supervise a process that the previous version of the daemon started, and that is ready."""
+        """Supervise a process that is ready and was started by the previous version of the daemon."""
         one = cls(config, frontend, child)
         one._watch = asyncio.create_task(one._kill_when_hung())
         return one
@@ -118,7 +118,7 @@ class ServerProcess:
         return not self.child.exited.done()
 
     async def until_ready(self) -> dict[str, str]:
-        """Wait until the process can load models; then start the liveness probes, which kill it if it hangs.
+        """Wait until the process can load models. Then start the liveness probes, which kill the process if it hangs.
 
         Returns:
             The state of each model in the repository, by name.
@@ -139,7 +139,7 @@ class ServerProcess:
         return states
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration in JSON, or with the one in its directory if None.
+        """Load a model. `config` is its configuration in JSON; None for the one in its directory.
 
         Raises:
             ServerRefused, Unreached: the model was not loaded. If its configuration is invalid, the message includes
@@ -180,7 +180,7 @@ class ServerProcess:
         return f"tritonserver (pid {self.pid}) {describe_exit(code)}{self._hung}"
 
     async def is_exiting(self) -> bool:
-        """Return whether the process has exited, or exits within a second."""
+        """Return whether the process has exited or does so within a second."""
         await asyncio.wait([self.child.exited], timeout=_END_SEEN_S)
         return not self.running
 
@@ -310,7 +310,7 @@ async def _is_alive(
 
 
 async def _probe(child: Child, admin: Admin) -> None:
-    """Send a probe, and return once the process has answered or exited. A failed request is not an answer."""
+    """Send a probe. Return once the process has answered or exited. A failed request does not count as an answer."""
     try:
         await admin.is_live()
     except Exception as error:  # each kind of connection has its own exceptions

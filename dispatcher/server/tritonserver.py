@@ -93,7 +93,7 @@ class _Load:
 
 
 class TritonServer:
-    """The daemon's tritonserver: one process at a time, which the daemon restarts after an unexpected exit.
+    """The daemon's tritonserver: one process at a time. After an unexpected exit, the daemon restarts it.
 
     Args:
         config: settings of the daemon
@@ -190,7 +190,7 @@ class TritonServer:
         self._frontend.use(config)
 
     async def wait_exited(self) -> str:
-        """Wait until the process exits without having been replaced; describe how."""
+        """Wait until the process exits without having been replaced; describe how it exited."""
         while True:
             process = self._process
             assert process is not None  # `start` or `adopt` was called before
@@ -208,7 +208,7 @@ class TritonServer:
                 exit_task.cancel()
 
     def _is_replaced(self, process: ServerProcess) -> bool:
-        """Return whether another process has replaced this one for good. It may keep running to finish its requests."""
+        """Return whether another process has replaced this one for good. This one may be finishing its requests."""
         return process is not self._process and process is not self._other
 
     async def clean_up(self) -> None:
@@ -220,7 +220,7 @@ class TritonServer:
         self._place.sweep_shared_memory()
 
     async def shut_down(self, busy: Callable[[], bool]) -> None:
-        """Shut the process down for a restart, with at most the grace period for requests in progress."""
+        """Shut the process down for a restart. Requests in progress get at most the grace period."""
         if self._process is not None:
             await self._process.shut_down(busy)
 
@@ -270,7 +270,7 @@ class TritonServer:
         Args:
             preload: models to load before the new process accepts requests: name -> configuration
             load_rest: loads all other models, given the names of those already loaded
-            force: whether to replace the process even if sequences are in progress, whose next requests then fail
+            force: whether to replace the process even if sequences are in progress; their next requests then fail
 
         Raises:
             RemoteFailure: this frontend cannot be replaced, tritonserver is not up, or sequences are in progress
@@ -319,9 +319,7 @@ class TritonServer:
             raise _in_sequences(str(count))
 
     async def _start_successor(self, preload: Mapping[str, Mapping[str, Any]]) -> set[str]:
-        """Start the new process, which does not accept requests yet; return the names of the models that it has
-        loaded.
-        """
+        """Start the new process, without accepting requests yet. Return the names of the models that it has loaded."""
         models = self._place.models
         preload = self._within_thread_limit(preload)
         names = preload_layout.lay_out(models, preload, gate=False)
@@ -348,7 +346,7 @@ class TritonServer:
         """Move the clients to `successor`; return False if sequences prevented that.
 
         Raises:
-            ServerStartError: `successor` does not serve; `former` still does
+            ServerStartError: `successor` is not serving; `former` still is
         """
         try:
             return await self._frontend.switch_over(former.pid, successor.pid, force=force)
@@ -429,9 +427,7 @@ class TritonServer:
 
     @property
     def has_single_process(self) -> bool:
-        """Whether one process serves, and no other is about to replace it. Replaced ones may still be finishing
-        requests.
-        """
+        """Whether one process is serving and none is about to replace it. Replaced ones may be finishing requests."""
         return self.ready and self._other is None and not self._replacing.locked()
 
     def hand_over(self, restarts: Mapping[str, int]) -> ServerSnapshot:
@@ -515,8 +511,9 @@ class TritonServer:
             self._changing -= Counter([name])
 
     async def unload(self, name: str) -> None:
-        """Start unloading a model, without waiting until it is unloaded: it accepts no more requests, and its proxies detach
-        once all are answered.
+        """Start unloading a model, without waiting until it is unloaded.
+
+        The model accepts no more requests, and its proxies detach once all requests have been answered.
 
         This also succeeds if tritonserver exits meanwhile, which unloads all models.
 
@@ -546,9 +543,7 @@ class TritonServer:
             _log.error(text, model=name, reason=failure.text)
 
     def late_load(self, name: str) -> asyncio.Future[None] | None:
-        """Return the load of a model that is still in progress although the wait for it was cancelled; None if there
-        is none.
-        """
+        """Return a model's load if it is still in progress although the wait for it was cancelled; otherwise None."""
         return self._late_loads.get(name)
 
     def _forget_late_load(self, name: str, loading: asyncio.Future[None]) -> None:
@@ -581,7 +576,7 @@ class TritonServer:
             )
 
     async def repository_states(self) -> dict[str, str]:
-        """Return the state of each model in all repositories by name; "" for one that was never loaded.
+        """Return the state of each model in all repositories, by name; "" for a model that was never loaded.
 
         Raises:
             RemoteFailure: tritonserver is not up, or a repository cannot be read
@@ -636,7 +631,7 @@ class TritonServer:
     def _within_thread_limit(
         self, preload: Mapping[str, Mapping[str, Any]]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return the models whose threads a new process can start. The others are loaded one by one later."""
+        """Return as many models as a new process can start threads for. The others are loaded later, one by one."""
         room = headroom(os.getpid())
         if room is None:
             return preload

@@ -79,7 +79,7 @@ class UpgradeCoordinator:
     # ── the next version's side ──────────────────────────────────────────────────────────────────
 
     def adopt(self, takeover: TakeOver) -> None:
-        """Adopt the state of the previous version of this process, in a single turn of the event loop.
+        """Adopt the state of this process's previous version, in a single turn of the event loop.
 
         Raises:
             OSError, UnusableHandOver: part of the state is missing or cannot be adopted
@@ -129,7 +129,7 @@ class UpgradeCoordinator:
         """Check that the next version can take over, and suspend all changes. Call `begin` afterwards.
 
         Raises:
-            RemoteFailure: an upgrade is impossible, or impossible now; the message says why. Changes continue.
+            RemoteFailure: an upgrade is impossible in general or at the moment; the message says why. Changes continue.
         """
         if not 0 <= request.wait_s <= _MAX_WAIT_S:
             text = f"{request.wait_s} is not between 0 and {_MAX_WAIT_S} s"
@@ -232,8 +232,9 @@ class UpgradeCoordinator:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _is_compatible(self, python: str) -> bool:
-        """Return whether the next version can take over; False if models have changed during the check, so that it has
-        to be repeated.
+        """Return whether the next version can take over.
+
+        Return False if the check has to be repeated, because models changed in the meantime.
 
         Raises:
             RemoteFailure: the next version cannot take over, or does not run
@@ -304,7 +305,7 @@ class UpgradeCoordinator:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
     async def _exec_next_version(self) -> None:
-        """Execute the next version. Does not return, but raises an exception on failure.
+        """Execute the next version. Never returns; raises an exception on failure.
 
         Raises:
             RemoteFailure: a change is in progress

@@ -1,4 +1,4 @@
-"""After an upgrade, replaces one by one the processes that still speak the protocol of the previous version.
+"""After an upgrade, replaces the processes that still speak the protocol of the previous version, one by one.
 
     a worker ──▶ its replacement loads and takes over its lanes, and it exits ──▶ the next worker ──▶ finally tritonserver
 

@@ -1,4 +1,4 @@
-"""Snapshot of a daemon's state for its next version, which the same process becomes by execve(2).
+"""Snapshot of a daemon's state for its next version, which takes over the same process by execve(2).
 
     running daemon ──▶ HandOver, in an anonymous file ──▶ execve ──▶ the next version reads it, and adopts the state
 
@@ -50,7 +50,7 @@ class ChildState(msgspec.Struct, frozen=True):
 
 
 class WorkerState(msgspec.Struct, frozen=True):
-    """A worker that serves. `stats` is the descriptor of its statistics page."""
+    """A worker that is serving. `stats` is the descriptor of its statistics page."""
 
     name: str
     child: ChildState
@@ -109,7 +109,7 @@ class RegistrationState(msgspec.Struct, frozen=True):
 
 
 class InstanceCountersState(msgspec.Struct, frozen=True):
-    """Totals of an instance's exited workers: their counters, and the number of exits by reason."""
+    """Totals for an instance's exited workers: their counters, and the number of exits by reason."""
 
     version: int
     instance: int
@@ -207,7 +207,7 @@ class RepositoriesState(msgspec.Struct, frozen=True):
     """The models of the configured model repositories.
 
     Attributes:
-        python: whether tritonserver's own python backend is needed, and so a Python for it
+        python: whether tritonserver's own python backend is needed, and therefore a Python to run it
         seen: files at the last poll (control mode "poll"); paths are bytes
     """
 
@@ -327,7 +327,7 @@ def decode(data: bytes) -> HandOver:
 
 
 def _unsupported_processes(state: HandOver) -> Iterator[str]:
-    """Yield a description of the processes whose protocol this version does not support."""
+    """Describe each process that speaks a protocol not supported by this version."""
     if state.server.protocol not in PROTOCOLS:
         yield f"the proxies in tritonserver speak protocol {state.server.protocol}"
     models: dict[int, list[str]] = {}
@@ -340,9 +340,7 @@ def _unsupported_processes(state: HandOver) -> Iterator[str]:
 
 
 def remains(data: bytes) -> Remains:
-    """Return the part that a fresh start needs, from a snapshot that is unusable as a whole. Raises
-    `UnusableHandOver`.
-    """
+    """Extract what a fresh start needs from a snapshot that is otherwise unusable. Raises `UnusableHandOver`."""
     try:
         return msgspec.msgpack.decode(data.partition(b"\n")[2], type=Remains)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -67,7 +67,7 @@ class TakeOver:
 
 
 class Origin(NamedTuple):
-    """How a daemon started: normally, by a takeover, or fresh after a failed takeover, whose error is `because`."""
+    """How a daemon started: normally, by a takeover, or fresh after a takeover failed with the error `because`."""
 
     takeover: TakeOver | None = None
     because: str = ""
@@ -158,7 +158,7 @@ async def ask_next_version(python: str, document: bytes) -> CompatibilityReport:
 
 
 def arguments_of(*more: str) -> list[str]:
-    """Return the arguments with which Python starts a daemon's process."""
+    """Return the arguments for Python to start a daemon's process."""
     return ["-m", "pytriton.dispatcher", *more]
 
 
@@ -180,7 +180,7 @@ def _try_to_lay_out(runtime: ServerRuntime, rundir: Path) -> None:
 
 
 def write_report(report: CompatibilityReport) -> None:
-    """Write a report to standard output, from where the daemon reads it."""
+    """Write a report to standard output, which the daemon reads."""
     sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
     sys.stdout.buffer.flush()
 

@@ -76,7 +76,7 @@ class BatchRetry:
         self._idle_at.pop(worker, None)
 
     async def on_loss(self, lost: messages.LaneLost) -> Verdict:
-        """Decide whether to retry or fail a batch whose worker was lost after reading it."""
+        """Decide whether to retry a batch or fail it. Its worker was lost after reading it."""
         if self.disabled_reason is not None:
             return Verdict("fail", self.disabled_reason, fails_rest=True)
         name = self.spec.name
@@ -107,7 +107,7 @@ class BatchRetry:
         return lost.lost_workers >= (_POISON_LOSSES_OVERLAPPED if overlapped else _POISON_LOSSES)
 
     def on_overdue(self, overdue: messages.BatchOverdue) -> Verdict:
-        """Decide whether to wait longer for a batch that was not answered in time, retry it, or fail it."""
+        """Decide what to do about a batch that was not answered in time: wait longer, retry it, or fail it."""
         name, was_read = overdue.worker, overdue.was_read
         limit_s = self.spec.execution_timeout_s
         worker = self._workers.get(name)
@@ -202,7 +202,7 @@ class BatchRetry:
     def _fail(
         self, batch: messages.LaneLost | messages.BatchOverdue, text: str, most: int
     ) -> Verdict:
-        """Return a verdict to fail a request or a batch, and emit an event that names the request."""
+        """Return the verdict that a request or batch fails, and emit an event that names the request."""
         consecutive_losses = batch.consecutive_losses
         fails_rest = consecutive_losses >= most
         if fails_rest:
@@ -232,7 +232,7 @@ class BatchRetry:
         self._events.emit(kind, instance=instance, worker=worker, reason=reason, numbers=numbers)
 
     async def _explain_loss(self, name: str) -> str:
-        """Describe how a worker ended, whose lane broke during a batch."""
+        """Describe the end of a worker whose lane broke during a batch."""
         worker = self._workers.get(name)
         if worker is None:
             return "the worker of this batch exited"

@@ -1,8 +1,9 @@
-"""Detects deadlocks of calls between models, in which workers wait for each other in a cycle.
+"""Detects when calls between models deadlock because workers are waiting for each other in a cycle.
 
-Proxies report calls that have been waiting for a while. A worker is stuck if it waits for a model all of whose
-workers are stuck. The largest such set is found by repeatedly removing workers that are not stuck. This is exact for
-callables that need the responses of all their calls. The last proxy in the cycle to report is notified of it.
+Proxies report calls that have been waiting for a while. A worker is stuck if it is waiting for a model that has only
+stuck workers. The largest such set is found by repeatedly removing workers that are not stuck. This is exact for
+callables that need the responses of all their calls. The last proxy in the cycle to report its calls is told about the
+deadlock.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Callable, Sequence
 
 
 class PendingCalls:
-    """The pending calls reported by proxies: which worker waits for which models."""
+    """The pending calls reported by proxies: which worker is waiting for which models."""
 
     def __init__(self) -> None:
         self._models: dict[tuple[str, int, str], list[str]] = {}
 
     def record(self, worker: str, process: int, models: Sequence[str], proxy: str = "") -> None:
-        """Record that a worker waits for `models`, in calls reported by `proxy` in the given process."""
+        """Record that a worker is waiting for `models`, in calls reported by `proxy` in the given process."""
         self._models[worker, process, proxy] = list(models)
         self._models = {
             key: waits
@@ -27,7 +28,7 @@ class PendingCalls:
         }
 
     def stuck(self, worker: str, workers_of: Callable[[str], Sequence[str]]) -> list[str]:
-        """Return the models that this worker is waiting for although they can never respond, sorted by name."""
+        """Return the models that this worker is waiting for in vain, because they can never respond, sorted by name."""
         waits: dict[str, set[str]] = {}
         for (name, *_), models in self._models.items():
             waits.setdefault(name, set()).update(models)

@@ -59,7 +59,7 @@ class InterpreterSetup:
 
     @classmethod
     def of(cls, python: str, cwd: str | None, env: Mapping[str, str]) -> InterpreterSetup:
-        """Return the setup of a worker, with its working directory only if the interpreter reads from it.
+        """Return a worker's setup. It includes the working directory only if the interpreter reads from that directory.
 
         Each fork changes to its worker's directory anyway.
         """
@@ -68,7 +68,7 @@ class InterpreterSetup:
 
 
 def _depends_on_cwd(python: str, env: Mapping[str, str]) -> bool:
-    """Return whether any path that an interpreter reads at its start is relative."""
+    """Return whether an interpreter reads any relative path when it starts."""
     paths = [python]
     for name in _PATHS:
         paths += env[name].split(":") if env.get(name) else ()
@@ -407,7 +407,7 @@ class ForkServer:
             self._timer = self._loop.call_later(_IDLE_S, act)
 
     async def fork(self, order: Order, output: int, stats: int) -> tuple[int, socket.socket]:
-        """Fork a worker. Return its pid and the connection on which it waits for GO; closing it makes the worker exit.
+        """Fork a worker. Return its pid, and the connection on which it waits for GO. Closing that connection ends it.
 
         Raises:
             Stale, Ended: Another fork server may work.
@@ -456,7 +456,7 @@ class ForkServer:
     async def _pid(
         self, order: Order, answer: asyncio.Future[ForkAnswer | None], worker: socket.socket
     ) -> int:
-        """Return the pid reported by the fork server, once the forked worker runs."""
+        """Return the pid reported by the fork server, once the forked worker is running."""
         await asyncio.wait([answer], timeout=_FORK_TIMEOUT_S)
         if not answer.done():
             self._kill()  # its exit resolves the answer
@@ -474,7 +474,7 @@ class ForkServer:
         return pid or _child(message[len(BEGUN) :])
 
     def _gone(self) -> Unfit:
-        """Return an exception whose text says why this server does not accept orders."""
+        """Return an exception that explains why this server accepts no orders."""
         if self._is_ending:
             return Stale("it has been stopped")
         exited = self.child.exited
@@ -534,7 +534,7 @@ def _pid_in(answer: ForkAnswer, order: Order) -> int:
 
 
 def _child(number: int | bytes) -> int:
-    """Convert `number` to a pid; raise Unfit if it is not the pid of a child of this process."""
+    """Convert `number` to a pid; raise Unfit unless it is the pid of one of this process's children."""
     try:
         pid = int(number)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -1,6 +1,4 @@
-"""Limits that the daemon enforces on a worker and the processes that it has started: their total memory and their
-number.
-"""
+"""Limits on a worker and the processes it started, enforced by the daemon: their total memory and their number."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A worker that is a thread of its registrant.
+"""A worker that runs as a thread of its registrant.
 
-The dispatcher asks the registrant to start and stop it. The worker ends when that process exits.
+The dispatcher asks the registrant to start and stop the worker. The worker also ends when the registrant exits.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class HostedWorker(Worker):
         registrant: Registrant,
         lane_path: Path,
     ) -> HostedWorker:
-        """Ask the registrant to run a worker, and return it. The worker then says hello.
+        """Ask the registrant to run a worker, and return the worker. It then says hello.
 
         Raises:
             RemoteFailure: The registrant has exited, or the file of the statistics page cannot be written.
@@ -98,8 +98,8 @@ class HostedWorker(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Record the worker's hello. The daemon sends no model, because a thread has it already. Raises the same as
-        `Worker.hello`.
+        """Record the worker's hello. The daemon sends no model, because the registrant already has it. Raises the same
+        as `Worker.hello`.
         """
         await super().hello(peer, payloads_of)
         self._stats_path.unlink(missing_ok=True)
@@ -172,7 +172,7 @@ _USE_PROCESSES = 'Use isolation="process", the default, or run it'
 class Registrant:
     """A process that registered a model with isolation="thread" and runs the model's workers.
 
-    The dispatcher can neither start nor stop this process. It asks it to run workers, and watches for its exit.
+    The dispatcher cannot start or stop this process. It asks the process to run workers, and watches for its exit.
 
     Attributes:
         pid: Process id.
@@ -183,7 +183,7 @@ class Registrant:
         """Check that the threads of the process can serve the model, and watch for its exit.
 
         Raises:
-            RemoteFailure: The process is on another machine, in another PID namespace, or of another user.
+            RemoteFailure: The process is on another machine or in another PID namespace, or belongs to another user.
         """
         sender = peer.sender
         what = f'model {model} with isolation="thread"'

@@ -40,7 +40,7 @@ class Instances:
     def lanes(self) -> int:
         """The number of proxies that each worker should serve: one for each batch that may run concurrently.
 
-        A Python proxy is a process, so their number never exceeds `max_inflight_batches`.
+        Python proxies are processes, so their number never exceeds `max_inflight_batches`.
         """
         spec = self.spec
         if not self._native or self._is_streamed:
@@ -62,7 +62,7 @@ class Instances:
         return own_versions(self.spec)
 
     def ready(self, version: int | None = None) -> list[str]:
-        """Return the names of the ready workers; with `version`, only of those that serve this version."""
+        """Return the names of the ready workers. With `version`, consider only workers that serve this version."""
         return [one.serving.name for one in self._of(version) if one.serving is not None]
 
     def is_crash_looping(self, version: int | None = None) -> bool:
@@ -76,7 +76,7 @@ class Instances:
         return all(supervisor.is_crash_looping for supervisor in self._of(version))
 
     def problems(self) -> list[str]:
-        """Return one sentence about each instance whose workers keep exiting."""
+        """Return a sentence about each instance that keeps losing its workers."""
         name = self.spec.name
         return [
             f"model {name}: {text}; see pytriton-daemon logs {name}"
@@ -127,6 +127,6 @@ class Instances:
         return self._suspension.suspended or supervisor.index >= self.spec.instances
 
     def _of(self, version: int | None) -> list[Supervisor]:
-        """Return the supervisors whose workers serve `version`; None selects all."""
+        """Return the supervisors of the workers that serve `version`. None selects all supervisors."""
         wanted = (None, version)
         return [one for one in self.supervisors if version is None or one.version in wanted]

@@ -123,7 +123,7 @@ class Account:
 
     @property
     def _minimum_size(self) -> Size:
-        """A lower bound of a worker's size: the largest of the declared and all measured sizes, also while it loads."""
+        """A lower bound of a worker's size, even while it loads: the largest of the declared and all measured sizes."""
         peak = self._peak
         if self.spec.memory_request is None and peak.memory and not self._lived:
             peak = peak._replace(memory=round(peak.memory * _GROWTH_FACTOR) + _GROWTH_BYTES)
@@ -170,7 +170,7 @@ class Account:
         )
 
     def _unmapped_bytes(self) -> int:
-        """Return the bytes of shared weights that are not mapped yet. The first worker will create them."""
+        """Return the bytes of shared weights not mapped yet. The first worker to load will create the mappings."""
         mapped = self._accounts.mapped
         return sum(size for digest, size in self.shared.items() if digest not in mapped)
 
@@ -218,7 +218,7 @@ class Account:
         return KnownSize(self.registration, *self.known, dict(self.shared), self._lived)
 
     def restore_size(self, size: KnownSize) -> None:
-        """Restore the size that was known before the daemon restarted, unless the size exceeds the budget.
+        """Restore the size that was known before the daemon restarted. If it exceeds the budget, discard it.
 
         A size that exceeds the budget is measured again: a restart must not refuse a model that was served before.
         """
@@ -230,7 +230,7 @@ class Account:
     # ── claims ───────────────────────────────────────────────────────────────────────────────────
 
     def check(self, spec: messages.ModelSpec, count: int) -> None:
-        """Check that `count` workers fit into the budget while it is empty.
+        """Check that `count` workers would fit into the budget if it were empty.
 
         Raises:
             RemoteFailure: The workers can never fit.
@@ -384,7 +384,7 @@ class Account:
     # ── events and error texts ───────────────────────────────────────────────────────────────────
 
     def report_waiting(self, needs: Amounts, free: Amounts, why: str) -> None:
-        """Emit an event for a claim that waits for memory."""
+        """Emit an event for a claim that is waiting for memory."""
         self._accounts.waits += 1
         available = amounts_text({kind: max(0, free[kind]) for kind in needs if kind in free})
         self._events.emit(
@@ -422,13 +422,13 @@ class PendingClaim:
     """A pending claim.
 
     Attributes:
-        account: The account that claims.
+        account: The account that makes the claim.
         count: Total number of workers that need memory; 0 for one temporary additional worker.
         since: When the claim was made.
         done: Resolves when the claim is granted.
         is_reported: Whether the wait has been reported as an event.
         is_deferred: Whether the claim was considered but could not be granted yet.
-        is_background: Whether the claim may wait for a long time, because no client waits for it.
+        is_background: Whether the claim may wait for a long time, because no client is waiting for it.
         checked_at: When it was last checked whether the claim can ever be granted.
         shortage: A sentence about the models that hold the memory, and what would help; "" until the first check.
     """
@@ -510,7 +510,8 @@ class MemoryAccounts:
             spec: The pool's model.
             registration: Identifies the registration among others of the same model name, also after a daemon restart.
             payload: Size of a worker's pickled callable in bytes.
-            background: Whether the first load may wait while other claims are granted, because no client waits for it.
+            background: Whether the first load may wait while other claims are granted, because no client is waiting for
+                it.
             hosted: Whether the workers are threads of the registrant, whose memory does not count.
             events: Receives the events about the model's memory.
         """
@@ -531,8 +532,8 @@ class MemoryAccounts:
         return account
 
     def remember_size(self, account: Account) -> None:
-        """Remember a model's size, unless a newer account has the same name. If there are too many sizes, drop the
-        oldest ones.
+        """Remember a model's size; do nothing if a newer account has its name. If there are too many sizes, drop the
+        oldest.
         """
         name, size = account.spec.name, account.size
         newest = [one for one in self.open_accounts if one.spec.name == name][-1:]

@@ -96,7 +96,7 @@ class ModelCounters:
         return found
 
     def _make_room(self, version: int) -> None:
-        """Merge the oldest version without workers into `former` if there are too many versions."""
+        """If there are too many versions, merge the oldest one that has no workers into `former`."""
         has_workers = {key[0]: False for key in self.instances}
         if version in has_workers or len(has_workers) < _MAX_VERSIONS:
             return
@@ -107,7 +107,7 @@ class ModelCounters:
             self.former = self.former.plus(self.instances.pop(key).ended)
 
     def hand_over(self, name: str) -> ModelCountersState:
-        """Return the counters to hand over in an upgrade. Live workers keep theirs in their statistics pages."""
+        """Return the counters, to be handed over in an upgrade. Live workers keep theirs in their statistics pages."""
         instances = [
             InstanceCountersState(
                 version, number, _bounded(one.ended), dict(one.exits), one.starts, one.user_series
@@ -136,7 +136,7 @@ class ModelCounters:
         return WorkDone(counts, reduce(Counts.plus, counts.values(), self.former))
 
     def outcomes(self) -> tuple[int, dict[str, int]]:
-        """Return, at little cost, how many requests have started so far, and how many have failed, by kind."""
+        """Return how many requests have started so far, and how many have failed, by kind. This is cheap."""
         requests, failed = self.former.requests, list(self.former.failed)
         for instance in self.instances.values():
             ended = instance.ended
@@ -162,7 +162,7 @@ class ModelCounters:
                     ring.want(limit_ns, budget)
 
     def has_records(self) -> bool:
-        """Return, at little cost, whether there are records to collect."""
+        """Return whether there are records to collect. This is cheap."""
         return bool(self._uncollected) or any(
             worker.alive and worker.stats.records.has_uncollected
             for instance in self.instances.values()

@@ -39,7 +39,7 @@ ReportProgress = Callable[[messages.Progress], Awaitable[None]]
 
 
 async def report_to_nobody(_: messages.Progress) -> None:
-    """Ignore the progress of a change for which no client is waiting."""
+    """Ignore the progress of a change, because no client is waiting for it."""
 
 
 class Pool:
@@ -113,7 +113,7 @@ class Pool:
             await self._grow(spec, report)
 
     def redeclare(self, spec: messages.ModelSpec) -> None:
-        """From now on, use this declaration, whose configuration a worker has completed."""
+        """Use this declaration from now on. A worker has completed its configuration."""
         self._instances.spec = self.batch_retry.spec = spec
 
     @property
@@ -125,12 +125,12 @@ class Pool:
         return all(one.is_quiescent for one in instances.supervisors)
 
     def hand_over(self) -> PoolState:
-        """Return the state to hand over in an upgrade. The pool must be quiescent."""
+        """Return the state to be handed over in an upgrade. The pool must be quiescent."""
         supervised = [one.hand_over() for one in self._instances.supervisors]
         return PoolState(supervised, self.proxies.hand_over(), self.suspension.suspended)
 
     def adopt(self, state: PoolState, adopt_worker: AdoptWorker) -> None:
-        """Restore the pool from its state before an upgrade, and start workers for instances that have none."""
+        """Restore the pool to its state before an upgrade, and start workers for instances that have none."""
         spec, supervisors = self._instances.spec, self._instances.supervisors
         for one in state.supervised:
             worker = None if one.worker is None else adopt_worker(one.worker, spec, one.slot)
@@ -185,8 +185,8 @@ class Pool:
         await self._notify(None)
 
     async def suspend(self, idle_s: float, grace_s: float, why: str = "") -> None:
-        """Suspend the model, which has been idle for `idle_s` seconds: stop all but the standby workers until the next
-        batch.
+        """Suspend the model: stop all but the standby workers until the next batch. It has been idle for `idle_s`
+        seconds.
         """
         instances, staying = self._instances, self._staying_workers
         leaving = instances.supervisors[staying:]
@@ -221,14 +221,14 @@ class Pool:
             self.suspension.finish_resume()
 
     def hold(self) -> None:
-        """Keep the model suspended until `suspension.held` is cleared. Cancel a resume that waits for memory."""
+        """Keep the model suspended until `suspension.held` is cleared. Cancel a resume that is waiting for memory."""
         self.suspension.held = True
         if self.suspension.lacks_room and self._resume_task is not None:
             self._resume_task.cancel()
             self.suspension.cancel_resume()
 
     async def _resume_when_granted(self, spec: messages.ModelSpec) -> None:
-        """Start the workers once memory is granted. Fail the waiting requests if it is refused."""
+        """Start the workers once memory is granted. If memory is refused, fail the waiting requests."""
         wait_s = self._policy.resume_bounds.seconds
         while True:
             try:
@@ -281,7 +281,7 @@ class Pool:
         """Try again now to load a worker for each instance that has none.
 
         Raises:
-            RemoteFailure: A worker could not be loaded. The instance continues its back-off.
+            RemoteFailure: A worker could not be loaded. The back-off of its instance continues.
         """
         lacking = [one for one in self._instances.supervisors if one.lacks_worker]
         if not lacking:
@@ -310,7 +310,7 @@ class Pool:
         self.account.close()
 
     def answered_if_idle(self) -> int | None:
-        """Return the number of batches that the workers have answered, or None while one is running."""
+        """Return the number of batches that the workers have answered, or None while a batch is running."""
         readings = self._readings()
         if not all(reading.idle for reading in readings):
             return None
@@ -381,7 +381,7 @@ class Pool:
 
     @property
     def answers(self) -> bool:
-        """Whether a batch would be served: by a ready worker, or by a worker that starts because the batch resumes the
+        """Whether a batch would be served, either by a ready worker or by one that starts because the batch resumes the
         model.
         """
         return self.can_serve or (self.suspension.in_effect and not self.is_crash_looping)
@@ -392,7 +392,7 @@ class Pool:
         return self._instances.is_crash_looping()
 
     def problems(self) -> list[str]:
-        """Return one sentence about each instance whose workers keep exiting."""
+        """Return a sentence about each instance that keeps losing its workers."""
         return self._instances.problems()
 
     def degradations(self) -> list[str]:
@@ -400,7 +400,7 @@ class Pool:
         return self._instances.degradations()
 
     def ready_workers(self, version: int | None = None) -> list[str]:
-        """Return the names of the ready workers; with `version`, only of those that serve this version."""
+        """Return the names of the ready workers. With `version`, consider only workers that serve this version."""
         return self._instances.ready(version)
 
     def infos(self) -> list[messages.InstanceInfo]:
@@ -408,7 +408,7 @@ class Pool:
         return self._instances.infos(self.proxies.lanes_of)
 
     async def record_readiness(self, worker: Worker, *, ready: bool, why: str) -> None:
-        """Record a change of the model's `is_ready`. Move the proxies of an instance that is not ready.
+        """Record that the result of the model's `is_ready` has changed. If an instance is not ready, move its proxies.
 
         They move to other workers after their current batch. If there is no other worker, the instance keeps serving until Triton
         unloads the model.
@@ -427,13 +427,13 @@ class Pool:
                 await asyncio.wait_for(self._changed.wait(), timeout_s)
 
     async def until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Wait up to `timeout_s` seconds until `condition`, which is about the workers, holds."""
+        """Wait up to `timeout_s` seconds until `condition` holds. Check it whenever the workers change."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with self._changed:
                 await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)
 
     async def disable(self, why: str) -> None:
-        """Fail all batches that wait for a worker, and start no more workers."""
+        """Fail all batches that are waiting for a worker, and start no more workers."""
         self._instances.disabled_reason = self.batch_retry.disabled_reason = why
         await self._notify(None)
 
@@ -448,7 +448,7 @@ class Pool:
         return await self._starts.start(self._instances.spec, slot)
 
     async def _notify(self, ready: str | None) -> None:
-        """Notify the tasks that wait for a worker. `ready` names the worker that just became ready, if any."""
+        """Notify the tasks that are waiting for a worker. `ready` names the worker that just became ready, if any."""
         if ready is not None and self.suspension.resuming:
             self.suspension.finish_resume()
         async with self._changed:

@@ -1,4 +1,4 @@
-"""Prestarted workers: processes of suspended models that have started and imported our modules.
+"""Prestarted workers: processes for suspended models. They have started and imported our modules.
 
 A prestarted worker connects to the daemon, but loads its model only when a request resumes the model. This saves the
 start of an interpreter and its imports, but costs memory. So only the most recently suspended models have one.
@@ -86,7 +86,7 @@ class PrestartedWorkers:
                 await self.drop(owner)
 
     def items(self) -> ItemsView[Account, Worker]:
-        """Return the accounts and their workers. The model that has been suspended longest comes first."""
+        """Return the accounts and their workers, starting with the model that has been suspended longest."""
         return self._workers.items()
 
     def workers(self) -> Collection[Worker]:

@@ -67,7 +67,7 @@ class ProxyRouter:
         return self._routes.lanes_of(worker)
 
     def hand_over(self) -> dict[str, str]:
-        """Return the worker of each proxy, to hand over in an upgrade."""
+        """Return each proxy's worker, to be handed over in an upgrade."""
         return dict(self._routes.worker_of)
 
     def adopt(self, table: Mapping[str, str]) -> None:
@@ -83,15 +83,15 @@ class ProxyRouter:
         *,
         batch: bool = False,
     ) -> messages.Attached:
-        """Assign a worker to `proxy` and return it, waiting until one is ready.
+        """Wait until a worker is ready, assign it to `proxy`, and return it.
 
         If the model is suspended, a proxy that has a batch resumes it. A proxy without a batch gets no worker, and asks
-        again when it has one.
+        again once it has a batch.
 
         Args:
             proxy: Name of the proxy's instance.
             lost: A worker that the proxy could not reach.
-            avoid: Workers that wait for this batch, which is a call between models.
+            avoid: Workers that are waiting for this batch, if it is a call between models.
             version: The version that the proxy serves; only used if each version has its own workers.
             batch: Whether a batch is waiting for the worker.
 
@@ -154,8 +154,8 @@ class ProxyRouter:
                     await asyncio.wait_for(self._changed.wait(), left_s)
 
     def _outdated(self, proxy: str, version: int) -> RemoteFailure:
-        """Return the failure with which to answer an outdated request. If the proxy still has the batch, clients get
-        its text.
+        """Return the failure that answers an outdated request. If the proxy still has the batch, clients get the
+        failure's text.
         """
         instances = self._instances
         if instances.stopping or instances.is_crash_looping(version):
@@ -216,7 +216,7 @@ class ProxyRouter:
         await worker.withdraw_lane()
 
     def _forget(self, proxy: str) -> None:
-        """Remove a proxy's route. Its worker may then be asked to give up another proxy."""
+        """Remove a proxy's route. After that, its worker may be asked to give up another proxy."""
         self._withdrawing.discard(self._routes.worker_of.get(proxy, ""))
         self._routes.forget(proxy)
 
@@ -250,7 +250,7 @@ class Routes:
         return sum(name == worker for name in self.worker_of.values())
 
     def assign(self, proxy: str, ready: Sequence[str]) -> str:
-        """Assign `proxy` to one of the ready workers and return its name."""
+        """Assign `proxy` to one of the ready workers, and return the worker's name."""
         self.forget(proxy)
         worker = min(ready, key=self._burden)
         self.worker_of[proxy] = worker

@@ -59,7 +59,7 @@ OnChange = Callable[[Optional[str]], Awaitable[None]]
 
 
 class Adopted(NamedTuple):
-    """An instance adopted in an upgrade, with its worker if that is still alive."""
+    """An instance adopted in an upgrade, with its worker if the worker is still alive."""
 
     state: SupervisedState
     worker: Worker | None
@@ -146,7 +146,7 @@ class Supervisor:
     # ── the life of an instance ──────────────────────────────────────────────────────────────────
 
     async def _run(self) -> None:
-        """Until cancelled: load a worker, wait until it exits, and back off."""
+        """Load a worker, wait until it exits, back off, and start over, until cancelled."""
         while True:
             blameless = False
             try:
@@ -206,8 +206,8 @@ class Supervisor:
     async def _wait_until_loaded(self, worker: Worker) -> None:
         """Wait until a worker that was started is ready. Stop the worker on any exception.
 
-        One time limit applies until it says hello, including the start of a fork server; another one to the load of its
-        callable.
+        There are two time limits: one until the worker says hello, which includes the start of a fork server, and one
+        for loading its callable.
 
         Raises:
             RemoteFailure: The worker did not become ready.
@@ -263,7 +263,7 @@ class Supervisor:
                     return end
 
     async def _record_exit(self, worker: Worker) -> messages.WorkerExit:
-        """Stop the processes that an exited worker has left behind, and record and report the worker's exit."""
+        """Record and report a worker's exit, and stop the processes that the worker left behind."""
         await worker.stop(0)
         end = worker.end_record()
         self._last_exit = end.how
@@ -365,7 +365,7 @@ class Supervisor:
         )
 
     def _report_internal_error(self, task: asyncio.Task[None]) -> None:
-        """Log an internal error that ended the supervisor, and fail the tasks that wait for it."""
+        """Log an internal error that ended the supervisor, and fail the tasks that are waiting for the supervisor."""
         if task.cancelled() or task.exception() is None:
             return
         _log.error("instance supervisor failed", exc_info=task.exception())
@@ -402,7 +402,7 @@ class Supervisor:
         self._change(InstanceState.STOPPED)
 
     def hand_over(self) -> SupervisedState:
-        """Return the state to hand over in an upgrade. The supervisor must be quiescent."""
+        """Return the state to be handed over in an upgrade. The supervisor must be quiescent."""
         serves = self.is_quiescent and isinstance(self.worker, WorkerProcess) and self.worker.alive
         worker = cast(WorkerProcess, self.worker).hand_over() if serves else None
         return SupervisedState(self._slot, worker, self._restarts, self._last_exit, self._exits)
@@ -415,7 +415,7 @@ class Supervisor:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether no worker is starting or stopping: one serves, or the instance is backing off or has failed."""
+        """Whether no worker is starting or stopping: one is serving, or the instance is backing off or has failed."""
         if self._workers - {self.worker}:
             return False
         if self.state is InstanceState.READY:
@@ -579,7 +579,7 @@ class Streak:
 
 @dataclass
 class RecycleBackoff:
-    """Back-off for workers that are recycled soon after their start because they cannot accept another lane.
+    """Back-off for workers that have to be recycled soon after their start, because they cannot accept another lane.
 
     A replacement is likely to have the same problem: the first one starts at once, later ones after the delays of a
     crash loop. Meanwhile the old worker keeps serving its lanes.
@@ -680,7 +680,7 @@ class WorkerStarts:
         self._forget = forget
 
     async def start(self, spec: messages.ModelSpec, slot: int) -> Worker:
-        """Start the worker of a slot and return it while it loads the model.
+        """Start the worker of a slot, and return it while it is still loading the model.
 
         Raises:
             RemoteFailure: The worker cannot be started.
@@ -703,7 +703,9 @@ class WorkerStarts:
         self._counters.add(worker, adopted=True)
 
     async def prestart(self, spec: messages.ModelSpec, is_still_wanted: Callable[[], bool]) -> None:
-        """Prestart a worker for a suspended model. Stop it if the model has resumed before it has started."""
+        """Prestart a worker for a suspended model. If the model is resumed before the worker has started, stop the
+        worker.
+        """
         if not self._prestarted.room:
             return
         try:

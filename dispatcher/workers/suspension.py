@@ -85,7 +85,8 @@ class Suspension:
 
     def begin(self, idle_s: float, workers: int, why: str = "") -> None:
         """Record that the model is suspended, for the reason `why` or because it was idle for `idle_s` seconds.
-        `workers` is the number of workers that stop.
+
+        `workers` is the number of workers that are being stopped.
         """
         self.suspended, self.resuming = True, False
         self._since, self._at = asyncio.get_running_loop().time(), time.time()
@@ -106,7 +107,7 @@ class Suspension:
         self.suspended, self.resuming, self.lacks_room = True, False, False
 
     def refuse(self, failure: RemoteFailure) -> None:
-        """Cancel the resumption because its memory request was denied, and fail the requests that wait for it."""
+        """Cancel the resume because memory for it was refused, and fail the requests that are waiting for it."""
         self._refusal = (self.resumes, RemoteFailure(ErrorKind.UNAVAILABLE, failure.text))
         self.cancel_resume()
 
@@ -135,7 +136,7 @@ class Suspension:
         )
 
     def left_s(self) -> float | None:
-        """Return how many more seconds a batch may wait for the resume, or None if the model is not resuming.
+        """Return the number of seconds that a batch may still wait for the resume; None if the model is not resuming.
 
         Raises:
             RemoteFailure: The resume takes longer than `resume_timeout_s`, or too many requests wait.

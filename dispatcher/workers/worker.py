@@ -1,4 +1,4 @@
-"""The dispatcher's view of a worker, from its start to its exit, and the slots that the workers of a model occupy.
+"""The dispatcher's view of a worker from start to exit, and the slots that a model's workers occupy.
 
 There are two kinds of workers: child processes of the dispatcher (worker_process.py) and threads of a registrant
 (hosted_worker.py).
@@ -32,10 +32,10 @@ class Worker:
     Attributes:
         name: Unique name in this daemon; also names its lane socket.
         instance: Number of the model's instance that it runs.
-        pid: The process that it is, or in which it runs.
+        pid: The process that it is, or that it runs in.
         exited: Resolves when the worker has exited.
         protocol: Protocol version that it speaks, possibly that of the daemon before an upgrade.
-        parked: Whether it is prestarted: because its model is suspended, it waits for `unpark` before it loads.
+        parked: Whether it is prestarted: its model is suspended, so it waits for `unpark` before it loads.
         greeted: Resolves when the worker has said hello.
         ready: Resolves when the callable is loaded. Raises RemoteFailure if it cannot be loaded.
         lane_path: Socket on which it accepts lanes once it is ready.
@@ -44,7 +44,7 @@ class Worker:
         kill_reason: Why the dispatcher kills it; None if it exits by itself or on request.
         expected_exit: Why the dispatcher stops it, one of EXIT_REASONS; None if the dispatcher does not.
         not_ready_reason: The reason given by its model's `is_ready`; None if it is ready or has no `is_ready`.
-        log_hint: The end of an error text, which says where its log is.
+        log_hint: The end of an error text, saying where the worker's log is.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Worker:
         return self._user_metrics() if self._counts is None else self.last_user_metrics
 
     def expect_exit(self, reason: str) -> None:
-        """Record why the dispatcher stops the worker, one of EXIT_REASONS. The first reason is kept."""
+        """Record why the dispatcher is stopping the worker, one of EXIT_REASONS. The first reason is kept."""
         self.expected_exit = self.expected_exit or reason
 
     @property
@@ -154,7 +154,7 @@ class Worker:
             self.recycle_due.set_result(reason)
 
     def connection_failed(self) -> None:
-        """Handle a proxy's failure to connect. Do nothing if the worker is a process, whose exit is detected anyway."""
+        """Handle a proxy's failure to connect. If the worker is a process, do nothing: its exit is detected anyway."""
 
     async def withdraw_lane(self) -> None:
         """Ask the worker to give up one of its proxies."""

@@ -1,4 +1,4 @@
-"""A worker that is a child process of the dispatcher: its start, its end, and the description of its exit.
+"""A worker that is a child process of the dispatcher: how it starts and ends, and how its exit is described.
 
 Below it: the environment of the process, the factory that starts workers of both kinds, and the number of compute
 threads of a worker.
@@ -181,7 +181,7 @@ class WorkerProcess(Worker):
         return worker
 
     def hand_over(self) -> WorkerState:
-        """Return the state to hand over in an upgrade. The worker must be alive."""
+        """Return the state to be handed over in an upgrade. The worker must be alive."""
         assert self.stats.kept is not None  # the worker is alive
         recycle_due = self.recycle_due.result() if self.recycle_due.done() else None
         return WorkerState(
@@ -377,7 +377,7 @@ async def _start_child(
 
 
 def boot_arguments(library: Path, endpoint: str, python: str) -> list[str]:
-    """Return the arguments with which the interpreter `python` starts a worker or a fork server."""
+    """Return the arguments for the interpreter `python` to start a worker or a fork server."""
     library = library_of(library, python)
     return [str(library / "pytriton" / "worker" / "boot.py"), str(library), endpoint]
 
@@ -421,7 +421,10 @@ class WorkerFactory:
         *,
         on_unrecoverable: Callable[[str], None],
     ) -> None:
-        """Create the factory. It calls `on_unrecoverable` with the model of a worker that exits as unrecoverable."""
+        """Create the factory.
+
+        When a worker exits with an unrecoverable error, the factory calls `on_unrecoverable` with the model.
+        """
         self._rundir = rundir
         self._on_unrecoverable = on_unrecoverable
         tracing = uses_opentelemetry(config)
@@ -480,7 +483,7 @@ class WorkerFactory:
         return self._with_exit_callback(worker, spec.name)
 
     def _with_exit_callback(self, worker: WorkerProcess, model: str) -> WorkerProcess:
-        """Report an unrecoverable worker when it exits, because its own message may have been lost in an upgrade."""
+        """Report an unrecoverable error when a worker exits. Its own message may have been lost in an upgrade."""
 
         def ended(_: object) -> None:
             if worker.is_unrecoverable:
@@ -537,7 +540,7 @@ def thread_share(spec: messages.ModelSpec) -> int:
 
 
 def thread_variables(spec: messages.ModelSpec) -> Mapping[str, str]:
-    """Return the environment variables that set a worker's number of compute threads, except those set by the user."""
+    """Return the environment variables that set a worker's number of compute threads. Omit those set by the user."""
     share = thread_share(spec)
     wanted = THREAD_VARIABLES if share else ()
     return {name: str(share) for name in wanted if name not in spec.world.env}

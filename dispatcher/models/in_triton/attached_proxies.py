@@ -30,7 +30,7 @@ class _Proxy(NamedTuple):
 
 
 def _region_of(pid: int) -> Path | None:
-    """Return the shared memory region named on a stub's command line, or None."""
+    """Return the shared memory region that a stub's command line names, or None."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -44,8 +44,8 @@ class Proxies:
     """Watches the processes of the attached proxies. Calls `gone` with the name of each proxy that exits without
     detaching.
 
-    A proxy sends Detach when Triton unloads its model. A killed proxy does not. Triton neither restarts it, so that
-    every batch of its instance fails, nor removes its shared memory region.
+    A proxy sends Detach when Triton unloads its model. A killed proxy does not. Triton does not restart it, so every
+    batch of its instance fails. Nor does Triton remove its shared memory region.
     """
 
     def __init__(self, gone: Callable[[str], None]) -> None:
@@ -94,7 +94,7 @@ class Proxies:
     def end(self, proxies: set[str]) -> set[str]:
         """Kill the proxies that are still attached, because tritonserver has abandoned them.
 
-        Return the compiled ones, which cannot be killed. The caller must release them.
+        Return the compiled proxies, which cannot be killed. The caller must release them.
         """
         compiled = set()
         for proxy in proxies & self.names():
@@ -130,7 +130,7 @@ class ProxyExits:
     """Handles the exits of one registration's proxies: waits for them, and kills proxies that tritonserver abandons.
 
     Args:
-        pool: routes them to workers
+        pool: routes the proxies to workers
         broken: called with the name of a proxy that exited without detaching
 
     Attributes:
@@ -206,7 +206,7 @@ class ProxyExits:
         self._broken(proxy)
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Wait up to `timeout_s` seconds until `condition`, which is about the proxies, holds."""
+        """Wait up to `timeout_s` seconds until `condition` holds. Check it whenever a proxy detaches."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not condition():
             self._detached.clear()

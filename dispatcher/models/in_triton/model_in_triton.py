@@ -38,7 +38,7 @@ class ModelInTriton:
 
     Args:
         name: name of the model
-        config: returns the configuration to load it with; another argument makes tritonserver restart all proxies
+        config: returns the configuration to load it with. With a different argument, tritonserver restarts all proxies
         pool: its workers
         load_lock: the lock of the registration that this one replaces, if any: only one of them may load or unload at a
             time
@@ -106,8 +106,8 @@ class ModelInTriton:
         return (self.machine.state, self._loads)
 
     def sync_with_index(self, loaded: bool) -> None:
-        """Update the state from Triton's index. If the index contradicts the daemon's last action, a client made a
-        change.
+        """Update the state from Triton's index, which shows a client's change if it contradicts the daemon's last
+        action.
         """
         if loaded == self.ready:
             return
@@ -127,7 +127,7 @@ class ModelInTriton:
         return self.machine.state in settled_states
 
     def numbers(self) -> tuple[int, int]:
-        """Return how often its proxies were restarted, and how many loads and unloads were requested from Triton."""
+        """Return how often the model's proxies were restarted, and how many loads and unloads Triton was asked for."""
         return self._mended, self._loads
 
     def adopt(self, state: RegistrationState, models: Path) -> None:
@@ -152,8 +152,9 @@ class ModelInTriton:
         self._mended += 1
 
     async def load(self, server: TritonServer) -> None:
-        """Load the model in Triton with its current configuration. Also write the configuration to the model's folder,
-        from which clients can load it.
+        """Load the model in Triton with its current configuration.
+
+        Also write the configuration to the model's folder, so that clients can load the model from there.
 
         Raises:
             ServerLost: tritonserver is not up, or exited during the load.
@@ -177,7 +178,7 @@ class ModelInTriton:
             own_repository.write_config(self._models, self._name, self.config)
 
     async def load_again(self, server: TritonServer, *, loaded: bool) -> None:
-        """Load the model in a restarted tritonserver, unless it is loaded already or no worker can serve it.
+        """Load the model in a restarted tritonserver, if it is not loaded there yet and a worker can serve it.
 
         If the registration ends during the load, unload the model.
         """
@@ -199,7 +200,7 @@ class ModelInTriton:
         await server.load(self._name, preload_layout.placeholder(self.config, text))
 
     def forget_proxies(self, living: Collection[int] = ()) -> None:
-        """Forget all proxies, which exited with tritonserver, except those of the servers in `living`."""
+        """Forget the proxies that exited together with tritonserver. Keep those of the servers in `living`."""
         self.server_lost = True
         self.load_failed = False
         self.ends.forget_all(living)
@@ -220,12 +221,12 @@ class ModelInTriton:
             self._tasks.append(task)
 
     def cancel_tasks(self) -> None:
-        """Cancel the tasks of `start_tasks`, because the registration is stopping."""
+        """Cancel the tasks that `start_tasks` started, because the registration is stopping."""
         for task in self._tasks:
             task.cancel()
 
     def _proxy_broken(self, proxy: str) -> None:
-        """Reload the model: Triton does not restart a proxy that exited without detaching."""
+        """Reload the model, because Triton does not restart a proxy that exited without detaching."""
         if self.ready:
             self._events.emit(kinds.PROXY_BROKEN, model=self._name, reason=f"proxy {proxy}")
             self._broken.set()
@@ -264,7 +265,7 @@ class ModelInTriton:
             await pool.notify_waiters()
 
     async def _follow_lanes(self, loaded: int) -> None:
-        """Reload the model if its first worker, which starts after the proxies, needs more proxies."""
+        """Reload the model if its first worker, which starts later than the proxies, needs more of them."""
         await self._pool.until(lambda: self._pool.lanes != loaded)
         self._broken.set()
 

@@ -1,4 +1,4 @@
-"""Persisted registrations for use in the event loop: a thread reads and writes the state directory.
+"""Gives the event loop access to persisted registrations. A thread reads and writes the state directory.
 
 Errors of the state directory become a RemoteFailure, which is sent to the client that made the request.
 """
@@ -45,7 +45,7 @@ class PendingChange(Protocol):
 
 
 class PendingRemoval:
-    """An uncommitted removal of a model and of the registration that it replaced.
+    """An uncommitted removal of a model, together with the registration that it replaced.
 
     Args:
         files: paths of the model's files, which need not exist
@@ -89,7 +89,7 @@ class RegistrationStore:
         self._store = store
 
     async def prepare(self, entry: Entry, persistence: Persistence) -> PendingChange | None:
-        """Prepare the change that `finish` commits once the model serves. Return None if there is nothing to change."""
+        """Prepare a change, to be committed by `finish` once the model is serving. Return None if nothing changes."""
         if persistence is Persistence.PERSISTED:
             return await self.write(entry)
         if persistence is Persistence.EPHEMERAL:
@@ -101,7 +101,7 @@ class RegistrationStore:
         return await _written(self._store.write, entry.spec, entry.payloads, entry.registered_at)
 
     async def amend(self, entry: Entry, **changes: object) -> None:
-        """Change fields of a persisted model's specification. `entry` is the current registration."""
+        """Write changed fields of a persisted model's specification. `entry` is the current registration."""
         prepared = await _written(self._store.amend, entry, changes)
         try:
             finish(prepared)
@@ -141,7 +141,7 @@ class RegistrationStore:
             return await asyncio.to_thread(self._store.previous, name)
 
     async def is_first(self, name: str) -> bool:
-        """Return whether a model has replaced no earlier registration."""
+        """Return whether a model is the first of its name, rather than a replacement of an earlier registration."""
         with _as_failure():
             return await asyncio.to_thread(self._store.is_first, name)
 

@@ -38,7 +38,7 @@ OnUnavailable = Callable[[str], Coroutine[object, object, None]]
 
 
 async def ignore_unavailable(name: str) -> None:
-    """Do nothing: no request waits for a model."""
+    """Do nothing, because no request ever waits for a model."""
 
 
 @dataclass
@@ -67,8 +67,8 @@ class Restorer:
         content: content of the state directory
         events: receives events about restores
         slots: limits concurrent loads
-        on_unavailable: awaited with the name of a model that requests may wait for, when its restore has failed or was
-            cancelled
+        on_unavailable: awaited when a restore has failed or was cancelled, with the model's name, if requests may be
+            waiting for the model
 
     Attributes:
         problems: one sentence about each unreadable file.
@@ -120,14 +120,14 @@ class Restorer:
     def _is_queued(self, name: str, queued: _QueuedRestore) -> bool:
         """Return whether a model is still queued.
 
-        It is not if it was unregistered or replaced, is lazy, or is being restored.
+        It is not if it was unregistered or replaced, if it is lazy, or while it is being restored.
         """
         return self._queued.get(name) is queued and not queued.is_lazy and queued.task is None
 
     # ── lazy models, and models that requests wait for ──────────────────────────────────────────────
 
     def mark_lazy(self, may: Callable[[Entry], bool]) -> None:
-        """Mark the models for which `may` returns True as lazy: they are restored on their first request."""
+        """Mark models as lazy if `may` returns True for them. They are restored on their first request."""
         for queued in self._queued.values():
             queued.is_lazy = queued.error is None and may(queued.entry)
 
@@ -149,7 +149,7 @@ class Restorer:
         return found
 
     def is_lazy(self, name: str) -> bool:
-        """Return whether a model waits for its first request."""
+        """Return whether a model is waiting for its first request."""
         queued = self._queued.get(name)
         return queued is not None and queued.is_lazy
 
@@ -222,7 +222,7 @@ class Restorer:
     # ── queries, outcomes and removal ────────────────────────────────────────────────────────────────
 
     def entries(self) -> list[Entry]:
-        """Return the entries whose restore has not been attempted yet."""
+        """Return the entries that the daemon has not tried to restore yet."""
         return [queued.entry for queued in self._queued.values() if queued.error is None]
 
     def entry(self, name: str) -> Entry | None:
@@ -231,7 +231,7 @@ class Restorer:
         return None if queued is None else queued.entry
 
     def failures(self) -> dict[str, Entry]:
-        """Return the entries whose restore has failed, by name, except those being retried."""
+        """Return the entries that could not be restored, by name, except those being retried."""
         return {
             name: queued.entry
             for name, queued in self._queued.items()
@@ -332,7 +332,7 @@ class Restorer:
             await self.changes.next.wait()
 
     def error(self, name: str) -> str | None:
-        """Return why the restore of a model failed; None if the model is unknown or queued."""
+        """Return why a model could not be restored; None if the model is unknown or queued."""
         return self._queued[name].error if name in self._queued else None
 
     def forget(self, name: str) -> bool:

@@ -70,7 +70,7 @@ class SizeStore:
         return content.models
 
     def lacks(self, sizes: Mapping[str, KnownSize]) -> bool:
-        """Return whether `sizes` differ enough from the stored sizes to write the file again."""
+        """Return whether `sizes` differ from the stored sizes so much that the file should be written again."""
         if sizes.keys() != self._written.keys():
             return True
         return any(_differ(one, self._written[name]) for name, one in sizes.items())

@@ -112,7 +112,7 @@ class Store:
     """The registrations in one state directory, which is locked against other daemons."""
 
     def __init__(self, folder: Path, lock: int | None = None) -> None:
-        """Create the folder, private to its owner, and lock it. After an upgrade, `lock` is the inherited descriptor.
+        """Create the folder as private to its owner, and lock it. After an upgrade, `lock` is the inherited descriptor.
 
         Raises:
             StoreError: the folder cannot be created or written, or another daemon uses it.
@@ -180,7 +180,8 @@ class Store:
         return entry
 
     def is_first(self, name: str) -> bool:
-        """Return whether a persisted model has replaced no earlier registration.
+        """Return whether a persisted model is the first of its name, rather than a replacement of an earlier
+        registration.
 
         Raises:
             StoreError: its file cannot be read.
@@ -214,7 +215,7 @@ class Store:
         return Unfinished(self._write(entry), present, self._path(spec.name, _PREVIOUS))
 
     def amend(self, entry: Entry, changes: Mapping[str, Any]) -> Unfinished:
-        """Write a stored registration, with changed fields of its specification, to a temporary file.
+        """Write a stored registration to a temporary file, with some fields of its specification changed.
 
         The previous entry is unaffected. `entry` is written if the stored one cannot be read.
 
@@ -369,7 +370,8 @@ def _make_private(folder: Path) -> None:
     """Create a private folder, or check that an existing one is private.
 
     Raises:
-        StoreError: it belongs to another user, or others may write to it, although its content is executed.
+        StoreError: it belongs to another user, or others may write to it. That is unsafe, since its content is
+            executed.
         OSError: it cannot be created.
     """
     with contextlib.suppress(FileExistsError):

@@ -466,7 +466,7 @@ def _adopt_listener(state: ListenerState, tls: Mapping[str, Tls]) -> Listening:
 
 
 class NativeGate:
-    """Readiness gate of the native frontend. Unlike with `Gate`, each process implements it."""
+    """Readiness gate of the native frontend. Each process has one built in, so unlike `Gate`, it needs no model."""
 
     in_repository = False
 
@@ -475,7 +475,7 @@ class NativeGate:
         self.is_open = False  #: the state that the daemon last requested
 
     async def open(self, server: GateModels) -> None:
-        """Let all processes report ready as soon as their models are ready. Raises RemoteFailure on failure."""
+        """Let each process report ready as soon as its models are ready. Raises RemoteFailure on failure."""
         try:
             await self._show(ready=True)
         except (ServerRefused, Unreached) as error:
@@ -588,7 +588,7 @@ class NativeAdmin:
     """Connection to a process of the native frontend; see `Admin` for the methods.
 
     Args:
-        path: path of the socket, which the daemon itself opened: a request to an exited process is never answered
+        path: path of the socket. The daemon itself opened it, so a request to an exited process is never answered
         exited: done when the process has exited
         accepting: done when the process accepts connections
     """
@@ -616,7 +616,7 @@ class NativeAdmin:
         return str((await self._ask("GET", "/v2"))["version"])
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration in JSON, or with the one in its directory if None."""
+        """Load a model. `config` is its configuration in JSON; None for the one in its directory."""
         body = {} if config is None else {"parameters": {"config": config}}
         await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/load", body)
 
@@ -625,7 +625,7 @@ class NativeAdmin:
         await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/unload", {})
 
     async def repository_states(self) -> dict[str, str]:
-        """Return the state of each model in all repositories by name; "" for one that was never loaded."""
+        """Return the state of each model in all repositories, by name; "" for a model that was never loaded."""
         states: dict[str, str] = {}
         for model in await self._ask("POST", "/v2/repository/index", {}):
             if states.get(model["name"], "") in ("", "UNAVAILABLE"):
@@ -652,7 +652,7 @@ class NativeAdmin:
         """Make the process hand over its idle connections, finish its requests, and exit with its last connection.
 
         Args:
-            successor: path of the socket to which to hand the connections over; None to close them
+            successor: path of the socket that takes over the connections; None to close them
             force: whether to retire even if sequences are in progress
 
         Raises:
@@ -666,7 +666,7 @@ class NativeAdmin:
         await self._ask("POST", "/admin/leave", {})
 
     async def work(self) -> ClientWork:
-        """Return the work in progress for clients."""
+        """Return the client work that the process has in progress."""
         answer = await self._ask("GET", "/admin/work")
         return ClientWork(answer["connections"], answer["requests"], answer["sequences"])
 

@@ -131,11 +131,11 @@ def document(
 
 
 def pending_models(config: DaemonConfig, models: PendingModels, descriptor: int) -> dict[str, Any]:
-    """Return the part of the document that lists the models for which requests may wait.
+    """Return the part of the document with the models that requests may wait for.
 
     Args:
         models: these models
-        descriptor: descriptor to which to write the name of each model that a request waits for
+        descriptor: descriptor on which to report the name of each model that a request waits for
     """
     return {
         "names": [*models.lazy, *models.loading],

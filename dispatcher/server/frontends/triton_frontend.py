@@ -1,4 +1,4 @@
-"""The frontend for NVIDIA's executable, tritonserver, which is administered over its public ports."""
+"""The frontend for NVIDIA's executable, tritonserver. The daemon administers it over its public ports."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class TritonFrontend:
         return AdminClient(self._config, self.endpoints.port("http"), self.endpoints.port("grpc"))
 
     async def check_listening(self) -> None:
-        """Check that every port accepts connections, because the ports open one after another. Raises OSError."""
+        """Check that every port accepts connections, since the ports open one after another. Raises OSError."""
         for one in self.endpoints.served:
             address = reachable(one.address).strip("[]")
             _, writer = await asyncio.open_connection(address, one.port)
@@ -278,7 +278,7 @@ class AdminClient:
         return str(metadata["version"])
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model with a configuration in JSON, or with the one in its directory if None."""
+        """Load a model. `config` is its configuration in JSON; None for the one in its directory."""
         async with self._loads:
             await self._ask(
                 lambda client: client.load_model(name, headers=self._headers, config=config)
@@ -289,7 +289,7 @@ class AdminClient:
         await self._ask(lambda client: client.unload_model(name, headers=self._headers))
 
     async def repository_states(self) -> dict[str, str]:
-        """Return the state of each model in all repositories by name; "" for one that was never loaded.
+        """Return the state of each model in all repositories, by name; "" for a model that was never loaded.
 
         The state of a version that is loaded or loading takes precedence over that of unavailable versions.
         """
@@ -310,7 +310,7 @@ class AdminClient:
             await self._client.close()
 
     def _connected(self) -> Any:
-        """Return the client, which connects when it sends its first request. For HTTP, it is tritonclient's client."""
+        """Return the client. It connects when it sends its first request. For HTTP, this is tritonclient's client."""
         if self._client is None and self._over_grpc:
             tls = grpc_tls.client_context(self._config) if self._tls else None
             self._client = _GrpcClient(self._host.strip("[]"), self._port, tls)
@@ -344,9 +344,9 @@ class AdminClient:
 class _GrpcClient:
     """gRPC client with the interface of tritonclient's HTTP client, limited to the calls that the daemon makes.
 
-    It uses grpclib, which runs in the event loop. grpcio starts its own threads and aborts the process if it cannot,
-    so it would kill a daemon at its limit of tasks. The few fields are encoded here, because tritonclient's message
-    classes import grpcio.
+    It uses grpclib, which runs in the event loop. grpcio starts its own threads, and aborts the process if it cannot.
+    That would kill a daemon that has reached its task limit. The few fields are encoded here, because tritonclient's
+    message classes import grpcio.
     """
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:

@@ -38,7 +38,7 @@ class DeclaredTensor:
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """A valid shape for an example, in which a number replaces each -1."""
+        """A valid shape for an example: the declared shape, with each -1 replaced by a number."""
         return tuple(_ANY if size < 0 else size for size in self.shape)
 
     def example_data(self) -> list[Any] | None:
@@ -117,7 +117,7 @@ def example_request(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def snippets(name: str, config: Mapping[str, Any], http_url: str) -> dict[str, str]:
-    """Return example code by name of client; empty if HTTP is disabled or no client can call the model.
+    """Return example code by client name; empty if HTTP is disabled or no client can call the model.
 
     Args:
         name: name of the model
@@ -151,7 +151,7 @@ def _array(one: DeclaredTensor) -> str:
 
 
 def _numpy(datatype: str) -> str:
-    """Return the name of the numpy dtype that tritonclient expects: float32 for BF16, which numpy lacks."""
+    """Return the name of the numpy dtype that tritonclient expects. For BF16, which numpy lacks, it is float32."""
     if datatype == "BF16" or datatype not in NUMERIC:
         return '"float32"'
     return f'"{NUMERIC[datatype].name}"'

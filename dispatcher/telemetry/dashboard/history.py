@@ -21,7 +21,7 @@ SERIES = ("requests_s", "failures_s", "p50", "p99", "waiting", "resident")
 
 
 class Series:
-    """The newest points of each series in `SERIES`, stored compactly, because there may be a thousand models."""
+    """The newest points of each series in `SERIES`. They are stored compactly, since there may be a thousand models."""
 
     def __init__(self) -> None:
         self._times = array("d")

@@ -70,7 +70,7 @@ def overview(history: History, *, private: bool) -> dict[str, Any]:
 
 
 def _without_errors(snapshot: MetricsSnapshot) -> list[str]:
-    """Return which model (or the daemon) each problem is about, without the text of the problem."""
+    """Return what each problem is about (a model or the daemon), without the text of the problem."""
     names = [f"model {one.name}: " for one in snapshot.models]
     found = (
         next((name for name in names if problem.startswith(name)), "the daemon: ")
@@ -103,7 +103,7 @@ def model_view(
         name: name of the model
         status: status of the daemon
         history: recorded snapshots
-        private: private details; None for a viewer who may see neither these nor errors and the configuration
+        private: private details; None if the viewer may see neither them nor errors nor the configuration
     """
     info = next((one for one in status.models if one.name == name), None)
     if info is None:
@@ -168,7 +168,7 @@ def event_view(event: Event) -> dict[str, Any]:
 
 
 def _histograms(name: str, history: History) -> dict[str, list[tuple[float, int]]]:
-    """Return histograms of a model's call durations, waiting times and rows per call, as `bars`."""
+    """Return histograms, in the form of `bars`, of a model's call durations, waiting times and rows per call."""
     snapshot = history.last
     found = next((one for one in (snapshot.models if snapshot else []) if one.name == name), None)
     if found is None:

@@ -170,7 +170,7 @@ def _tensor(one: DeclaredTensor) -> _Schema:
 
 
 def _flat(tensors: list[DeclaredTensor]) -> _Schema:
-    """Return the schema of a request to the generate extension, in which the inputs are fields."""
+    """Return the schema of a request to the generate extension. Each input is a field of the request."""
     properties = {
         one.name: {"oneOf": [_element(one.datatype), {"type": "array"}]} for one in tensors
     }

@@ -78,7 +78,7 @@ class Sources:
         explain: returns the diagnosis of a model, with its newest events; None if the model is unknown
         events: returns the newest events of the daemon and of all models, or (given True) only audit events
         is_owner: returns whether an Authorization header contains the access token; called in a thread
-        headers: returns the headers that a request to a restricted endpoint of tritonserver needs
+        headers: returns the headers required by restricted endpoints of tritonserver
     """
 
     snapshot: Callable[[], Awaitable[MetricsSnapshot]]
@@ -109,7 +109,7 @@ class Page:
 
         Args:
             guarded: wraps an endpoint so that it requires the access token, if the settings say so. It is not applied
-                to static files, which browsers load before they can send a token, and which reveal nothing.
+                to static files: browsers load them before they can send a token, and they reveal nothing.
         """
         return [
             web.get("/", self._redirect),
@@ -132,7 +132,7 @@ class Page:
         return await self._serve_file(request.match_info["name"])
 
     async def _icon(self, request: web.Request) -> web.Response:
-        """Serve the icon at /favicon.ico, where browsers look for it on pages that name none, such as /metrics."""
+        """Serve the icon at /favicon.ico, where browsers look for it if a page names no icon, such as /metrics."""
         return await self._serve_file("icon.svg")
 
     async def _serve_file(self, name: str) -> web.Response:
@@ -148,7 +148,7 @@ class Page:
         return _answer(model_view.overview(self._history, private=await self._is_owner(request)))
 
     async def _plot(self) -> None:
-        """Take snapshots for the charts while anyone views the dashboard."""
+        """Take snapshots for the charts while anyone is viewing the dashboard."""
         took_s = 0.0
         while time.monotonic() - self._viewed_at < _IDLE_AFTER_S:
             await asyncio.sleep(max(_INTERVAL_S, took_s / _MAX_SHARE))
@@ -189,8 +189,8 @@ class Page:
         return _answer({"is_private": False, "events": events})
 
     async def _is_owner(self, request: web.Request) -> bool:
-        """Return whether the request contains the access token, or came over the unix socket, which only the owner can
-        use.
+        """Return whether the request contains the access token or came over the unix socket, which is the owner's
+        alone.
         """
         connection = request.get_extra_info("socket")
         is_local = connection is not None and connection.family == socket.AF_UNIX

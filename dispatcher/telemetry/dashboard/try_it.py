@@ -142,7 +142,7 @@ def encode_request(body: bytes, config: Mapping[str, Any]) -> tuple[bytes, dict[
 
 
 def decode_answer(answer: bytes, length: str | None) -> bytes:
-    """Decode a response to JSON. `length` is the length of its JSON part if binary data follows."""
+    """Decode a response to JSON. `length` is the length of the response's JSON part if binary data follows."""
     if length is None or not length.isdecimal():
         return answer
     head = json.loads(answer[: int(length)])

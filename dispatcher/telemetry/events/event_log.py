@@ -1,4 +1,4 @@
-"""The event log: the newest events in memory, and a limited number of them in files of the state directory.
+"""The event log. It keeps the newest events in memory, and a limited number in files of the state directory.
 
     emit ──▶ memory, at once ──▶ queue ──▶ writer thread ──▶ audit.jsonl     events requested by an actor
                                                          └─▶ events.jsonl    all others
@@ -7,8 +7,8 @@ If the disk is full, slow or damaged, events may be missing in the files, but th
 newest events are still in memory, `problem` reports the error, and an `events_lost` event in the files later says how
 many are missing.
 
-Serial numbers start at the current time in milliseconds, so that they are higher than all numbers of earlier runs,
-even if the files with those are gone.
+Serial numbers start at the current time in milliseconds, so that they are higher than all numbers of earlier runs, even
+if the files that contained those are gone.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class EventLog:
             return bool(self._pending) or self._writing
 
     def close(self) -> None:
-        """Write the pending events, but wait only a limited time for the disk."""
+        """Write the pending events, waiting only a limited time for the disk."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -218,7 +218,7 @@ def _decoded(lines: Iterable[bytes]) -> Iterable[Event]:
 
 
 def _is_audit(event: Event) -> bool:
-    """Return whether the event is an audit event: an actor requested what it reports."""
+    """Return whether this is an audit event, which reports something that an actor requested."""
     kind = kinds.KINDS.get(event.kind)
     return kind is not None and kind.is_audit
 
@@ -293,7 +293,7 @@ class Journal:
     def _end_of_fitting(self, lines: bytes, start: int) -> int:
         """Return the position after the last line that still fits into the file. The lines begin at `start`.
 
-        Into an empty file, a single line of any length fits.
+        A single line of any length fits into an empty file.
         """
         room = self._size - self._written
         if len(lines) - start <= room:

@@ -31,7 +31,7 @@ class Events:
     Args:
         sinks: functions that receive every event; without any, events are only logged
         serials: serial numbers for the events
-        model: model that the events are about; "" if it differs
+        model: model that the events are about; "" if it varies
         version: version of the model
         instance: instance of the model
 
@@ -141,7 +141,7 @@ def acting_for(who: str) -> Iterator[None]:
 
 
 def current_actor() -> str:
-    """Return the actor for whom the current task acts; "" for the daemon itself."""
+    """Return the actor that the current task is acting for; "" for the daemon itself."""
     return _actor.get()
 
 

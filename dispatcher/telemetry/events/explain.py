@@ -182,7 +182,7 @@ _OPERATIONS = (
 
 
 def _failed_operations(situation: Situation) -> Iterator[Finding]:
-    """Yield a finding for each requested operation on the daemon that failed recently."""
+    """Yield a finding for each recent operation on the daemon that was requested but failed."""
     for failed, done, what, instead, advice in _OPERATIONS:
         last = _last_of_daemon(situation, failed, *done)
         if last is None or last.kind != failed.name or last.at < situation.now - RECENT_S:
@@ -395,7 +395,7 @@ def _instance_findings(situation: Situation, instance: messages.InstanceInfo) ->
 def describe_exits(
     who: str, exits: int, last_exit: str, then: str, *, limit_reached: bool = False
 ) -> str:
-    """Describe an instance whose workers keep exiting, in one sentence.
+    """Describe, in one sentence, an instance that keeps losing its workers.
 
     Args:
         who: the instance
@@ -418,7 +418,7 @@ def next_attempt(left_s: float) -> str:
 
 
 def _long_s(info: messages.ModelInfo | None) -> float:
-    """Return how many seconds a batch (or a stream, if the model is decoupled) must take to be reported."""
+    """Return the number of seconds after which a batch (or a stream, if the model is decoupled) is reported as long."""
     policy = info.config.get("model_transaction_policy") if info is not None else None
     return _LONG_STREAM_S if (policy or {}).get("decoupled") else _LONG_BATCH_S
 
@@ -484,7 +484,7 @@ def _recent_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _failed_change(situation: Situation) -> Iterator[Finding]:
-    """Yield a finding if the last requested change failed, so that the model is unchanged."""
+    """Yield a finding if the last change that was requested failed and left the model as it was."""
     if situation.info is None:
         return
     # A failed replacement is reported even if the model was scaled since.

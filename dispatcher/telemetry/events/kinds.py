@@ -23,8 +23,8 @@ class EventKind:
         meaning: what has happened, for the documentation
         numbers: the numbers of such events: name -> description with unit
         codes: the codes that state the reason: code -> description
-        is_audit: whether an actor requests what the event reports. Audit events record the actor, and are stored in a
-            separate file, where a crash loop cannot displace them.
+        is_audit: whether the event reports something that an actor requested. Audit events record the actor, and are
+            stored in a separate file, where a crash loop cannot displace them.
     """
 
     name: str

@@ -64,11 +64,11 @@ class Webhooks:
             one.enqueue(event)
 
     def unposted(self) -> dict[str, list[Event]]:
-        """Return the events not posted yet, by name of webhook, for the next version of the daemon."""
+        """Return the events not posted yet, by webhook name, for the next version of the daemon."""
         return {one.name: one.unposted() for one in self._all}
 
     def adopt(self, unposted: Mapping[str, Sequence[Event]]) -> None:
-        """Queue the events that the previous version of the daemon has not posted."""
+        """Queue the events that the previous version of the daemon did not post."""
         for one in self._all:
             for event in unposted.get(one.name, ()):
                 one.enqueue(event)
@@ -164,8 +164,9 @@ class Webhook:
             self._changed.notify()
 
     def unposted(self) -> list[Event]:
-        """Return the queued events, without the numbers of repeats. Events being posted are included, and may be posted
-        twice.
+        """Return the queued events, without their numbers of repeats.
+
+        Events that are being posted are included, so they may be posted twice.
         """
         with self._changed:
             return [one.event for one in (*self._posting, *self._waiting.values())]
@@ -206,7 +207,7 @@ class Webhook:
                 pause_s = backoff_s
 
     def _deliver(self, pending: Sequence[_Pending]) -> bool:
-        """Post events; return False if they have to be retried, and are queued again."""
+        """Post events. If the attempt has to be repeated, queue them again and return False."""
         try:
             self._post(pending)
         except _PostRejected as rejection:
@@ -275,13 +276,13 @@ class Webhook:
 
 
 def signed(secret: bytes, body: bytes, at: int) -> dict[str, str]:
-    """Return the headers that sign a request: its time, and the HMAC of time and body."""
+    """Return the headers that sign a request: the time, and the HMAC of time and body."""
     digest = hmac.new(secret, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
     return {"Pytriton-Timestamp": str(at), "Pytriton-Signature": f"sha256={digest}"}
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error without the webhook's address, which the messages of some errors contain."""
+    """Describe an error. Leave out the webhook's address, which some errors have in their messages."""
     if isinstance(error, _PostFailed):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -98,7 +98,7 @@ def _place(item: tuple[tuple[str, str], float]) -> tuple[bool, float, str]:
 
 
 def exposed_buckets(observed: Histogram, kind: str) -> tuple[Sequence[float], list[int]]:
-    """Return the bounds to expose, and the cumulative counts at these bounds followed by the total."""
+    """Return the bounds to expose, and the cumulative counts at those bounds, followed by the total count."""
     bounds, exposed = (
         (BOUNDS_S, EXPOSED_BOUNDS_S) if kind == "seconds" else (SIZE_BOUNDS, SIZE_BOUNDS)
     )

@@ -65,7 +65,7 @@ class Management:
 
         Args:
             adopted: descriptors of the previous version's listening sockets; empty without an upgrade
-            start_times: start times of the series that the previous version has sent
+            start_times: start times of the series sent by the previous version
         """
         self._otlp.open(start_times)
         config = self._config

@@ -1,4 +1,4 @@
-"""The management server: an HTTP server in a thread, which gets its data from the dispatcher's event loop.
+"""The management server: an HTTP server that runs in a thread and gets its data from the dispatcher's event loop.
 
 scraper ──▶ aiohttp (thread "management") ──▶ dispatcher's loop: MetricsCollector ──▶ text, in a thread of the pool
 """

@@ -1,7 +1,7 @@
 """Exports metrics to an OpenTelemetry collector over OTLP, if OpenTelemetry's environment variables name one.
 
 A thread periodically sends the same metrics that a scrape returns, without blocking the daemon. A snapshot that the
-collector rejects is dropped and counted. No data is lost by that, because counters are cumulative.
+collector rejects is dropped and counted. This loses no data, because counters are cumulative.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _resource() -> Any:
 
 
 class _ExporterLog(logging.Handler):
-    """Log handler that captures the exporter's log, which says why data was rejected. Other logs do not get it."""
+    """Log handler that captures the exporter's log, to learn why data was rejected. Other logs do not get it."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

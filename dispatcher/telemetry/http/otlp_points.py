@@ -88,14 +88,14 @@ class StartTimes:
 
 
 class _Span(NamedTuple):
-    """Period that points cover, from the daemon's start until now, in nanoseconds since the epoch."""
+    """Period covered by data points, from the daemon's start until now, in nanoseconds since the epoch."""
 
     start_ns: int
     now_ns: int
 
     def since(self, at: float) -> _Span:
-        """Return the part of the period that follows `at` (seconds since the epoch), or the whole period if it starts
-        later.
+        """Return the part of the period that follows `at` (seconds since the epoch), or the whole period if that starts
+        after `at`.
         """
         later_ns = min(int(at * 1e9), self.now_ns)
         return self._replace(start_ns=max(self.start_ns, later_ns))
@@ -186,7 +186,7 @@ def _histogram(
 
 
 def _exponential(labels: Mapping[str, str], observed: Histogram, span: _Span) -> Any:
-    """Return an exponential histogram's point with the workers' buckets, which are those of OpenTelemetry's scale 2.
+    """Return an exponential histogram's point. The workers' buckets are those of OpenTelemetry's scale 2.
 
     Values below the first bound count in the bucket below it; values above the last bound, in the one above it.
     """
@@ -267,7 +267,7 @@ def _summary(
 
 
 def _triton_families(triton: TritonMetrics, span: _Span) -> Iterator[otel.Metric]:
-    """Yield tritonserver's own counters and gauges, whose period starts with its process."""
+    """Yield tritonserver's own counters and gauges. Their period starts when its process starts."""
     if triton.since is None:
         return
     span = span.since(triton.since)

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' protobuf format, the only format in which Prometheus scrapes native histograms.
+"""Metrics in Prometheus' protobuf format. Prometheus scrapes native histograms only in this format.
 
 For the messages and fields, see https://github.com/prometheus/client_model, io/prometheus/client/metrics.proto.
 Histograms have two kinds of buckets: the coarse ones of the text formats, and the fine ones of the workers (native
@@ -172,7 +172,7 @@ def _native(observed: Histogram, kind: str, exemplars: Sequence[Exemplar]) -> by
 
 
 def _spans(counts: Sequence[int], first: int) -> bytes:
-    """Encode the buckets from the first to the last non-empty one: their span, and the deltas between their counts."""
+    """Encode the buckets from the first to the last non-empty one, as a span and the deltas between their counts."""
     filled = [at for at, count in enumerate(counts) if count]
     if not filled:
         # An empty span shows that the histogram is native.

@@ -46,7 +46,7 @@ class ServerLimits(NamedTuple):
 
 
 class ServerThread:
-    """HTTP server in its own thread, which serves from its creation until `stop`.
+    """HTTP server in its own thread. It serves from its creation until `stop` is called.
 
     Args:
         routes: routes to serve
@@ -144,7 +144,7 @@ async def _refuse_other_sites(
 
 
 def _quiet_logger(error_log: ErrorLog) -> logging.Logger:
-    """Return the logger for aiohttp's errors, which are only counted, because they quote requests and tokens."""
+    """Return the logger for aiohttp's errors. It only counts them, because they quote requests and tokens."""
     logger = logging.getLogger(__name__)
     logger.propagate = False
     logger.handlers[:] = [error_log]
@@ -155,9 +155,9 @@ class Acceptor:
     """Accepts connections for a server, but limits their number, because the process also needs descriptors for other
     purposes.
 
-    When the limit is reached, an idle connection is closed to make room; if more than half of all are in their TLS
-    handshake, the oldest of these. If none can be closed, new connections wait in the backlog. (aiohttp's own sites
-    have no limit, and ignore connections in their handshake.)
+    When the limit is reached, an idle connection is closed to make room. If the TLS handshakes in progress exceed half
+    of the limit, the oldest of those is closed instead. If none can be closed, new connections wait in the backlog.
+    (aiohttp's own sites have no limit, and ignore connections in their handshake.)
 
     Args:
         server: receives the connections

@@ -1,5 +1,6 @@
-"""Caches values from sources that may block, such as tritonserver's metrics or a disk. Threads read them, with a time
-limit.
+"""Caches values from sources that may block, such as tritonserver's metrics or a disk.
+
+Threads read the values, with a time limit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ T = TypeVar("T")
 
 
 class OwnThread(Executor):
-    """Executor that runs each function in its own daemon thread, which does not delay the exit of the process.
+    """Executor that runs each function in its own daemon thread, so that none delays the exit of the process.
 
     In a thread pool, a function that hangs (on a dead file server, say) would take a thread from other work, and delay
     the exit, because a pool waits for its threads.
@@ -34,10 +35,10 @@ class OwnThread(Executor):
 
 
 class CachedReading(Generic[T]):
-    """Cached value, which is read again when it has expired, by one thread at a time.
+    """Cached value. After it expires, it is read again, by one thread at a time.
 
     Args:
-        unknown: value to return while there is none, or while reading takes too long
+        unknown: value to return if none has been read yet, or if reading takes too long
         max_age_s: how long to reuse a value, in seconds
         timeout_s: how long to wait for a reading, from its start, in seconds
     """

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 class Scrape(NamedTuple):
-    """All data of one scrape."""
+    """All data that one scrape collects."""
 
     snapshot: MetricsSnapshot
     triton: TritonMetrics | None
@@ -123,7 +123,7 @@ class DaemonMetric:
 
     @property
     def outlives_upgrades(self) -> bool:
-        """Whether an upgrade of the daemon keeps its values, as it does for metrics of models and of tritonserver."""
+        """Whether its values survive an upgrade of the daemon, as those of models and of tritonserver do."""
         return "model" in self.labels or self.name == "tritonserver_restarts"
 
 
@@ -498,7 +498,7 @@ class MetricsCollector:
         return triton.queues if triton is not None else {}
 
     async def scrape(self) -> Scrape:
-        """Take a snapshot, and add the metrics of callables, of the OpenAI frontend and of tritonserver that arrive in
+        """Take a snapshot. Add those metrics of callables, of the OpenAI frontend and of tritonserver that arrive in
         time.
         """
         users = await self._read_users()
@@ -614,7 +614,7 @@ class MetricsCollector:
         registration: Registration | None,
         counts: Mapping[tuple[int, int], Counts],
     ) -> Iterator[InstanceMetrics]:
-        """Yield the metrics of current instances, then those of former instances, whose counters are kept."""
+        """Yield the metrics of current instances, then those of former instances, since their counters are kept."""
         reported: set[tuple[int, int]] = set()
         for instance in info.instances:
             key = (instance.version or info.version, instance.index)
@@ -679,7 +679,7 @@ class MetricsCollector:
 
 
 def _worker_of(counters: InstanceCounters, pid: int) -> Worker | None:
-    """Return the worker of an instance, given the pid in its status; the newest if several run in that process."""
+    """Return an instance's worker, given the pid in its status; the newest one if several run in that process."""
     return next((worker for worker in reversed(counters.workers) if worker.pid == pid), None)
 
 
@@ -706,7 +706,7 @@ _POLL_INTERVAL_S = 1.0
 
 
 class LoopLag:
-    """Measures the event loop's lag: once a second, how much later than scheduled a task wakes up."""
+    """Measures the event loop's lag once a second: how much later than scheduled a task wakes up."""
 
     def __init__(self) -> None:
         self._sum = 0.0

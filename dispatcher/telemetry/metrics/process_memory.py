@@ -20,7 +20,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessMemory(NamedTuple):
-    """Resident memory of a process, and the part of it that may be shared with other processes, in bytes."""
+    """Resident memory of a process, and how much of it may be shared with other processes, in bytes."""
 
     resident: int
     shared: int
@@ -57,7 +57,7 @@ class GpuMemory:
         self._failing = False
 
     def by_process(self) -> Mapping[int, int]:
-        """Return the bytes that each process uses on all GPUs together, by pid."""
+        """Return the total number of bytes that each process uses on all GPUs, by pid."""
         return {pid: sum(used.values()) for pid, used in self._by_gpu().items()}
 
     def peak_by_process(self) -> Mapping[int, int]:

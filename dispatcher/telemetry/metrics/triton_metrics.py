@@ -106,7 +106,7 @@ def openmetrics(metrics: TritonMetrics) -> Iterator[Metric]:
 
 
 def waiting_at(url: str) -> dict[str, int]:
-    """Fetch the number of requests that wait in tritonserver's queue, by model. Blocks."""
+    """Fetch the number of requests that are waiting in tritonserver's queue, by model. Blocks."""
     return waiting(fetch(url))
 
 

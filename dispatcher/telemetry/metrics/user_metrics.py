@@ -1,4 +1,4 @@
-"""Metrics that callables define, merged from the workers of all models, with the labels of their instances."""
+"""Metrics that callables define. They are merged from the workers of all models, and labelled with their instances."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Job(NamedTuple):
-    """A worker's undecoded messages, which the thread will process."""
+    """A worker's undecoded messages, to be processed by the thread."""
 
     model: str
     version: int
@@ -76,7 +76,7 @@ class _Job(NamedTuple):
 
 
 class _Deletion(NamedTuple):
-    """Job for the thread: delete an access log, after all earlier writes to it."""
+    """Job for the thread: once all earlier lines have been written, delete an access log."""
 
     log: LogFile
 
@@ -99,11 +99,11 @@ class _Model:
 
     @property
     def logs_all(self) -> bool:
-        """Whether the access log is enabled, so that workers record every request."""
+        """Whether the access log is enabled, which makes workers record every request."""
         return self.logged[1] == _FOREVER
 
     def is_current(self, registration: Registration | None, now: float) -> bool:
-        """Whether `update` has nothing to do yet."""
+        """Whether there is nothing for `update` to do at the moment."""
         return (
             registration is self.registration
             and (registration is not None and registration.spec.access_log) == self.logs_all
@@ -170,7 +170,7 @@ class RequestCollector:
                 _log.exception("internal error: request records were not collected")
 
     def poll(self) -> bool:
-        """Collect the records of all workers, and set which requests they record. Return whether there were any."""
+        """Collect the records of all workers, and set which requests workers record. Return whether there were any."""
         now = time.monotonic()
         served = self._registry.served
         if not self._registry.stopping:  # access logs are kept when the daemon stops
@@ -245,7 +245,7 @@ class RequestCollector:
         return self._pending_bytes > 0
 
     def close(self) -> None:
-        """Write the queued records, but wait only a limited time for the disk."""
+        """Write the queued records, waiting only a limited time for the disk."""
         self.poll()
         if self._thread is not None:
             self._jobs.put(None)
@@ -351,7 +351,7 @@ def _entry(job: _Job, record: RequestRecord, at: float) -> RequestEntry:
 
 
 def _bounded(count: int) -> int | None:
-    """Return a count of a worker, limited to what messages can represent; None if the worker did not count it."""
+    """Return a worker's count, limited to what messages can represent; None if the worker did not count."""
     return None if count < 0 else min(count, _MAX_INT64)
 
 
@@ -398,7 +398,7 @@ class Samples:
             heapq.heapreplace(period.slowest, one)
 
     def threshold_ns(self, now: float) -> int:
-        """Return the minimum duration of a request to be among the slowest, in nanoseconds."""
+        """Return how long a request must take to be among the slowest, in nanoseconds."""
         period = self._period(now)
         if len(period.slowest) < MAX_SAMPLES:
             return 0
@@ -455,7 +455,7 @@ class RecentOutcomes:
         return now >= self._points[-1].at + _INTERVAL_S
 
     def sample(self, now: float) -> None:
-        """Sample the counters, unless the last sample is too recent."""
+        """Sample the counters. Do nothing if the last sample is too recent."""
         if not self.is_due(now):
             return
         self._points.append(_Point(now, *self._counters.outcomes()))
@@ -463,8 +463,8 @@ class RecentOutcomes:
             self._points.popleft()
 
     def since(self, now: float) -> tuple[float, int, dict[str, int]]:
-        """Return the length of the sampled period in seconds, how many requests started in it, and how many failed, by
-        kind.
+        """Return the length of the sampled period in seconds, the number of requests started in it, and the number that
+        failed, by kind.
         """
         first = self._points[0]
         requests, failed = self._counters.outcomes()

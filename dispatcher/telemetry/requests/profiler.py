@@ -40,7 +40,7 @@ def choose_worker(
 
     Args:
         request: names the model, and optionally an instance
-        suspended: whether the model is suspended, so that it has no workers
+        suspended: whether the model has no workers because it is suspended
 
     Raises:
         RemoteFailure: there is no such worker
@@ -61,7 +61,7 @@ def choose_worker(
 
 
 class Profiler:
-    """Runs py-spy, at most once at a time for each worker.
+    """Runs py-spy, but never twice on the same worker at the same time.
 
     Args:
         folder: directory for its files
