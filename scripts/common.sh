@@ -20,13 +20,14 @@ die() {
   exit 1
 }
 
-# Prints "3.11 /usr/bin/python3.11" if $1 is Python 3.9 or newer and can install packages.
+# Prints "3.11 /usr/bin/python3.11" if $1 is Python 3.9 or newer and can install packages. If $1 is the interpreter of a
+# virtual environment, which may be the one that ensure_venv replaces, prints the interpreter that it was created with.
 probe_python() {
   "$1" - 2>/dev/null <<'PY'
-import importlib.util, sys
+import importlib.util, os, sys
 assert sys.version_info >= (3, 9)
 assert importlib.util.find_spec("pip") or importlib.util.find_spec("ensurepip")
-print("%d.%d" % sys.version_info[:2], sys.executable)
+print("%d.%d" % sys.version_info[:2], os.path.realpath(sys._base_executable))
 PY
 }
 
