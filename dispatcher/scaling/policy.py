@@ -396,7 +396,7 @@ class _FreeResources:
                     self._gpu_memory[gpu] += want.cost.gpu_memory
 
     def take(self, want: Want, instance: int) -> None:
-        """Allocate the resources of one more instance of a model."""
+        """Allocate resources for one more instance of a model."""
         self._cpus -= want.cpus(instance + 1) - want.cpus(instance)
         if self._memory is not None:
             self._memory -= want.cost.memory

@@ -181,7 +181,7 @@ class CallInFlight:
         self._room.acquire()
 
     def read(self) -> Answer:
-        """Release and return the oldest unread answer, because the worker has read it."""
+        """Release and return the oldest answer that was outstanding: the worker has read it now."""
         answer, release = self.kept.popleft()
         release()
         self._room.release()

@@ -38,7 +38,7 @@ def load_to_serve(flags: StartFlags) -> LoadedSettings:
 
 
 def _check_repositories(loaded: LoadedSettings) -> None:
-    """Raise CliError if a local model repository cannot be read, so that none of its models would be served."""
+    """Raise CliError if a local model repository cannot be read, because none of its models would be served."""
     for place in loaded.config.model_repository:
         if "://" in place:  # tritonserver accesses it itself
             continue

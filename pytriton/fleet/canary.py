@@ -140,7 +140,7 @@ def counters_of(metrics: messages.MetricsSnapshot, model: str) -> CanaryCounters
 
 
 def increase_since(now: CanaryCounters, before: CanaryCounters) -> CanaryCounters:
-    """Return the increase of counters since `before`.
+    """Return how much the counters have increased since `before`.
 
     After a restart of the daemon, the counters have restarted at 0.
     """

@@ -130,8 +130,8 @@ def _made_by(factory: Any) -> Any:
     if inspect.isclass(returned) and "__call__" in dir(returned):
         return returned
     raise PyTritonValidationError(
-        f"{factory!r} creates the function in the worker, so its signature is not known here. Annotate what it returns "
-        "as a class with a typed __call__, or pass inputs= and outputs= to serve tensors."
+        f"{factory!r} creates the function in the worker, so its signature is not known here. Annotate its return type "
+        "with a class that has a typed __call__, or pass inputs= and outputs= to serve tensors."
     )
 
 

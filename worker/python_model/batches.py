@@ -308,7 +308,7 @@ class LoadedPythonModel(WorkerModel):
 
 
 class _OnlySender:
-    """Response sender of a request that must be answered before the call of `execute` counts as done."""
+    """Response sender of a request that must be answered before the call to `execute` counts as done."""
 
     def __init__(self, request: pb_utils.InferenceRequest) -> None:
         self.asked = False

@@ -102,7 +102,7 @@ class Situation:
         return next(matching, None)
 
     def recent(self, *of: kinds.EventKind) -> list[Event]:
-        """Return the events of these kinds in the last hour, but not before the current registration, oldest first."""
+        """Return the events of these kinds from the last hour, oldest first, without those before the current registration."""
         names = {kind.name for kind in of}
         begun = self.last(*_REPLACEMENTS)
         since = max(self.now - RECENT_S, begun.at if begun is not None else 0.0)

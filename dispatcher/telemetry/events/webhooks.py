@@ -164,7 +164,7 @@ class Webhook:
             self._changed.notify()
 
     def unposted(self) -> list[Event]:
-        """Return the queued events, without their numbers of repeats.
+        """Return the queued events, without their repeat counts.
 
         Events that are being posted are included, so they may be posted twice.
         """

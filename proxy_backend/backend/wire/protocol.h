@@ -214,7 +214,7 @@ enum { CALLS_WAIT_FIELDS = 4 };
 enum { STUCK_CALLS_FIELDS = 2 };
 #define STUCK_CALLS_models "models"
 #define STUCK_CALLS_text "text"
-/* Report that a proxy instance exits: Triton has unloaded its model, and no batch is in flight. */
+/* Report that a proxy instance is exiting: Triton has unloaded its model, and no batch is in flight. */
 #define DETACH_NAME "Detach"
 enum { DETACH_FIELDS = 2 };
 #define DETACH_registration "registration"

@@ -66,7 +66,7 @@ def install_server(
 
 
 def _install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> list[str]:
-    """Find tritonserver and what its proxy needs, download them, or unpack them from `wheel`. Return a line for each part.
+    """Find tritonserver and what its proxy needs, or download them, or unpack them from `wheel`. Return a line for each.
 
     Raises:
         CliError: a part is not available; the text says why, and how to fix it.

@@ -119,7 +119,7 @@ class StuckCalls(Message, frozen=True):
 
 
 class Detach(Message, frozen=True):
-    """Report that a proxy instance exits: Triton has unloaded its model, and no batch is in flight."""
+    """Report that a proxy instance is exiting: Triton has unloaded its model, and no batch is in flight."""
 
     registration: str
     instance: str

@@ -325,7 +325,7 @@ class Core:
                     return (yield from self._infer_again(server, request, deadline))
                 raise self.inference_error(failure, server) from failure
             return self.finish(decode(result), prepared)
-        raise AssertionError("a client has at least one server")
+        raise AssertionError("a client needs at least one server")
 
     def _inference(self, server: TritonEndpoint, prepared: Prepared, deadline: float) -> CallStep:
         left_s = max(0.001, deadline - time.monotonic())
@@ -377,7 +377,7 @@ class Core:
                     raise self.inference_error(failure, server) from failure
             else:
                 return server
-        raise AssertionError("a client has at least one server")
+        raise AssertionError("a client needs at least one server")
 
     def inference_error(self, failure: CallFailed, server: TritonEndpoint) -> Exception:
         """Return the exception for a failed inference; PyTritonClientClosedError if the client has been closed."""

@@ -256,4 +256,4 @@ def read_config(servers: Servers, timeout_s: float) -> Steps[TritonModelConfig]:
             raise PyTritonClientError(
                 f"Cannot parse the configuration of {servers.label}: {error}"
             ) from error
-    raise AssertionError("a client has at least one server")
+    raise AssertionError("a client needs at least one server")

@@ -170,7 +170,7 @@ def test_classes_and_factories_are_called_in_the_worker() -> None:
     def unknown():  # type: ignore[no-untyped-def]
         return Counter()
 
-    with pytest.raises(PyTritonValidationError, match="Annotate what it returns"):
+    with pytest.raises(PyTritonValidationError, match="Annotate its return type"):
         make_model([unknown], None, factory=True)
 
 
