@@ -87,6 +87,7 @@ class WorkerModel:
             [_output(entry) for entry in spec.config["output"]],
             batching=self._batching,
             strict=spec.strict,
+            chooses=spec.web is not None,
             buffers=self._buffers,
         )
         for entry in spec.config["input"]:

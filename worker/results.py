@@ -6,7 +6,7 @@ Outputs in buffers of `empty_output`, and large outputs that can be lent, stay i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -82,7 +82,16 @@ class Output:
 
 
 class ResultWriter:
-    """Validator and writer of the results of one model's callable."""
+    """Validator and writer of the results of one model's callable.
+
+    Args:
+        model: its name
+        outputs: the declared outputs
+        batching: whether results have a batch axis
+        strict: whether results must match the declaration exactly
+        chooses: whether the callable chooses which outputs to return to a request for all
+        buffers: where `empty_output` allocates
+    """
 
     def __init__(
         self,
@@ -91,6 +100,7 @@ class ResultWriter:
         *,
         batching: bool,
         strict: bool,
+        chooses: bool = False,
         buffers: OutputBuffers | None = None,
     ) -> None:
         self._model = model
@@ -101,6 +111,7 @@ class ResultWriter:
         self._unnamed = not strict and names == [f"OUTPUT_{i + 1}" for i in range(len(names))]
         self._batching = batching
         self._strict = strict
+        self._chooses = chooses
         only = self._outputs[0] if len(self._outputs) == 1 and not batching else None
         #: The name of the only output, if its value can be a single string.
         self._text = (
@@ -216,7 +227,10 @@ class ResultWriter:
             result = self._rename_in_order(result)
         if self._strict:
             self._refuse_undeclared(result)
-        requested = request.requested
+        requested: Container[str] = request.requested
+        # Triton's core names all outputs if the client names none.
+        if self._chooses and len(request.requested) in (0, len(self._outputs)):
+            requested = result
         return [
             self._output(output, result, request, lane)
             for output in self._outputs

@@ -243,10 +243,17 @@ class _Endpoint:
         return [self._bind(row) for row in self._codec.decode(inputs, count)]
 
     def _encode(self, request: Any, results: Sequence[Any]) -> dict[str, Any]:
-        """Return the response with the results of the rows of a request."""
+        """Return the response with the results of the rows of a request.
+
+        A request for all outputs gets the body if it sent a body, and tensors if it sent tensors. It may have named none:
+        Triton's core then names all.
+        """
+        names = self._codec.names if self._codec is not None else []
         wanted = request.requested_output_names
+        if not wanted or len(wanted) > len(names):
+            wanted = names if names and BODY not in request.data else [BODY]
         response = {}
-        if not wanted or BODY in wanted:
+        if BODY in wanted:
             body = response[BODY] = np.empty((len(results), 1), object)
             for row, result in enumerate(results):
                 body[row, 0] = self._encoder.encode(result)

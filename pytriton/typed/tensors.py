@@ -49,6 +49,7 @@ class TensorCodec:
     Attributes:
         inputs: one tensor for each parameter, all optional: requests may contain the body instead
         outputs: one tensor for the result, or for each of its fields
+        names: the names of the outputs
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class TensorCodec:
     ) -> None:
         self.inputs = [tensor for _, tensor in parameters]
         self.outputs = [tensor for _, tensor in fields.values()]
+        self.names = list(fields)
         self._parameters = [_Argument(one, tensor) for one, tensor in parameters]
         self._fields = fields
         self._is_object = is_object
@@ -91,12 +93,12 @@ class TensorCodec:
             raise Problem(422, _INVALID, tuple(errors))
         return rows
 
-    def encode(self, results: Sequence[Any], requested: Sequence[str] | None) -> dict[str, Any]:
+    def encode(self, results: Sequence[Any], requested: Sequence[str]) -> dict[str, Any]:
         """Return the tensors for the results of the rows of a request.
 
         Args:
             results: one result for each row
-            requested: the names of the outputs that the client wants; empty or None: all
+            requested: the names of the outputs to return; others than these tensors are ignored
 
         Raises:
             TypeError, ValueError: a result does not match its annotation, or the rows have different shapes
@@ -104,7 +106,7 @@ class TensorCodec:
         return {
             name: self._output(name, kind, tensor, results)
             for name, (kind, tensor) in self._fields.items()
-            if not requested or name in requested
+            if name in requested
         }
 
     def _output(self, name: str, kind: Any, tensor: Tensor, results: Sequence[Any]) -> Any:

@@ -21,8 +21,11 @@ def output(name: str, datatype: str = "FP32", dims: tuple[int, ...] = (-1,)) -> 
     return Output(name, datatype, numpy_types.element_dtype(datatype), dims)
 
 
-def writer(*outputs: Output, batching: bool = True, strict: bool = False) -> ResultWriter:
-    return ResultWriter("digits", outputs or [output("y")], batching=batching, strict=strict)
+def writer(
+    *outputs: Output, batching: bool = True, strict: bool = False, chooses: bool = False
+) -> ResultWriter:
+    declared = outputs or [output("y")]
+    return ResultWriter("digits", declared, batching=batching, strict=strict, chooses=chooses)
 
 
 def request(rows: int = 1, requested: Sequence[str] = ()) -> RequestRef:

@@ -208,12 +208,25 @@ def test_a_request_of_several_rows_is_several_items() -> None:
 
     results = served(doubles)([rows(1, 2), rows(3, "a"), rows(4), rows(7, 8)])
     assert results[0][BODY].tolist() == [[b"2"], [b"4"]]
-    assert results[0]["result"].tolist() == [[2], [4]]
     assert results[1].status == 422
     assert results[2][BODY].tolist() == [[b"8"]]
     assert results[3].status == 409
     (error,) = served(double)([rows(1, 2)])
     assert error.status == 400
+
+
+def test_a_request_for_all_outputs_gets_those_of_its_own_form() -> None:
+    made = make_model([double], None, factory=False).targets[0]
+    tensors = {"x": np.array([[4]])}
+    sent_body, sent_tensors = made([request({"x": 2**62}), Request(tensors, {})])
+    assert sent_body.keys() == {BODY}
+    assert body(sent_body) == 2**63  # which INT64 cannot hold
+    assert {name: value.tolist() for name, value in sent_tensors.items()} == {"result": [[8]]}
+    named = [
+        Request(tensors, {}, requested_output_names=[*names])
+        for names in ((BODY, "result"), (BODY,))
+    ]
+    assert [[*one] for one in made(named)] == [["result"], [BODY]]
 
 
 SCRIPT = """

@@ -133,6 +133,15 @@ def test_only_requested_outputs_are_written_and_checked(lanes: Lanes) -> None:
     assert got[0]["z"].tolist() == [[2.0]]
 
 
+def test_a_callable_may_choose_the_outputs_of_a_request_for_all(lanes: Lanes) -> None:
+    to = writer(output("y"), output("z"), chooses=True)
+    y, z = {"y": np.ones((1, 1))}, {"z": np.ones((1, 1))}
+    for every in (request(), request(requested=["y", "z"])):
+        assert [[*one] for one in responses(lanes, [y, z], [every] * 2, to)] == [["y"], ["z"]]
+    assert "no output `z`; it returned `y`" in refusal(lanes, [y], to, request(requested=["z"]))
+    assert "no output `y`; it returned nothing" in refusal(lanes, [{}], to)
+
+
 # ── arrays ───────────────────────────────────────────────────────────────────────────────────────
 
 
