@@ -18,16 +18,21 @@ _T = TypeVar("_T", bound=Callable[..., Any])
 
 
 class UploadFile:
-    """A file that a client uploaded.
+    """A file that a client uploaded. Its content is in memory, so reading it needs no ``await``.
 
     Args:
         data: its content
         filename: its name on the client's machine, without folders; None if the client sent none. Do not use it as a
             path: a client may send any name
         content_type: its media type, as given by the client
+
+    Example:
+        >>> upload = UploadFile(b"a,b", "table.csv", "text/csv")
+        >>> upload.size, upload.file.read(1), upload.file.read()
+        (3, b'a', b',b')
     """
 
-    __slots__ = ("content_type", "data", "filename")
+    __slots__ = ("_file", "content_type", "data", "filename")
 
     def __init__(
         self,
@@ -38,13 +43,22 @@ class UploadFile:
         self.data = data
         self.filename = filename
         self.content_type = content_type
+        self._file: io.BytesIO | None = None
 
     def __repr__(self) -> str:
-        return f"UploadFile({self.filename!r}, {self.content_type!r}, {len(self.data)} bytes)"
+        return f"UploadFile({self.filename!r}, {self.content_type!r}, {self.size} bytes)"
 
-    def open(self) -> io.BytesIO:
-        """Return the content as a file object."""
-        return io.BytesIO(self.data)
+    @property
+    def size(self) -> int:
+        """The number of bytes of the content."""
+        return len(self.data)
+
+    @property
+    def file(self) -> io.BytesIO:
+        """The content as a binary file, always the same one: it continues where it was last read."""
+        if self._file is None:
+            self._file = io.BytesIO(self.data)
+        return self._file
 
 
 @dataclass(frozen=True)

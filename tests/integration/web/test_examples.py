@@ -20,6 +20,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "web"
 PACKAGES = {"image_upload": "PIL", "tabular": "pydantic"}
 #: What each example prints in the end, without spaces: `call`, then curl.
 ANSWERS = {
+    "csv_upload": ('{"height":1.5,"width":4.0}',) * 2,
     "image_upload": ('{"width":4,"height":2,"brightness":1.0}',) * 2,
     "text_labels": ('[{"name":"positive","score":0.6', '[{"name":"positive","score":0.6'),
     "text_stream": ("onceuponatimeonce", 'data:"once"\n\ndata:"upon"'),
@@ -41,6 +42,8 @@ def test_example(name: str, daemon: RunningDaemon) -> None:
         from PIL import Image
 
         Image.new("RGB", (4, 2), (255, 255, 255)).save(folder / "cat.jpg")
+    if name == "csv_upload":
+        (folder / "table.csv").write_text("height,width\n1,3\n2,5\n")
     env = {
         **os.environ,
         "PYTRITON_DAEMON_RUNTIME_DIR": daemon.config.runtime_dir,

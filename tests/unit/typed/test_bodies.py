@@ -276,6 +276,26 @@ def test_an_only_binary_parameter_gets_the_raw_body() -> None:
     assert arguments(upload, b"x", "audio/wav") == (b"x", "audio/wav")
 
 
+def test_an_uploaded_file_is_read_as_in_a_plain_function_of_fastapi() -> None:
+    def read(upload: UploadFile) -> Any:
+        first = upload.file.read(1)
+        return first, upload.file.read(), upload.size, upload.file.tell(), upload.data
+
+    body = form(('name="upload"; filename="a.txt"', b"hello"))
+    assert arguments(read, body, FORM) == (b"h", b"ello", 5, 5, b"hello")
+
+
+def test_an_uploaded_image_is_opened_from_its_file() -> None:
+    image = pytest.importorskip("PIL.Image")
+
+    def size(upload: UploadFile) -> Any:
+        return image.open(upload.file).size
+
+    content = io.BytesIO()
+    image.new("RGB", (3, 2)).save(content, "PNG")
+    assert arguments(size, content.getvalue(), "image/png") == (3, 2)
+
+
 def test_images() -> None:
     image = pytest.importorskip("PIL.Image")
 
