@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -117,6 +118,23 @@ def test_each_description_is_encoded_once(
     for name in ("a", "b", "c"):
         assert isinstance(register(sim, web(f"/{name}"), name), messages.Registered)
     assert encoded == ["a", "b", "c"]
+
+
+def test_concurrent_registrations_share_a_publication(
+    sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[int] = []
+
+    async def set_routes(document: dict[str, Any]) -> None:
+        published.append(len(document["routes"]))
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(sim.frontend, "set_routes", set_routes)
+    specs = [msgspec.structs.replace(model_spec(name), web=web(f"/{name}")) for name in "abcdef"]
+    asked = [sim.client.ask(messages.Register(spec, False), (b"callable",)) for spec in specs]
+    for one in asked:
+        assert isinstance(sim.answered(one), messages.Registered)
+    assert published == [1, 6]
 
 
 def test_models_that_got_one_route_at_the_same_time_do_not_stop_the_others(
