@@ -320,7 +320,8 @@ class WorkerOptions(TypedDict, total=False):
         Optional[int],
         RunOption(
             "maximum number of in-flight batches per worker; with 2, the next batch is transferred while the worker "
-            "computes (2 without batching, 1 with batching; `max_concurrency` for `async def` callables)",
+            "computes (without batching 4, or 2 with several workers; 1 with batching; `max_concurrency` for `async def` "
+            "callables)",
             check=_at_least(1),
         ),
     ]
@@ -654,15 +655,15 @@ def count_instances(
 
 
 def default_lanes(config: Mapping[str, Any]) -> int:
-    """Return the default number of lanes per worker: 1 with batching, streams, sequences or queue policies, else 2.
+    """Return the default number of lanes per worker: 1 with batching, streams, sequences or queue policies, else 0.
 
-    With 2 lanes, the next request is transferred while the worker computes. With batching, however, a second lane would
-    take queued requests before a batch is full (docs/audits/performance.md has measurements). It would also take them out
-    of Triton's queue, where priorities and timeouts apply.
+    With 0, the dispatcher chooses more than one, so that the next request is transferred while the worker computes. With
+    batching, however, a second lane would take queued requests before a batch is full (docs/audits/performance.md has
+    measurements). It would also take them out of Triton's queue, where priorities and timeouts apply.
     """
     decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
     ruled = "sequence_batching" in config or any(config.get("dynamic_batching", {}).values())
-    return 1 if decoupled or ruled or config.get("max_batch_size", 0) > 1 else 2
+    return 1 if decoupled or ruled or config.get("max_batch_size", 0) > 1 else 0
 
 
 def default_concurrency(config: Mapping[str, Any], lanes: int | None) -> int:

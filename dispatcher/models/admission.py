@@ -202,7 +202,7 @@ def _check_instances(spec: messages.ModelSpec) -> None:
         size = getattr(spec, option)
         if size is not None and size < 1:
             raise RemoteFailure(ErrorKind.INVALID, f"{option}={size}: it must be at least 1 byte")
-    if not 1 <= spec.max_inflight_batches <= MAX_LANES:
+    if not 0 <= spec.max_inflight_batches <= MAX_LANES:
         raise RemoteFailure(
             ErrorKind.INVALID,
             f"max_inflight_batches={spec.max_inflight_batches}: it must be between 1 and {MAX_LANES}, since each is a separate process",

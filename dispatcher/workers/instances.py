@@ -9,6 +9,11 @@ from pytriton.dispatcher.workers.supervisor import Supervisor
 from pytriton.dispatcher.workers.suspension import Suspension
 from pytriton.dispatcher.workers.worker import own_versions
 
+#: Number of lanes of a worker whose model leaves it to the dispatcher. The only worker of a model has more: a proxy takes
+#: longer to return a response and fetch the next request than a fast callable to answer. With several workers, requests
+#: on the lanes of a busy worker would wait there while another worker is idle.
+_LANES, _LANES_OF_ONLY_WORKER = 2, 4
+
 
 class Instances:
     """The instances of one pool, each with a supervisor.
@@ -38,17 +43,25 @@ class Instances:
 
     @property
     def lanes(self) -> int:
-        """The number of proxies that each worker should serve: one for each batch that may run concurrently.
+        """The number of proxies that each worker should serve.
 
-        Python proxies are processes, so their number never exceeds `max_inflight_batches`.
+        Python proxies are processes, so their number never exceeds `max_inflight_batches`, or `_LANES` by default.
         """
         spec = self.spec
+        if self.overlap:
+            return spec.max_concurrency
+        is_only = self._native and spec.instances == 1
+        return spec.max_inflight_batches or (_LANES_OF_ONLY_WORKER if is_only else _LANES)
+
+    @property
+    def overlap(self) -> bool:
+        """Whether each batch that may run concurrently in a worker has a proxy: a worker has reported overlapping batches."""
         if not self._native or self._is_streamed:
-            return spec.max_inflight_batches
+            return False
         if not self._overlaps:
             serving = [one.serving for one in self.supervisors if one.serving is not None]
             self._overlaps = any(worker.stats.read().overlaps for worker in serving)
-        return spec.max_concurrency if self._overlaps else spec.max_inflight_batches
+        return self._overlaps
 
     @property
     def _is_streamed(self) -> bool:

@@ -370,6 +370,11 @@ class Pool:
         return self._instances.lanes
 
     @property
+    def overlap(self) -> bool:
+        """Whether each batch that may run concurrently in a worker has a proxy."""
+        return self._instances.overlap
+
+    @property
     def busy(self) -> bool:
         """Whether any worker is running a batch."""
         return not all(reading.idle for reading in self._readings())

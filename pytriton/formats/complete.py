@@ -80,9 +80,12 @@ def complete(config: Mapping[str, Any], loaded: LoadedFile, path: str) -> dict[s
 
 
 def lanes_for(config: Mapping[str, Any]) -> int:
-    """Return the number of lanes of a worker, by the rules for registered callables (`run_options.default_lanes`)."""
+    """Return the number of lanes of a worker, by the rules for registered callables (`run_options.default_lanes`).
+
+    0: the dispatcher chooses.
+    """
     batching = int(config.get("max_batch_size", 0))
-    return 1 if batching > 1 or any(config.get("dynamic_batching", {}).values()) else 2
+    return 1 if batching > 1 or any(config.get("dynamic_batching", {}).values()) else 0
 
 
 def for_triton(config: Mapping[str, Any], versions: list[int]) -> dict[str, Any]:

@@ -213,7 +213,7 @@ class ModelInTriton:
         """Start the tasks that track the workers and reload the model when a proxy breaks."""
         for duty in (
             self._follow_workers(server, not_ready_after_s),
-            self._follow_lanes(self._pool.lanes),
+            self._follow_overlap(self._pool.lanes),
             self._replace_broken_proxies(server, grace_s),
         ):
             task = asyncio.get_running_loop().create_task(duty)
@@ -264,9 +264,12 @@ class ModelInTriton:
             self._events.emit(kinds.READY_AGAIN, model=self._name)
             await pool.notify_waiters()
 
-    async def _follow_lanes(self, loaded: int) -> None:
-        """Reload the model if its first worker, which starts later than the proxies, needs more of them."""
-        await self._pool.until(lambda: self._pool.lanes != loaded)
+    async def _follow_overlap(self, loaded: int) -> None:
+        """Reload the model if its first worker, which starts later than the proxies, runs batches concurrently.
+
+        Scaling also changes the number of proxies, but reloads the model itself.
+        """
+        await self._pool.until(lambda: self._pool.overlap and self._pool.lanes != loaded)
         self._broken.set()
 
     async def _replace_broken_proxies(self, server: TritonServer, grace_s: float) -> None:

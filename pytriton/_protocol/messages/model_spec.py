@@ -184,6 +184,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
     #: BYTES inputs that are passed to the callable as str.
     text_inputs: list[str] = []
     #: Number of proxies per worker, each with its own lane: with two, the next batch is transferred while one runs.
+    #: 0: the dispatcher chooses (dispatcher/workers/instances.py).
     max_inflight_batches: int = 1
     #: Number of batches or streams that an asynchronous callable processes concurrently in one worker; each batch needs
     #: a lane.

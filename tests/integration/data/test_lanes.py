@@ -133,14 +133,21 @@ def row(value: float, columns: int = 2) -> Array:
     return np.full((1, columns), value, np.float32)
 
 
+def default_lanes(daemon: RunningDaemon, instances: int = 1) -> int:
+    """Return the number of lanes of each worker of a model without batching."""
+    return 2 if daemon.config.proxy == "python" or instances > 1 else 4
+
+
 # ── how many ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("config", "options", "lanes"),
     [
-        (PLAIN, {}, 2),
-        (ModelConfig(max_batch_size=1), {}, 2),
+        (PLAIN, {}, None),
+        (ModelConfig(max_batch_size=1), {}, None),
+        (PLAIN, {"instances": 2}, 2),
+        (PLAIN, {"max_inflight_batches": 2}, 2),
         (ModelConfig(max_batch_size=8), {}, 1),
         (
             ModelConfig(max_batch_size=8),
@@ -148,16 +155,25 @@ def row(value: float, columns: int = 2) -> Array:
             3,
         ),
     ],
-    ids=["no batching", "batches of one", "batching", "asked for"],
+    ids=[
+        "no batching",
+        "batches of one",
+        "several workers",
+        "two asked for",
+        "batching",
+        "asked for",
+    ],
 )
 def test_the_number_of_lanes_of_a_worker(
+    daemon: RunningDaemon,
     serve: Callable[..., Model],
     tmp_path: Path,
     config: ModelConfig,
     options: dict[str, int],
-    lanes: int,
+    lanes: int | None,
 ) -> None:
-    """Two without batching, one with batching, unless the registrant chooses a number."""
+    """Four without batching, two with several workers, one with batching, unless the registrant chooses a number."""
+    lanes = lanes or default_lanes(daemon)
     model = serve(Noting(tmp_path), config, **options)
     instances = options.get("instances", 1)
     (group,) = model.info().config["instance_group"]
@@ -298,8 +314,10 @@ def slow(requests: Any) -> Any:
     return [{"y": request["x"] * 2} for request in requests]
 
 
-def all_have_their_lanes(model: Model, instances: int, standby_workers: int = 0) -> None:
-    wanted = [0] * standby_workers + [2] * instances
+def all_have_their_lanes(
+    daemon: RunningDaemon, model: Model, instances: int, standby_workers: int = 0
+) -> None:
+    wanted = [0] * standby_workers + [default_lanes(daemon, instances)] * instances
     eventually(
         lambda: sorted(i.lanes for i in model.instances if i.state == "ready") == wanted,
         lambda: f"lanes {wanted}: {[(i.state, i.lanes) for i in model.instances]}",
@@ -322,11 +340,11 @@ def test_scaling_and_replacing_fails_no_request(
         for count in (2, 1):
             model.scale(count)
             load.go_on()
-            all_have_their_lanes(model, count)
+            all_have_their_lanes(daemon, model, count)
             assert model.instances[0].pid == pid
         model = serve(slow, PLAIN, on_crash="fail", instances=2, standby_workers=1, replace=True)
         load.go_on()
-        all_have_their_lanes(model, 2, standby_workers=1)
+        all_have_their_lanes(daemon, model, 2, standby_workers=1)
     assert [i.restarts for i in model.instances] == [0, 0, 0]
 
 
@@ -348,7 +366,7 @@ def test_replaced_workers_get_their_lanes_back(
             _until_restarts(model, before + 1)
             model.wait_ready()
             load.go_on()
-            all_have_their_lanes(model, 3)
+            all_have_their_lanes(daemon, model, 3)
     assert sum(i.restarts for i in model.instances) == 2
 
 

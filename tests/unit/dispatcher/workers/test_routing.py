@@ -243,6 +243,33 @@ def test_a_call_cycle_fails_if_all_workers_wait_for_it(
     served.close()
 
 
+@pytest.mark.parametrize(
+    ("spec", "native", "lanes"),
+    [
+        ({"max_inflight_batches": 0}, True, 4),
+        ({"max_inflight_batches": 0, "instances": 2}, True, 2),
+        ({"max_inflight_batches": 0}, False, 2),
+        ({"max_inflight_batches": 0, "python_model": _PYTHON_MODEL}, True, 4),
+        ({"max_inflight_batches": 2}, True, 2),
+        ({"max_inflight_batches": 3, "instances": 2}, False, 3),
+    ],
+    ids=[
+        "only worker",
+        "several workers",
+        "Python proxies",
+        "model.py",
+        "chosen",
+        "chosen for several",
+    ],
+)
+def test_how_many_proxies_a_worker_gets(
+    loop: VirtualLoop, spec: dict[str, Any], native: bool, lanes: int
+) -> None:
+    suspension = loop.ask(lambda: Suspension("m", ResumeBounds(), LOG_ONLY))
+    instances = Instances(msgspec.structs.replace(SPEC, **spec), suspension, native=native)
+    assert instances.lanes == lanes
+
+
 # ── suspension ────────────────────────────────────────────────────────────────────────────────────────
 
 
