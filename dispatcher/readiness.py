@@ -19,6 +19,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
+from pytriton.dispatcher.runtime.tasks import until
 from pytriton.dispatcher.server import cloud_frontends
 from pytriton.dispatcher.server.restart import ServerWatch
 from pytriton.dispatcher.server.tritonserver import TritonServer
@@ -173,17 +174,9 @@ class ReadinessController:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds. Check it whenever tritonserver or a model changes."""
-        while True:
-            signals = (
-                self._server.changes,
-                self._registry.changes,
-                self._registry.restoring.changes,
-            )
-            waits = [asyncio.ensure_future(one.next.wait()) for one in signals]
-            try:
-                if condition():
-                    return
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for change in waits:
-                    change.cancel()
+        await until(
+            condition,
+            self._server.changes,
+            self._registry.changes,
+            self._registry.restoring.changes,
+        )

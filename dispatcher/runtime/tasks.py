@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 import structlog
 
 _log = structlog.get_logger(__name__)
+
+#: Maximum share of an interval by which a timer may fire too early.
+_EARLY_SHARE = 0.01
 
 
 async def uninterrupted(work: Coroutine[Any, Any, None], at_most_s: float | None = None) -> None:
@@ -52,6 +55,16 @@ def run_in_background(tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, o
     task.add_done_callback(tasks.discard)
 
 
+def until_next_tick(interval_s: float) -> float:
+    """Return the time until the next multiple of `interval_s` on the event loop's clock, in seconds.
+
+    Periodic tasks with the same interval that sleep so long run together, and an idle process wakes up once for all.
+    """
+    left_s = interval_s - asyncio.get_running_loop().time() % interval_s
+    # A timer may fire a little too early. Without this, the task would run again after the rest of the interval.
+    return left_s if left_s > interval_s * _EARLY_SHARE else left_s + interval_s
+
+
 # ── Signals for tasks that wait for the next change of something ──
 
 
@@ -73,6 +86,22 @@ class ChangeSignal:
         """Wake all tasks that are waiting for a change."""
         self._next.set()
         self._next = asyncio.Event()
+
+
+async def until(condition: Callable[[], bool], *signals: ChangeSignal) -> None:
+    """Wait until `condition` holds. Check it now, and again whenever one of the signals reports a change."""
+    while not condition():
+        await next_change(*signals)
+
+
+async def next_change(*signals: ChangeSignal, timeout_s: float | None = None) -> None:
+    """Wait until one of the signals reports a change, for at most `timeout_s` seconds."""
+    waits = [asyncio.ensure_future(one.next.wait()) for one in signals]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 class SupervisedTasks:

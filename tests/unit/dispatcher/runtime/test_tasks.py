@@ -6,8 +6,16 @@ import asyncio
 
 import pytest
 import structlog
+from fakes.virtual_time import VirtualLoop
 
-from pytriton.dispatcher.runtime.tasks import SupervisedTasks, run_in_background, uninterrupted
+from pytriton.dispatcher.runtime.tasks import (
+    ChangeSignal,
+    SupervisedTasks,
+    run_in_background,
+    uninterrupted,
+    until,
+    until_next_tick,
+)
 
 
 class Work:
@@ -133,3 +141,40 @@ def test_a_background_task_is_referenced_until_it_ends() -> None:
         assert not tasks
 
     asyncio.run(scene())
+
+
+def test_tasks_with_the_same_interval_tick_together(loop: VirtualLoop) -> None:
+    ticks: list[float] = []
+
+    async def tick(start_s: float) -> None:
+        await asyncio.sleep(start_s)
+        while True:
+            await asyncio.sleep(until_next_tick(5.0))
+            ticks.append(loop.time())
+
+    tasks = [loop.create_task(tick(start_s)) for start_s in (0.1, 2.0, 4.97)]
+    loop.advance(16.0)
+    assert [round(at, 3) for at in ticks] == [5.0] * 2 + [10.0] * 3 + [15.0] * 3
+    for task in tasks:
+        task.cancel()
+    loop.settle()
+
+
+def test_until_checks_its_condition_after_each_change(loop: VirtualLoop) -> None:
+    one, other = ChangeSignal(), ChangeSignal()
+    seen: list[int] = []
+
+    def is_third() -> bool:
+        seen.append(len(seen))
+        return len(seen) == 3
+
+    waiting = loop.create_task(until(is_third, one, other))
+    loop.advance(100.0)
+    assert len(seen) == 1
+    one.notify()
+    loop.settle()
+    assert len(seen) == 2
+    assert not waiting.done()
+    other.notify()
+    loop.settle()
+    assert waiting.done()
