@@ -9,7 +9,7 @@ import functools
 import os
 import platform
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # asm-generic numbers are the same on every architecture since Linux 5.1; memfd_create is older.
@@ -19,6 +19,10 @@ _MFD_CLOEXEC = 1
 _MFD_ALLOW_SEALING = 2
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
+# sys/inotify.h
+_IN_ATTRIB = 0x4
+_IN_DELETE_SELF = 0x400
+_IN_MOVE_SELF = 0x800
 # linux/fcntl.h. Python's fcntl module has these names since 3.8, but only if its build headers did.
 _F_ADD_SEALS = 1033
 _F_GET_SEALS = 1034
@@ -137,6 +141,24 @@ def pidfd_open(pid: int) -> int:
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
     return _syscall(_NR_PIDFD_OPEN, ctypes.c_int(pid), ctypes.c_uint(0))
+
+
+def watch_for_removal(paths: Iterable[Path]) -> int:
+    """Return a descriptor that becomes readable when one of these files or folders is deleted or renamed (inotify(7)).
+
+    Raises:
+        OSError: a path does not exist, or the user has too many watches.
+    """
+    fd: int = _libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    if fd >= 0:
+        # Deleting a file that a process has open changes only its number of links, which is one of its attributes.
+        mask = ctypes.c_uint32(_IN_ATTRIB | _IN_DELETE_SELF | _IN_MOVE_SELF)
+        if all(_libc().inotify_add_watch(fd, os.fsencode(path), mask) >= 0 for path in paths):
+            return fd
+    code = ctypes.get_errno()
+    if fd >= 0:
+        os.close(fd)
+    raise OSError(code, os.strerror(code))
 
 
 class _Piece(ctypes.Structure):

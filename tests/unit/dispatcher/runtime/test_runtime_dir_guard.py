@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytriton._protocol.files.rundir import RuntimeDir
+from pytriton.dispatcher.runtime import runtime_dir_guard
 from pytriton.dispatcher.runtime.runtime_dir_guard import RuntimeDirGuard
 
 
@@ -96,5 +98,49 @@ def test_deletion_and_the_new_owner_are_each_reported_once(path: Path, scenes: l
         )
         await asyncio.wait_for(watching, 100)
         assert len(scene.reported) == 2
+
+    asyncio.run(played())
+
+
+@pytest.mark.parametrize("how", ["deleted", "renamed", "parent renamed", "lock deleted"])
+def test_the_kernel_reports_that_the_directory_is_gone(
+    path: Path, scenes: list[Scene], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It does so before the first poll."""
+    monkeypatch.setattr(runtime_dir_guard, "_NOTIFIED_POLL_INTERVAL_S", 1e6)
+
+    async def played() -> None:
+        scenes.append(scene := Scene(path))
+        watching = asyncio.ensure_future(scene.held.watch(scene.hear, scene.hear, every_s=1e6))
+        await asyncio.sleep(0)
+        if how == "deleted":
+            scene.delete()
+        elif how == "renamed":
+            path.rename(path.with_name("other"))
+        elif how == "parent renamed":
+            path.parent.rename(path.parent.with_name(f"{path.parent.name}-other"))
+        else:
+            scene.rundir.lock_file.unlink()
+        assert "was deleted: commands cannot find the daemon" in await scene.heard()
+        watching.cancel()
+
+    asyncio.run(played())
+
+
+def test_the_directory_is_polled_if_the_kernel_cannot_notify(
+    path: Path, scenes: list[Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(paths: object) -> int:
+        raise OSError(errno.EMFILE, "the limit of inotify instances is reached")
+
+    monkeypatch.setattr("pytriton._protocol.linux.watch_for_removal", refuse)
+
+    async def played() -> None:
+        scenes.append(scene := Scene(path))
+        watching = asyncio.ensure_future(scene.held.watch(scene.hear, scene.hear, every_s=0.001))
+        await asyncio.sleep(0)
+        scene.delete()
+        assert "was deleted: commands cannot find the daemon" in await scene.heard()
+        watching.cancel()
 
     asyncio.run(played())
