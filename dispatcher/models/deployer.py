@@ -140,6 +140,7 @@ class ModelDeployer:
 
     Attributes:
         changes: notified when a model starts or stops being served.
+        scaling_changes: notified when a model begins to resume, or when its autoscaling rules change.
         reservations: the names that are being changed.
     """
 
@@ -158,6 +159,7 @@ class ModelDeployer:
         events: Events = LOG_ONLY,
     ) -> None:
         self.changes = ChangeSignal()
+        self.scaling_changes = ChangeSignal()
         self.reservations = Reservations()
         self._late_undos: set[asyncio.Future[None]] = set()
         self._rundir = rundir
@@ -402,6 +404,7 @@ class ModelDeployer:
                 background=persistence in (Persistence.ALREADY_PERSISTED, Persistence.EXTERNAL),
                 events=self._events.about(entry.spec.name, entry.spec.version),
             ),
+            on_scaling_change=self.scaling_changes.notify,
         )
         self._served.keys[key] = registration
         return registration

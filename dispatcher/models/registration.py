@@ -66,8 +66,10 @@ class Registration:
         suspended: bool = False,
         prestarted: PrestartedWorkers | None = None,
         account: Account | None = None,
+        on_scaling_change: Callable[[], object] = lambda: None,
     ) -> None:
         self.key = key
+        self._on_scaling_change = on_scaling_change
         self._declared = CurrentDeclaration(entry)
         #: Whether the state directory contains it for the next start.
         self.kept = kept
@@ -86,6 +88,7 @@ class Registration:
             prestarted=prestarted,
             account=account,
             native=native,
+            on_resume=on_scaling_change,
         )
         #: Held while Triton loads or unloads the model; shared with the registration that this one replaces.
         self.load_lock: asyncio.Lock = asyncio.Lock() if former is None else former.load_lock
@@ -110,7 +113,9 @@ class Registration:
 
     @spec.setter
     def spec(self, spec: messages.ModelSpec) -> None:
-        self._declared.spec = spec
+        former, self._declared.spec = self._declared.spec, spec
+        if spec.autoscale != former.autoscale:
+            self._on_scaling_change()
 
     def complete_config(self, completion: messages.Completion | None) -> str | None:
         """Complete the declaration with the configuration that a worker read from the model's file.

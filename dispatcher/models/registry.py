@@ -62,6 +62,7 @@ class Registry:
         served: the registrations.
         restoring: the persisted models that are not served.
         changes: notified when a model starts or stops being served.
+        scaling_changes: notified when a model begins to resume, or when its autoscaling rules change.
         is_deploying: returns whether a registration of this name is being deployed or rolled back.
         server_starts: the models that tritonserver loads when it starts.
         accounts: the memory used by each model.
@@ -102,7 +103,8 @@ class Registry:
             accounts=self.accounts,
             events=events,
         )
-        self.changes, self.prestarted = self._deployer.changes, self._deployer.prestarted
+        self.changes, self.scaling_changes = self._deployer.changes, self._deployer.scaling_changes
+        self.prestarted = self._deployer.prestarted
         self.is_deploying = self._deployer.is_deploying
         self.stopping = (
             False  #: the daemon is stopping: all models stop serving, but stay persisted

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from pytriton._protocol.errors import RemoteFailure
 from pytriton._protocol.lanes.stats_page import NOTHING, Counts
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.runtime.tasks import until
 from pytriton.dispatcher.scaling.policy import (
     Cost,
     Decision,
@@ -35,7 +36,6 @@ from pytriton.dispatcher.scaling.policy import (
 )
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.metrics.process_memory import memory_of
-from pytriton.dispatcher.workers.suspension import Suspension
 from pytriton.dispatcher.workers.worker_process import usable_cpus
 
 _log = structlog.get_logger(__name__)
@@ -184,13 +184,16 @@ class Autoscaler:
         self.queued = queued
         self._registry = registry
         self._models: dict[str, _ScaledModel] = {}
-        self._known_suspensions: list[Suspension] = []
-        self._next_change: asyncio.Event | None = None
+        self._known_changes: list[asyncio.Event] = []
+        self._autoscaled: list[Registration] = []
+        self._resuming: list[Registration] = []
 
     async def run(self) -> None:
-        """Sample the load and scale models periodically, until cancelled."""
+        """Sample the load and scale models periodically while any is autoscaled or resuming, until cancelled."""
+        registry = self._registry
         try:
             while True:
+                await until(self._has_work, registry.changes, registry.scaling_changes)
                 await asyncio.sleep(_TICK_S)
                 try:
                     self.tick(await self._queued())
@@ -203,24 +206,31 @@ class Autoscaler:
 
     async def _queued(self) -> Mapping[str, int]:
         """Return the number of requests waiting in tritonserver, by model. Skip the query if all models are idle."""
-        resuming = any(one.resuming for one in self._suspensions())
+        self._find_models()
         if self.queued is None or not (
-            resuming or any(not one.is_idle for one in self._models.values())
+            self._resuming or any(not one.is_idle for one in self._models.values())
         ):
             return {}
         queued = await self.queued()
-        for one in list(self._registry.served):  # a copy, as models may change during the loop
-            if one.pool.suspension.resuming:
-                one.pool.suspension.queued = queued.get(one.spec.name, 0)
-                await one.pool.notify_waiters()
+        self._find_models()
+        for one in self._resuming:
+            one.pool.suspension.queued = queued.get(one.spec.name, 0)
+            await one.pool.notify_waiters()
         return queued
 
-    def _suspensions(self) -> Sequence[Suspension]:
-        """Return the suspension states of all served models. The list is rebuilt only when models change."""
-        if self._next_change is None or self._next_change.is_set():
-            self._next_change = self._registry.changes.next
-            self._known_suspensions = [one.pool.suspension for one in self._registry.served]
-        return self._known_suspensions
+    def _has_work(self) -> bool:
+        """Return whether any model is autoscaled or resuming, or was autoscaled at the last tick."""
+        self._find_models()
+        return bool(self._autoscaled or self._resuming or self._models)
+
+    def _find_models(self) -> None:
+        """Find the autoscaled and the resuming models. Look at all models only after changes."""
+        if not self._known_changes or any(one.is_set() for one in self._known_changes):
+            registry = self._registry
+            self._known_changes = [registry.changes.next, registry.scaling_changes.next]
+            self._autoscaled = [one for one in registry.served if one.spec.autoscale is not None]
+            self._resuming = list(registry.served)
+        self._resuming = [one for one in self._resuming if one.pool.suspension.resuming]
 
     def tick(self, queued: Mapping[str, int]) -> None:
         """Sample the load and scale models once. `queued` counts the requests waiting in tritonserver, by model."""
@@ -242,7 +252,8 @@ class Autoscaler:
     def _update_models(self) -> None:
         """Update the list of autoscaled models: add newly served ones, remove those no longer served."""
         models: dict[str, _ScaledModel] = {}
-        for registration in self._registry.served:
+        self._find_models()
+        for registration in self._autoscaled:
             rules = registration.spec.autoscale
             if rules is None:
                 continue

@@ -62,6 +62,7 @@ class Pool:
         prestarted: PrestartedWorkers | None = None,
         account: Account | None = None,
         native: bool = False,
+        on_resume: Callable[[], object] = lambda: None,
     ) -> None:
         self._events = events.about(spec.name, spec.version)
         counters = counters or ModelCounters()
@@ -73,7 +74,12 @@ class Pool:
         self._changed = asyncio.Condition()
         #: Whether the model is suspended, and how long batches wait for it to resume.
         self.suspension = Suspension(
-            spec.name, policy.resume_bounds, self._events, counters, suspended=suspended
+            spec.name,
+            policy.resume_bounds,
+            self._events,
+            counters,
+            suspended=suspended,
+            on_resume=on_resume,
         )
         self._instances = Instances(spec, self.suspension, native=native)
         #: The attached proxies and their workers.

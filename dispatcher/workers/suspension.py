@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
@@ -40,6 +41,7 @@ class Suspension:
         events: Receives the events about suspending and resuming.
         counters: Counts the resumes.
         suspended: Whether the model starts suspended: registered, but not loaded.
+        on_resume: Called when a resume begins.
 
     Attributes:
         suspended: The model has no workers until a batch needs one.
@@ -58,7 +60,9 @@ class Suspension:
         counters: ModelCounters | None = None,
         *,
         suspended: bool = False,
+        on_resume: Callable[[], object] = lambda: None,
     ) -> None:
+        self._on_resume = on_resume
         self.suspended = suspended
         self.resuming = False
         self.queued = self.resumes = 0
@@ -101,6 +105,7 @@ class Suspension:
         self.suspended, self.resuming, self._why = False, True, why
         self.resumes += 1
         self._resuming_since = asyncio.get_running_loop().time()
+        self._on_resume()
 
     def cancel_resume(self) -> None:
         """Record that the model is suspended again, because the resume was cancelled or failed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -258,11 +258,13 @@ def test_resuming_models_report_their_waiting_requests() -> None:
 
     async def wake() -> None:
         models[f"m{len(models)}"] = resuming(lambda: asyncio.sleep(0))
+        registry.changes.notify()
 
     def resuming(wake: Any) -> Any:
         sleep = SimpleNamespace(resuming=True, queued=0)
         pool = SimpleNamespace(suspension=sleep, notify_waiters=wake)
-        return SimpleNamespace(pool=pool, spec=SimpleNamespace(name=f"m{len(models)}"))
+        spec = SimpleNamespace(name=f"m{len(models)}", autoscale=None)
+        return SimpleNamespace(pool=pool, spec=spec)
 
     async def queued() -> dict[str, int]:
         return {"m0": 3, "m1": 4}
@@ -273,6 +275,57 @@ def test_resuming_models_report_their_waiting_requests() -> None:
 
     models["m0"] = resuming(wake)
     models["m1"] = resuming(wake)
-    registry: Any = SimpleNamespace(served=Served(), changes=ChangeSignal())
+    registry: Any = SimpleNamespace(
+        served=Served(), changes=ChangeSignal(), scaling_changes=ChangeSignal()
+    )
     assert asyncio.run(Autoscaler(registry, queued=queued)._queued()) == {"m0": 3, "m1": 4}
     assert [one.pool.suspension.queued for one in models.values()] == [3, 4, 0, 0]
+
+
+@pytest.fixture
+def ticks(sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times at which the autoscaler samples the load."""
+    found: list[float] = []
+    tick = sim.services.autoscaler.tick
+
+    def record(queued: Mapping[str, int]) -> None:
+        found.append(sim.loop.time())
+        tick(queued)
+
+    monkeypatch.setattr(sim.services.autoscaler, "tick", record)
+    return found
+
+
+def test_the_load_is_sampled_only_while_a_model_is_autoscaled(
+    sim: SimulatedDaemon, load: Load, ticks: list[float]
+) -> None:
+    sim.served(sim.client.register("plain"))
+    sim.advance(60.0)
+    assert ticks == []
+    register(sim)
+    sim.advance(10.0)
+    assert len(ticks) == pytest.approx(20, abs=2)
+    sim.answered(sim.client.ask(messages.Unregister("m")))
+    sim.advance(5.0)
+    ticks.clear()
+    sim.advance(60.0)
+    assert ticks == []
+    asked = sim.loop.time()
+    sim.served(sim.client.ask(messages.Scale("plain", 0, RULES)))
+    sim.advance(1.0)
+    assert asked < ticks[0] <= asked + 0.5
+
+
+def test_the_queue_is_read_while_a_model_resumes(
+    sim: SimulatedDaemon, load: Load, ticks: list[float]
+) -> None:
+    spec = model_spec("m", lazy=True)
+    sim.served(sim.client.ask(messages.Register(spec), [b"callable"]))
+    sim.advance(60.0)
+    assert ticks == []
+    sim.usual_plan = "hangs"
+    sim.loop.ask(lambda: sim.services.registry.served.by_name("m").pool.resume())
+    resumed = sim.loop.time()
+    sim.advance(5.0)
+    assert load.asked == 10
+    assert ticks[0] <= resumed + 0.5
