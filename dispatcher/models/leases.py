@@ -12,6 +12,7 @@ at once.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import msgspec
 import structlog
@@ -22,10 +23,12 @@ from pytriton.dispatcher.models.admission import check_lease
 from pytriton.dispatcher.models.persistence.state_dir import Entry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
+from pytriton.dispatcher.runtime.tasks import next_change
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import acting_for
 
 _log = structlog.get_logger(__name__)
+#: Interval between checks whether a provisional registration is still being deployed, in seconds.
 _POLL_INTERVAL_S = 1.0
 
 
@@ -45,13 +48,15 @@ class LeaseManager:
 
     async def run(self) -> None:
         """Roll back each registration when its lease expires, until cancelled."""
+        registry = self._registry
         try:
             while True:
-                await asyncio.sleep(_POLL_INTERVAL_S)
+                left_s: float | None = _POLL_INTERVAL_S
                 try:
-                    self._end_expired()
+                    left_s = self._end_expired()
                 except Exception:
                     _log.exception("internal error: leases were not checked")
+                await next_change(registry.changes, registry.restoring.changes, timeout_s=left_s)
         finally:
             for task in self._ending.values():
                 task.cancel()
@@ -118,13 +123,20 @@ class LeaseManager:
         assert found.spec.lease is not None
         return found, found.spec.lease
 
-    def _end_expired(self) -> None:
+    def _provisional(self) -> Iterator[tuple[Registration | Entry, messages.Lease]]:
+        """Yield the provisional registrations, and the entries of those that could not be restored."""
+        for one in (*self._registry.served, *self._registry.restoring.failures().values()):
+            if one.spec.lease is not None:
+                yield one, one.spec.lease
+
+    def _end_expired(self) -> float | None:
+        """Begin to roll back the registrations whose leases have expired. Return the time until the next check unless
+        the registrations change, in seconds; None if none is provisional.
+        """
         now = asyncio.get_running_loop().time()
-        ones = [*self._registry.served, *self._registry.restoring.failures().values()]
-        provisional = {
-            _key(one): (one, one.spec.lease) for one in ones if one.spec.lease is not None
-        }
+        provisional = {_key(one): (one, lease) for one, lease in self._provisional()}
         self._deadlines = {key: at for key, at in self._deadlines.items() if key in provisional}
+        is_deploying = False
         for key, (one, lease) in provisional.items():
             name, later = one.spec.name, now + lease.duration_s
             if isinstance(one, Entry):
@@ -133,6 +145,7 @@ class LeaseManager:
                 )  # no client waits for a model that is not served
             elif self._registry.is_deploying(name):
                 self._deadlines[key] = later  # its client has not been notified yet
+                is_deploying = True
             if now >= self._deadlines.setdefault(key, later):
                 # Retry after the same interval if it fails.
                 self._deadlines[key] = later
@@ -141,6 +154,9 @@ class LeaseManager:
                     why = "a provisional registration that could not be restored"
                 with acting_for(why):
                     self._begin_end(name, lease.id)
+        if is_deploying:
+            return _POLL_INTERVAL_S
+        return min(self._deadlines.values()) - now if self._deadlines else None
 
     def _begin_end(self, name: str, lease: str) -> asyncio.Task[RemoteFailure | None]:
         which = (name, lease)

@@ -14,6 +14,7 @@ from fakes.virtual_time import VirtualLoop
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.leases import LeaseManager
+from pytriton.dispatcher.runtime.tasks import ChangeSignal
 
 LEASE = messages.Lease("one", 10.0, 0.1)
 
@@ -30,6 +31,7 @@ class Registry(list[Any]):
     def __init__(self) -> None:
         super().__init__([Registration()])
         self.restoring = self.served = self
+        self.changes = ChangeSignal()
         self.fates: list[Exception] = []
         self.ends = 0
         self.is_placed = True
