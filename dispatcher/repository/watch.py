@@ -15,6 +15,7 @@ from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.repository.model_folders import Snapshot
 from pytriton.dispatcher.repository.model_records import ModelRecords
 from pytriton.dispatcher.repository.repositories import ModelSnapshot, Repositories
+from pytriton.dispatcher.runtime.tasks import until_next_tick
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.upgrade.snapshot import SeenFiles
 
@@ -117,7 +118,7 @@ class IndexWatch:
     async def run(self) -> None:
         """Poll until cancelled."""
         while True:
-            await asyncio.sleep(_POLL_INTERVAL_S)
+            await asyncio.sleep(until_next_tick(_POLL_INTERVAL_S))
             await self.poll_once()
 
     async def poll_once(self) -> None:

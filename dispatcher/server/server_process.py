@@ -30,6 +30,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import Child, describe_exit
+from pytriton.dispatcher.runtime.tasks import until_next_tick
 from pytriton.dispatcher.server import admin_token
 from pytriton.dispatcher.server.frontend import Admin, Frontend, ServerRefused, Unreached
 from pytriton.dispatcher.server.preload_layout import GATE
@@ -276,11 +277,11 @@ async def wait_hung(
         child: the process
         admin: open connection to it
         connect: opens another connection
-        interval_s: time from an answer to the next probe, in seconds
+        interval_s: interval between probes while the process answers, in seconds
         timeout_s: time without an answer after which the process counts as hung, in seconds
     """
     while True:
-        await asyncio.wait([child.exited], timeout=interval_s)
+        await asyncio.wait([child.exited], timeout=until_next_tick(interval_s))
         if not await _is_alive(child, admin, connect, timeout_s):
             return True
         if child.exited.done():

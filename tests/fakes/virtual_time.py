@@ -24,6 +24,7 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.wakeups = 0
 
     def select(self, timeout: Optional[float] = None) -> Any:
         if timeout == 0 and len(self.get_map()) <= _OF_THE_LOOP:
@@ -33,6 +34,7 @@ class _Selector(selectors.DefaultSelector):
             raise RuntimeError("nothing would ever happen: every task waits, and no timer is set")
         if not ready and timeout:
             self.now += timeout
+            self.wakeups += 1
         return ready
 
 
@@ -45,6 +47,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._virtual.now
+
+    @property
+    def wakeups(self) -> int:
+        """How often the loop has waited for a timer."""
+        return self._virtual.wakeups
 
     @property
     def _clock_resolution(self) -> float:

@@ -46,6 +46,7 @@ from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.openai.state import MetricData
 from pytriton.dispatcher.runtime.child import DROPPED_LINES
 from pytriton.dispatcher.runtime.states import InstanceState, ModelState
+from pytriton.dispatcher.runtime.tasks import until_next_tick
 from pytriton.dispatcher.server.restart import ServerWatch
 from pytriton.dispatcher.telemetry.metrics.blocking_source import CachedReading
 from pytriton.dispatcher.telemetry.metrics.process_memory import GpuMemory, memory_of
@@ -279,7 +280,7 @@ FAMILIES: tuple[DaemonMetric, ...] = (
     _daemon("resident_bytes", "gauge", "Resident memory of the dispatcher, in bytes.",
             lambda daemon: daemon.resident),
     _daemon("event_loop_lag_seconds", "seconds",
-            "Delay of the dispatcher's event loop, sampled every second.",
+            "Delay of the dispatcher's event loop, sampled every five seconds.",
             lambda daemon: daemon.loop_lag),
     _daemon("dropped_log_lines", "counter",
             "Output lines of workers and tritonserver dropped because they arrived faster than they could be logged.",
@@ -702,22 +703,23 @@ def _disk(folder: str) -> _Disk:
 
 # ── delay of the dispatcher's event loop, which delays every registration and retry ──────────────
 
-_POLL_INTERVAL_S = 1.0
+_POLL_INTERVAL_S = 5.0
 
 
 class LoopLag:
-    """Measures the event loop's lag once a second: how much later than scheduled a task wakes up."""
+    """Measures the event loop's lag every five seconds: how much later than scheduled a task wakes up."""
 
     def __init__(self) -> None:
         self._sum = 0.0
         self._buckets = [0] * DURATION_BUCKETS
 
     async def run(self) -> None:
-        """Measure once a second, until cancelled."""
+        """Measure every five seconds, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + _POLL_INTERVAL_S
-            await asyncio.sleep(_POLL_INTERVAL_S)
+            pause_s = until_next_tick(_POLL_INTERVAL_S)
+            due = loop.time() + pause_s
+            await asyncio.sleep(pause_s)
             self.observe(loop.time() - due)
 
     def observe(self, late_s: float) -> None:

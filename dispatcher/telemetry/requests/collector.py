@@ -30,6 +30,7 @@ from pytriton._protocol.messages.client import RequestEntry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.runtime.logs import LogFile
+from pytriton.dispatcher.runtime.tasks import until_next_tick
 from pytriton.dispatcher.telemetry.events.explain import Outcomes
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 
@@ -160,7 +161,7 @@ class RequestCollector:
                 await counter_registry.additions.next.wait()
             if is_idle:  # a registration that has just begun to serve may have an access log
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(change.wait(), _IDLE_POLL_INTERVAL_S)
+                    await asyncio.wait_for(change.wait(), until_next_tick(_IDLE_POLL_INTERVAL_S))
             else:
                 await asyncio.sleep(_POLL_INTERVAL_S)
             change = self._registry.changes.next
