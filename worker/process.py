@@ -71,7 +71,7 @@ def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
             control.send(messages.WorkerFailed(worker, _load_error(error), traceback_of(error)))
             control.flush()
             return EXIT_LOAD_FAILED
-        user_metrics = export_user_metrics(log.stats.user_metrics)
+        user_metrics = export_user_metrics(log.stats)
         loop = create_loop(model, load.spec, log.stats, control, worker, load.lane_path)
         with contextlib.closing(WorkerCaller(worker, model, load.lane_path)):
             control.send(messages.WorkerReady(worker, completion))

@@ -1,7 +1,8 @@
 """Exports the callable's own metrics (`prometheus_client`) through the statistics page to the daemon's /metrics.
 
 A thread copies the default registry every second, so calls have no overhead. It starts when `prometheus_client` is
-imported: a callable without metrics of its own costs nothing while it is idle.
+imported: a callable without metrics of its own costs nothing while it is idle. While there are no batches and the
+metrics do not change, the thread copies less and less often; the next batch wakes it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.lanes.user_metrics import (
     MAX_BYTES,
     MAX_VALUES,
@@ -32,6 +34,8 @@ from pytriton.worker.fault_reports import report, report_error
 
 _LIBRARY = "prometheus_client"
 _PERIOD_S = 1.0
+#: Longest period, for a worker that has been idle for a while. (Prometheus usually scrapes as often.)
+_MAX_PERIOD_S = 15.0
 #: Reading the registry takes at most 1/_SHARE of the time.
 _SHARE = 100
 #: Maximum time that an exiting worker waits for the last update.
@@ -59,13 +63,20 @@ _MAX_LEN_HELP = 1_000
 
 
 class UserMetricsExport:
-    """Copies the metrics registry to the statistics page in a thread, which runs from `start` until `close`."""
+    """Copies the metrics registry to the statistics page in a thread, which runs from `start` until `close`.
 
-    def __init__(self, pages: UserMetricsPages) -> None:
+    Args:
+        stats: the worker's statistics page
+        pages: its part for the callable's metrics
+    """
+
+    def __init__(self, stats: WorkerStatsPage, pages: UserMetricsPages) -> None:
+        self._stats = stats
         self._pages = pages
         self._last = b""
         self._fault_reported = False
         self._end = threading.Event()
+        self._wake = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -81,22 +92,43 @@ class UserMetricsExport:
     def close(self) -> None:
         """Update the page a last time, and end the thread."""
         self._end.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(_LAST_UPDATE_S)
 
     def _run(self) -> None:
-        wait_s = _PERIOD_S
-        while not self._end.wait(wait_s):
-            began = time.monotonic()
-            self._update()
-            wait_s = max(_PERIOD_S, _SHARE * (time.monotonic() - began))
+        batches, period_s = 0, _PERIOD_S
+        while not self._end.wait(period_s):
+            began, before, batches = time.monotonic(), batches, self._stats.begun
+            has_changed = self._update()
+            period_s = max(_PERIOD_S, _SHARE * (time.monotonic() - began))
+            if not has_changed and batches == before:
+                self._sleep(batches, period_s)
         self._update()
 
-    def _update(self) -> None:
+    def _sleep(self, batches: int, pause_s: float) -> None:
+        """Sleep until the worker has begun more than `batches` batches, the metrics change, or the export ends.
+
+        Check the metrics after `pause_s` seconds, then after longer and longer pauses.
+        """
+        self._stats.on_work = self._wake.set
+        try:
+            while self._stats.begun == batches and not self._wake.wait(pause_s):
+                began = time.monotonic()
+                if self._update():
+                    break
+                took_s = time.monotonic() - began
+                pause_s = max(min(2 * pause_s, _MAX_PERIOD_S), _SHARE * took_s)
+        finally:
+            self._stats.on_work = None
+            self._wake.clear()
+
+    def _update(self) -> bool:
+        """Copy the registry. Return whether the metrics have changed."""
         library = sys.modules.get(_LIBRARY)
         registry = getattr(library, "REGISTRY", None)
         if registry is None:
-            return  # not imported yet, or still being imported
+            return False  # not imported yet, or still being imported
         try:
             message = encoded(collected(registry.collect()))
         except Exception as error:  # from a custom collector
@@ -106,12 +138,14 @@ class UserMetricsExport:
                     error,
                     "the callable's metrics cannot be collected; /metrics shows the previous values",
                 )
-            return
-        if message != self._last:
-            self._last = message
-            if not self._pages.write(message):
-                # Unexpected, since `collected` limits their size.
-                report("the callable's metrics do not fit on the statistics page")
+            return False
+        if message == self._last:
+            return False
+        self._last = message
+        if not self._pages.write(message):
+            # Unexpected, since `collected` limits their size.
+            report("the callable's metrics do not fit on the statistics page")
+        return True
 
 
 class _ImportWatch(MetaPathFinder):
@@ -141,13 +175,13 @@ class _ImportWatch(MetaPathFinder):
             sys.meta_path.remove(self)
 
 
-def export_user_metrics(pages: UserMetricsPages | None) -> UserMetricsExport | None:
+def export_user_metrics(stats: WorkerStatsPage) -> UserMetricsExport | None:
     """Return the export of the callable's metrics, which starts once their library has been imported; None if the
     callable can have no metrics.
     """
-    if pages is None or not _can_be_imported():
+    if stats.user_metrics is None or not _can_be_imported():
         return None
-    export = UserMetricsExport(pages)
+    export = UserMetricsExport(stats, stats.user_metrics)
     watch = _ImportWatch(export)
     sys.meta_path.insert(0, watch)
     if _LIBRARY in sys.modules:  # checked last, because another thread may be importing it

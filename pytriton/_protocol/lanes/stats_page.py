@@ -173,7 +173,7 @@ class WorkerStatsPage:
         "_answered", "_begun", "_between_ns", "_between_page", "_betweens", "_buckets", "_busy_ns", "_call_ns",
         "_call_page", "_calls", "_first_ns", "_first_page", "_firsts", "_map", "_on_record", "_overlapped", "_parts",
         "_requests", "_rows", "_since", "_size_page", "_sizes", "_wait_ns", "_wait_page", "_waits", "_words",
-        "exemplars", "kept", "records", "user_metrics",
+        "exemplars", "kept", "on_work", "records", "user_metrics",
     )  # fmt: skip
 
     def __init__(
@@ -200,6 +200,8 @@ class WorkerStatsPage:
         self.user_metrics = (
             user_metrics.UserMetricsPages(memoryview(self._map)[_BYTES:]) if with_metrics else None
         )
+        #: In the worker: called at the start of a batch if no other batch is in flight.
+        self.on_work: Callable[[], object] | None = None
         self._busy_ns = 0  #: the highest value read so far
         #: In the dispatcher: a descriptor of the page, passed to the next version on upgrade.
         self.kept: int | None = None
@@ -273,6 +275,11 @@ class WorkerStatsPage:
             page.tolist() for page in self._buckets
         ]
 
+    @property
+    def begun(self) -> int:
+        """The number of batches that this worker has begun."""
+        return self._begun
+
     def begin(self, requests: int, rows: int = 0, taken_ns: int = 0) -> int:
         """Record the start of a batch, and return the time in nanoseconds.
 
@@ -283,6 +290,9 @@ class WorkerStatsPage:
         begun = self._begun
         if begun == self._answered:
             self._since = now
+            on_work = self.on_work  # another thread may reset it
+            if on_work is not None:
+                on_work()
             if self._overlapped:
                 words[_BUSY_SINCE] = now
         elif not self._overlapped:

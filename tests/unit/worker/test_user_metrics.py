@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +19,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from support.real_daemon import eventually
 
+from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton._protocol.lanes.user_metrics import (
     MAX_BYTES,
     MAX_VALUES,
@@ -25,7 +29,7 @@ from pytriton._protocol.lanes.user_metrics import (
 )
 from pytriton._protocol.lanes.user_series import Checked, checked
 from pytriton.worker import user_metrics
-from pytriton.worker.user_metrics import collected, export_user_metrics
+from pytriton.worker.user_metrics import UserMetricsExport, collected, export_user_metrics
 
 
 @pytest.fixture
@@ -127,8 +131,17 @@ def test_unusual_labels_and_values_arrive_as_far_as_possible(registry: Collector
 
 
 @pytest.fixture
-def pages() -> UserMetricsPages:
-    return UserMetricsPages(memoryview(bytearray(SIZE)))
+def stats() -> Iterator[WorkerStatsPage]:
+    page, fd = WorkerStatsPage.create()
+    os.close(fd)
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def pages(stats: WorkerStatsPage) -> UserMetricsPages:
+    assert stats.user_metrics is not None
+    return stats.user_metrics
 
 
 @pytest.fixture
@@ -140,10 +153,10 @@ def library(monkeypatch: pytest.MonkeyPatch, registry: CollectorRegistry) -> Col
 
 
 def test_pages_follow_the_registry_and_the_exit_writes_a_last_time(
-    library: CollectorRegistry, pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
+    library: CollectorRegistry, stats: WorkerStatsPage, pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counter = Counter("seen", "Things.", registry=library)
-    thread = export_user_metrics(pages)
+    thread = export_user_metrics(stats)
     assert thread is not None
 
     def reported() -> float:
@@ -162,7 +175,7 @@ def test_pages_follow_the_registry_and_the_exit_writes_a_last_time(
 
 
 def test_a_failing_collector_is_reported_once_and_keeps_known_values(
-    library: CollectorRegistry, pages: UserMetricsPages, capfd: pytest.CaptureFixture[str]
+    library: CollectorRegistry, stats: WorkerStatsPage, pages: UserMetricsPages, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failures = 0
 
@@ -173,7 +186,7 @@ def test_a_failing_collector_is_reported_once_and_keeps_known_values(
             raise RuntimeError("of the user's own")
 
     Counter("seen", "Things.", registry=library)
-    thread = export_user_metrics(pages)
+    thread = export_user_metrics(stats)
     assert thread is not None
     try:
         eventually(lambda: pages.read() != b"", "nothing was written")
@@ -187,7 +200,7 @@ def test_a_failing_collector_is_reported_once_and_keeps_known_values(
 
 def test_a_worker_that_cannot_start_threads_serves_without_metrics(
     library: CollectorRegistry,
-    pages: UserMetricsPages,
+    stats: WorkerStatsPage,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -195,14 +208,14 @@ def test_a_worker_that_cannot_start_threads_serves_without_metrics(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    export = export_user_metrics(pages)
+    export = export_user_metrics(stats)
     assert export is not None
     export.close()
     assert "are not exported: can't start" in capfd.readouterr().err
 
 
 def test_no_thread_runs_until_the_library_is_imported(
-    pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
+    stats: WorkerStatsPage, pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_metrics, "_PERIOD_S", 0.001)
     for name in [one for one in sys.modules if one.partition(".")[0] == "prometheus_client"]:
@@ -213,7 +226,7 @@ def test_no_thread_runs_until_the_library_is_imported(
     def is_running() -> bool:
         return any(one.name == "pytriton metrics" for one in threading.enumerate())
 
-    export = export_user_metrics(pages)
+    export = export_user_metrics(stats)
     assert export is not None
     try:
         importlib.import_module("colorsys")
@@ -228,8 +241,60 @@ def test_no_thread_runs_until_the_library_is_imported(
 
 
 def test_without_the_library_there_is_no_thread(
-    pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
+    stats: WorkerStatsPage, pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_metrics, "_LIBRARY", "not_installed_anywhere")
-    assert export_user_metrics(pages) is None
-    assert export_user_metrics(None) is None
+    assert export_user_metrics(stats) is None
+
+
+def test_a_page_without_space_for_metrics_gets_no_export(tmp_path: Path) -> None:
+    with contextlib.closing(WorkerStatsPage.create_file(tmp_path / "stats")) as stats:
+        assert export_user_metrics(stats) is None
+
+
+def test_a_batch_wakes_the_export_of_an_idle_worker(
+    library: CollectorRegistry,
+    stats: WorkerStatsPage,
+    pages: UserMetricsPages,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While there is none, the pauses grow, here to hours."""
+    monkeypatch.setattr(user_metrics, "_MAX_PERIOD_S", 1e6)
+    monkeypatch.setattr(user_metrics, "_SHARE", 0)
+    counter = Counter("seen", "Things.", registry=library)
+    export = export_user_metrics(stats)
+    assert export is not None
+
+    def reported() -> float:
+        families = checked(pages.read()).families
+        return next(iter(families["seen"].series.values()))["_total", ""] if families else -1
+
+    try:
+        for count in range(1, 4):
+            eventually(lambda: stats.on_work is not None, "it is never idle")
+            counter.inc()
+            stats.end(stats.begin(1))
+            eventually(lambda count=count: reported() == count, "a change was not written")
+    finally:
+        export.close()
+    assert stats.on_work is None
+
+
+def test_the_pauses_of_an_idle_worker_grow(
+    library: CollectorRegistry, stats: WorkerStatsPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_metrics, "_SHARE", 0)
+    export = UserMetricsExport(stats, UserMetricsPages(memoryview(bytearray(SIZE))))
+    gauge = Gauge("level", "A level.", registry=library)
+    pauses: list[float] = []
+
+    def wait(pause_s: float) -> bool:
+        pauses.append(pause_s)
+        if len(pauses) == 7:
+            gauge.set(1)
+        return False
+
+    monkeypatch.setattr(export._wake, "wait", wait)
+    export._update()
+    export._sleep(0, 1.0)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
