@@ -95,6 +95,8 @@ class _Model:
         self.log: LogFile | None = None
         #: Period in which the access log is or was enabled, for records that arrive after it was disabled.
         self.logged = (0, 0)
+        #: The minimum duration of a request to be recorded, as last set for the workers, in nanoseconds.
+        self.slow_ns = 0
         self.registration: Registration | None = None
         self.outcomes = RecentOutcomes(counters, time.monotonic(), begun=counters.started_at)
 
@@ -103,12 +105,11 @@ class _Model:
         """Whether the access log is enabled, which makes workers record every request."""
         return self.logged[1] == _FOREVER
 
-    def is_current(self, registration: Registration | None, now: float) -> bool:
-        """Whether there is nothing for `update` to do at the moment."""
+    def is_current(self, registration: Registration | None) -> bool:
+        """Whether the last `update` applied this registration as it is now."""
         return (
             registration is self.registration
             and (registration is not None and registration.spec.access_log) == self.logs_all
-            and not self.outcomes.is_due(now)
         )
 
     def update(self, registration: Registration | None) -> None:
@@ -184,10 +185,14 @@ class RequestCollector:
         for name, counters in served.counter_registry.items():
             registration = served.get(name)
             model = self._models.get(name)
-            if model is not None and model.is_current(registration, now):
-                if not counters.has_records():
+            if model is not None and model.is_current(registration):
+                if counters.has_records():
+                    found = True
+                elif not model.outcomes.is_due(now):
                     continue  # most models are idle, most of the time
-                found = True
+                elif not model.slow_ns:  # its workers have no threshold that a new period could lower
+                    model.outcomes.sample(now)
+                    continue
             self._collect(name, counters, registration, now)
         return found
 
@@ -201,7 +206,7 @@ class RequestCollector:
         if model.logs_all and model.log is None:
             model.log = self._open_log(self._path(name))
         with self._lock:
-            slow_ns = model.samples.threshold_ns(now)
+            slow_ns = model.slow_ns = model.samples.threshold_ns(now)
         thresholds = (0, UNBOUNDED) if model.logs_all else (slow_ns, _MAX_UNCOLLECTED)
         for version, instance, records in counters.records(*thresholds):
             with self._lock:
