@@ -21,6 +21,7 @@ from pytriton.dispatcher.readiness import ReadinessController
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
 from pytriton.dispatcher.server.restart import ServerWatch
 from pytriton.dispatcher.server.tritonserver import TritonServer
+from pytriton.dispatcher.workers.worker_process import DaemonCpus
 
 _log = structlog.get_logger(__name__)
 
@@ -96,13 +97,15 @@ class DaemonStatus:
         """Return the status of a model for clients."""
         return self._model_info(registration, self._server.info().http_url)
 
-    def _model_info(self, registration: Registration, http_url: str) -> messages.ModelInfo:
-        return registration.info(http_url, self._rundir.log_file(registration.spec.name))
+    def _model_info(
+        self, registration: Registration, http_url: str, cpus: DaemonCpus | None = None
+    ) -> messages.ModelInfo:
+        return registration.info(http_url, self._rundir.log_file(registration.spec.name), cpus)
 
     def model_infos(self) -> list[messages.ModelInfo]:
         """Return the status of all models, in the order of registration."""
-        http_url = self._server.info().http_url
-        served = [self._model_info(one, http_url) for one in self._registry.served]
+        http_url, cpus = self._server.info().http_url, DaemonCpus.read()
+        served = [self._model_info(one, http_url, cpus) for one in self._registry.served]
         return [*served, *self._other_infos({info.name for info in served}, http_url)]
 
     def _other_infos(self, served: set[str], http_url: str) -> list[messages.ModelInfo]:

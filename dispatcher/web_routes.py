@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pytriton._protocol import messages, routes
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.private_files import open_private
 from pytriton.dispatcher.daemon_status import own_version
+from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.server.frontend import Frontend, ServerRefused, Unreached
 
@@ -137,9 +138,16 @@ class WebRoutes:
 
     def _specs(self) -> list[messages.ModelSpec]:
         """Return the typed models that are being served, have yet to be restored, or load on demand."""
-        specs = {spec.name: spec for spec in self._registry.restoring.specs()}
-        specs.update((one.spec.name, one.spec) for one in self._registry.served)
-        return [spec for spec in specs.values() if spec.web is not None]
+        restoring, served = self._registry.restoring, self._registry.served
+        specs = {
+            spec.name: spec for spec in restoring.specs() if spec.web and spec.name not in served
+        }
+        specs.update((one.spec.name, one.spec) for one in self._typed())
+        return list(specs.values())
+
+    def _typed(self) -> Iterator[Registration]:
+        """Yield the typed models that are served. There may be thousands of others, so look at each only once."""
+        return (one for one in self._registry.served if one.spec.web is not None)
 
     def _logs_errors(self) -> bool:
         """Return whether the frontend logs error responses. It does for `serve`, which shows them.
@@ -147,10 +155,7 @@ class WebRoutes:
         Most of these requests have not reached a worker, so workers cannot log them. `serve` starts models that have an
         access log and end with their client.
         """
-        return any(
-            one.spec.access_log and one.spec.web is not None and not one.kept
-            for one in self._registry.served
-        )
+        return any(one.spec.access_log and not one.kept for one in self._typed())
 
     def _describe(self, spec: messages.ModelSpec) -> _Described:
         found = self._described.get(spec.name)

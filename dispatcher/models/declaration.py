@@ -11,7 +11,7 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.messages.model_spec import digest_of, payload_hashes
 from pytriton.dispatcher.models.admission import MAX_WORKERS, check_autoscale
 from pytriton.dispatcher.models.persistence.state_dir import Entry
-from pytriton.dispatcher.workers.worker_process import thread_share
+from pytriton.dispatcher.workers.worker_process import DaemonCpus, thread_share
 
 
 class CurrentDeclaration:
@@ -121,8 +121,9 @@ def info_of(
     state: str,
     registered_at: float,
     instances: Sequence[messages.InstanceInfo] = (),
+    cpus: DaemonCpus | None = None,
 ) -> messages.ModelInfo:
-    """Return the part of a model's status that its specification determines. Callers add the rest."""
+    """Return the part of a model's status that its specification and the `cpus` determine. Callers add the rest."""
     return messages.ModelInfo(
         name=spec.name,
         version=spec.version,
@@ -133,6 +134,6 @@ def info_of(
         registered_at=registered_at,
         isolation=spec.isolation,
         lease=spec.lease,
-        threads=thread_share(spec),
+        threads=thread_share(spec, cpus),
         route="" if spec.web is None else spec.web.path,
     )

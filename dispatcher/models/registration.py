@@ -37,7 +37,7 @@ from pytriton.dispatcher.workers.model_counters import ModelCounters
 from pytriton.dispatcher.workers.pool import AdoptWorker, Pool, ReportProgress
 from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 from pytriton.dispatcher.workers.supervisor import RestartPolicy
-from pytriton.dispatcher.workers.worker_process import WorkerStarter
+from pytriton.dispatcher.workers.worker_process import DaemonCpus, WorkerStarter
 from pytriton.formats import complete
 
 #: Maximum number of attempts to load a model while tritonserver exits; the load may be the cause.
@@ -448,12 +448,14 @@ class Registration:
         suspension = self.pool.suspension
         return suspension.text() if suspension.suspended else ""
 
-    def info(self, http_url: str, log_file: Path) -> messages.ModelInfo:
-        """Return the model's status."""
+    def info(
+        self, http_url: str, log_file: Path, cpus: DaemonCpus | None = None
+    ) -> messages.ModelInfo:
+        """Return the model's status. `cpus` are those of the daemon, if the caller knows them."""
         state = self.state
         why = self.pool.degradations() if state in ("degraded", "not_ready") else []
         return msgspec.structs.replace(
-            info_of(self.spec, state, self._declared.registered_at, self.pool.infos()),
+            info_of(self.spec, state, self._declared.registered_at, self.pool.infos(), cpus),
             error="; ".join(why) or None,
             url=f"{http_url}/v2/models/{self.spec.name}" if http_url else "",
             config=self.in_triton.config,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
@@ -528,12 +528,28 @@ def usable_cpus() -> float:
         return cpus
 
 
-def thread_share(spec: messages.ModelSpec) -> int:
-    """Return the number of compute threads for each library of a worker; 0 keeps the library's default."""
+class DaemonCpus(NamedTuple):
+    """The CPUs that this process and its children may use: their number, and how many of them a quota allows."""
+
+    allowed: int
+    usable: float
+
+    @classmethod
+    def read(cls) -> DaemonCpus:
+        """Read the affinity and the quota."""
+        return cls(len(os.sched_getaffinity(0)), usable_cpus())
+
+
+def thread_share(spec: messages.ModelSpec, cpus: DaemonCpus | None = None) -> int:
+    """Return the number of compute threads for each library of a worker; 0 keeps the library's default.
+
+    Callers that ask for many models pass the `cpus`, so that they are read only once.
+    """
     if spec.isolation == "thread" or _FOR_ALL in spec.world.env:
         return 0
-    allowed = len(spec.limits.cpus) or len(os.sched_getaffinity(0))
-    cores = min(allowed, usable_cpus())
+    cpus = cpus or DaemonCpus.read()
+    allowed = len(spec.limits.cpus) or cpus.allowed
+    cores = min(allowed, cpus.usable)
     workers = spec.instances if spec.autoscale is None else max(spec.autoscale.most, 1)
     share = max(1, int(cores // workers))
     return share if share < allowed else 0

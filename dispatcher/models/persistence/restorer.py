@@ -27,6 +27,7 @@ from pytriton.dispatcher.server.frontend import PendingModels
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.telemetry.events.explain import DEFERRED
+from pytriton.dispatcher.workers.worker_process import DaemonCpus
 
 _log = structlog.get_logger(__name__)
 
@@ -345,13 +346,14 @@ class Restorer:
 
     def infos(self, without: set[str], http_url: str = "") -> Iterator[messages.ModelInfo]:
         """Yield the status of all models whose names are not in `without`."""
+        cpus = DaemonCpus.read()
         for name, queued in self._queued.items():
             if name in without:
                 continue
             state = (
                 "suspended" if queued.is_lazy else "restoring" if queued.error is None else "failed"
             )
-            known = info_of(queued.entry.spec, state, queued.entry.registered_at)
+            known = info_of(queued.entry.spec, state, queued.entry.registered_at, cpus=cpus)
             url = f"{http_url}/v2/models/{name}" if http_url and queued.is_lazy else ""
             scaling = DEFERRED if queued.is_lazy else ""
             since = queued.loading_since if queued.task is not None else 0.0

@@ -83,7 +83,7 @@ class _Registry:
 
 
 def _registration(parts: Parts, info: messages.ModelInfo) -> Any:
-    def reported(url: str, log_file: Path) -> messages.ModelInfo:
+    def reported(url: str, log_file: Path, cpus: object = None) -> messages.ModelInfo:
         parts.asked_of.append((url, log_file))
         return info
 
