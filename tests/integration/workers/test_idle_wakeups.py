@@ -1,4 +1,4 @@
-"""The wake-ups of idle processes: a worker and the schedulers of tritonserver sleep until a request arrives."""
+"""The wake-ups of idle processes: workers and the schedulers of tritonserver sleep until a request arrives."""
 
 from __future__ import annotations
 
@@ -61,6 +61,12 @@ def test_an_idle_worker_sleeps(daemon: RunningDaemon) -> None:
     assert instance.pid is not None
     pid = instance.pid
     eventually(lambda: wakeups(pid) == 0, "it always wakes up by itself")
+
+
+def test_an_idle_dispatcher_sleeps(daemon: RunningDaemon) -> None:
+    """It used to wake up five times a second. Its periodic tasks need two wake-ups or three every five seconds."""
+    pid = daemon.process.pid
+    eventually(lambda: wakeups(pid) < _WINDOW_S, "it always wakes up by itself")
 
 
 @pytest.mark.skipif(FRONT == "triton", reason="NVIDIA's frontend has timers of its own")
