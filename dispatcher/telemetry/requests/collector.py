@@ -190,7 +190,9 @@ class RequestCollector:
                     found = True
                 elif not model.outcomes.is_due(now):
                     continue  # most models are idle, most of the time
-                elif not model.slow_ns:  # its workers have no threshold that a new period could lower
+                elif (
+                    not model.slow_ns
+                ):  # its workers have no threshold that a new period could lower
                     model.outcomes.sample(now)
                     continue
             self._collect(name, counters, registration, now)

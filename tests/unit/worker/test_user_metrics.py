@@ -153,7 +153,10 @@ def library(monkeypatch: pytest.MonkeyPatch, registry: CollectorRegistry) -> Col
 
 
 def test_pages_follow_the_registry_and_the_exit_writes_a_last_time(
-    library: CollectorRegistry, stats: WorkerStatsPage, pages: UserMetricsPages, monkeypatch: pytest.MonkeyPatch
+    library: CollectorRegistry,
+    stats: WorkerStatsPage,
+    pages: UserMetricsPages,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counter = Counter("seen", "Things.", registry=library)
     thread = export_user_metrics(stats)
@@ -175,7 +178,10 @@ def test_pages_follow_the_registry_and_the_exit_writes_a_last_time(
 
 
 def test_a_failing_collector_is_reported_once_and_keeps_known_values(
-    library: CollectorRegistry, stats: WorkerStatsPage, pages: UserMetricsPages, capfd: pytest.CaptureFixture[str]
+    library: CollectorRegistry,
+    stats: WorkerStatsPage,
+    pages: UserMetricsPages,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     failures = 0
 
