@@ -111,6 +111,16 @@ class _ScaledModel:
         self.window.add(sample)
         self._measure_cost(worked_s, max(0.0, use.cpu_s - former_use.cpu_s), use.memory)
 
+    def use_while_idle(self, counts: Counts) -> ResourceUse | None:
+        """Return the resources that the last sample found, if the model has been idle since; otherwise None.
+
+        Reading them costs more than everything else about an idle model.
+        """
+        if self._before is None or not self.is_idle:
+            return None
+        _, former, use = self._before
+        return use if counts == former else None
+
     def _measure_cost(self, worked_s: float, cpu_s: float, memory: int) -> None:
         cpus = self.cost.cpus
         if worked_s >= _MIN_WORK_S:
@@ -243,8 +253,9 @@ class Autoscaler:
                 # A standby worker may serve while the model is suspended.
                 one.registration.pool.resume()
             waiting = queued.get(one.registration.spec.name, 0)
-            use = self.resource_use(one.registration)
-            one.add_sample(now, self.counts(one.registration), use, waiting)
+            counts = self.counts(one.registration)
+            use = one.use_while_idle(counts) or self.resource_use(one.registration)
+            one.add_sample(now, counts, use, waiting)
         grants = share_out([one.want(now) for one in self._models.values()], self.resources())
         for one in self._models.values():
             self._apply(one, grants[one.registration.spec.name])

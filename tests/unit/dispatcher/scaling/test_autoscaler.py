@@ -329,3 +329,23 @@ def test_the_queue_is_read_while_a_model_resumes(
     sim.advance(5.0)
     assert load.asked == 10
     assert ticks[0] <= resumed + 0.5
+
+
+def test_resources_of_idle_models_are_not_measured(sim: SimulatedDaemon, load: Load) -> None:
+    measured: list[str] = []
+
+    def measure(registration: Registration) -> ResourceUse:
+        measured.append(registration.spec.name)
+        return ResourceUse(0.0, MIB)
+
+    sim.services.autoscaler.resource_use = measure
+    register(sim, "idle")
+    register(sim, "busy")
+    load.wanted["busy"] = 0.5
+    sim.advance(10.0)
+    assert measured.count("idle") == 1
+    assert measured.count("busy") >= 19
+    measured.clear()
+    load.wanted["idle"] = 0.5
+    sim.advance(1.0)
+    assert "idle" in measured
