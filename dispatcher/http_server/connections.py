@@ -81,6 +81,11 @@ class Connections:
         self._since: dict[Any, float] = {}
         self._has_had_request: set[Any] = set()
         self._closing: dict[Any, tuple[Any, float]] = {}
+        self._opened = asyncio.Event()
+
+    def opened(self) -> None:
+        """Record that there is a new connection, or will be in this turn of the event loop."""
+        self._opened.set()
 
     def request_started(self, request: web.Request) -> None:
         """Record that the headers of a request have arrived."""
@@ -104,11 +109,14 @@ class Connections:
             self.request_finished(request)
 
     async def watch(self, server: web.Server) -> None:
-        """Close expired connections periodically, until cancelled."""
+        """Close expired connections periodically while there are any, until cancelled."""
         while True:
+            self._opened.clear()
             limits = self._limits()
             await asyncio.sleep(min(_POLL_INTERVAL_S, limits.headers_s / 4, limits.idle_s / 4))
             self.close_expired(server.connections)
+            if not server.connections:
+                await self._opened.wait()
 
     def close_expired(self, connections: list[Any]) -> None:
         """Close the connections that have exceeded a limit."""

@@ -73,6 +73,7 @@ async def _serve(listener: socket.socket, states: socket.socket) -> None:
     watching = asyncio.ensure_future(frontend.connections.watch(server))
 
     def connected() -> ClientConnection:
+        frontend.connections.opened()
         return ClientConnection(
             server,
             frontend.invalid_http,

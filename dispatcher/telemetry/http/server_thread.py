@@ -223,6 +223,7 @@ class Acceptor:
             await loop.connect_accepted_socket(
                 self._server, connection, ssl=self._tls, ssl_handshake_timeout=self._handshake_s
             )
+            self._connections.opened()
 
     def _handshake_done(self, task: asyncio.Task[None]) -> None:
         connection = self._handshakes.pop(task)

@@ -6,7 +6,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+from fakes.virtual_time import VirtualLoop
 
 from pytriton.dispatcher.http_server.connections import Connections, ErrorLog
 
@@ -155,3 +158,24 @@ def test_the_error_log_counts_and_quotes_nothing() -> None:
     log.handle(logging.LogRecord("lib", logging.ERROR, "x.py", 1, message, ("secret",), exception))
     assert lines[2].startswith("lib: cannot read %s ValueError (")
     assert "secret" not in "".join(lines)
+
+
+def test_connections_are_checked_only_while_there_are_any() -> None:
+    loop = VirtualLoop()
+    connections = connections_of(9, loop.time, 10, 50)
+    server: Any = SimpleNamespace(connections=[])
+    watching = loop.create_task(connections.watch(server))
+    loop.advance(5.0)
+    before = loop.wakeups
+    loop.advance(100.0)
+    assert loop.wakeups == before + 1  # that of this test
+    connections.opened()
+    loop.settle()
+    server.connections.append(silent := Connection())
+    loop.advance(10.5)
+    assert not silent.closed
+    loop.advance(1.0)
+    assert silent.closed
+    watching.cancel()
+    loop.settle()
+    loop.close()
