@@ -102,7 +102,7 @@ def run_checks(
             lambda: machine.check_runtime_dir(runtime_dir or default_runtime_dir()),
         ),
         *_each_state_dir(state_dir),
-        ("/dev/shm", machine.check_shared_memory),
+        ("/dev/shm", lambda: machine.check_shared_memory(used=not _compiled_proxy(choice))),
         ("memfd", machine.check_memfd),
         ("pidfd", machine.check_pidfd),
         ("open files", machine.check_open_files),
