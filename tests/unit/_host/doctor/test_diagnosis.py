@@ -15,7 +15,7 @@ import pytest
 from pytriton._host.doctor import diagnosis, machine_checks
 from pytriton._host.doctor.diagnosis import run_checks
 from pytriton._host.doctor.machine_checks import Check
-from pytriton._host.install import compiled_frontend, interpreters
+from pytriton._host.install import compiled_frontend, compiled_proxy, interpreters
 from pytriton._host.install.server_runtime import ServerChoice, choice_of
 from pytriton._host.settings.declarations import DaemonConfig
 
@@ -263,6 +263,20 @@ def test_unusable_runtime_directories_are_problems(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     assert machine_checks.check_runtime_dir(file).status == "problem"
+
+
+@pytest.mark.parametrize(("proxy", "status"), [("python", "warning"), ("auto", "ok")])
+def test_small_shared_memory_matters_only_to_the_python_proxy(
+    choice: ServerChoice,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    proxy: str,
+    status: str,
+) -> None:
+    monkeypatch.setattr(compiled_proxy, "is_built", lambda cache: True)
+    monkeypatch.setattr(machine_checks, "SHM_COMFORTABLE_BYTES", 1 << 60)
+    checks = by_name(run_checks(replace(choice, proxy=proxy), runtime_dir=tmp_path / "run"))
+    assert checks["/dev/shm"].status == status
 
 
 def test_gpus_are_listed_and_a_failing_driver_is_a_warning(
