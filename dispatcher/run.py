@@ -36,6 +36,7 @@ from pytriton.dispatcher.models.persistence.state_dir import Store
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.owner import Owner
 from pytriton.dispatcher.runtime.runtime_dir_guard import RuntimeDirGuard
+from pytriton.dispatcher.runtime.tasks import started_executor
 from pytriton.dispatcher.server import admin_token
 from pytriton.dispatcher.upgrade.takeover import BY_ITSELF, Origin
 
@@ -156,9 +157,11 @@ async def _serve(
         is_private=owner is not None and owner.private,
         origin=origin,
     )
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(started_executor())
     shutdown = daemon.services.shutdown
     if owner is not None:
-        owner.on_exit(shutdown.orphaned, asyncio.get_running_loop(), config.grace_period_s)
+        owner.on_exit(shutdown.orphaned, loop, config.grace_period_s)
     guard_task = asyncio.create_task(
         RuntimeDirGuard(rundir, lock).watch(
             deleted=lambda why: shutdown.request(why, ExitCode.ERROR), taken=shutdown.dispossessed

@@ -1,9 +1,13 @@
-"""Helpers for asyncio tasks: uninterruptible work, change signals, and supervised groups of tasks."""
+"""Helpers for asyncio: uninterruptible work, change signals, supervised groups of tasks, and the threads for blocking
+calls.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -63,6 +67,30 @@ def until_next_tick(interval_s: float) -> float:
     left_s = interval_s - asyncio.get_running_loop().time() % interval_s
     # A timer may fire a little too early. Without this, the task would run again after the rest of the interval.
     return left_s if left_s > interval_s * _EARLY_SHARE else left_s + interval_s
+
+
+#: Number of threads for the daemon's blocking calls.
+_THREADS = 8
+
+
+def started_executor() -> ThreadPoolExecutor:
+    """Return an executor whose threads all run already.
+
+    asyncio's own executor starts its threads when they are needed. At a limit on tasks (see task_limits.py), the daemon
+    could then neither remove a registration nor shut down.
+
+    Raises:
+        RuntimeError: the threads cannot be started
+    """
+    executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="blocking")
+    all_started = threading.Event()
+    try:
+        # No thread is idle until all have started, so each call starts one.
+        for _ in range(_THREADS):
+            executor.submit(all_started.wait)
+    finally:
+        all_started.set()
+    return executor
 
 
 # ── Signals for tasks that wait for the next change of something ──

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 import structlog
@@ -12,6 +13,7 @@ from pytriton.dispatcher.runtime.tasks import (
     ChangeSignal,
     SupervisedTasks,
     run_in_background,
+    started_executor,
     uninterrupted,
     until,
     until_next_tick,
@@ -178,3 +180,17 @@ def test_until_checks_its_condition_after_each_change(loop: VirtualLoop) -> None
     other.notify()
     loop.settle()
     assert waiting.done()
+
+
+def test_blocking_calls_need_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def call() -> list[int]:
+        asyncio.get_running_loop().set_default_executor(started_executor())
+
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            return await asyncio.gather(*(asyncio.to_thread(abs, -number) for number in range(20)))
+
+    assert asyncio.run(call()) == list(range(20))
