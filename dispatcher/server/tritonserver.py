@@ -50,7 +50,7 @@ T = TypeVar("T")
 _POLL_INTERVAL_S = 1.0
 #: Upper bounds of the number of threads that tritonserver starts, measured with 2.51: for itself, for each model, and
 #: for each instance.
-_SERVER_THREADS = 40
+_SERVER_THREADS = 56  #: including the reserve of interposer/thread_reserve.c
 _MODEL_THREADS = 2  #: for its batcher, and for loading it
 _PROXY_THREADS = 3  #: for the proxy itself, for watching its lane, and for loading it
 _INSTANCE_THREADS = 16  #: with other backends (a Python stub is a process with its own threads)
@@ -273,7 +273,8 @@ class TritonServer:
             force: whether to replace the process even if sequences are in progress; their next requests then fail
 
         Raises:
-            RemoteFailure: this frontend cannot be replaced, tritonserver is not up, or sequences are in progress
+            RemoteFailure: this frontend cannot be replaced, tritonserver is not up, sequences are in progress, or a second
+                process cannot start enough threads
             ServerStartError: the new process did not start or does not answer; the former one keeps serving
         """
         if not self._frontend.replaces:
@@ -285,6 +286,7 @@ class TritonServer:
                 raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
             if not force:
                 await self._refuse_in_sequences(former)
+            self._check_successor_headroom()
             self.placed.clear()
             try:
                 loaded = await self._start_successor(preload)
@@ -627,6 +629,20 @@ class TritonServer:
                 f"{room.left} more may be started ({room.limit}). Raise the limit, or serve fewer instances"
             )
             raise RemoteFailure(ErrorKind.LOAD_FAILED, text)
+
+    def _check_successor_headroom(self) -> None:
+        """Check that a second process can start the threads that it needs without models. Otherwise it would abort.
+
+        Raises:
+            RemoteFailure: it cannot start that many threads
+        """
+        room = headroom(os.getpid())
+        if room is not None and room.left < _SERVER_THREADS:
+            text = (
+                f"tritonserver was not replaced: a second one needs about {_SERVER_THREADS} threads besides those of its "
+                f"models, but only {room.left} more may be started ({room.limit}). Raise the limit"
+            )
+            raise RemoteFailure(ErrorKind.UNAVAILABLE, text)
 
     def _within_thread_limit(
         self, preload: Mapping[str, Mapping[str, Any]]

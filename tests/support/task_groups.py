@@ -36,6 +36,11 @@ class TaskGroup:
         """The number of tasks of its processes."""
         return int((self._folder / "pids.current").read_text())
 
+    @property
+    def refused(self) -> int:
+        """How often a task was refused because of the limit."""
+        return int((self._folder / "pids.events").read_text().split()[1])
+
     def add(self, processes: Iterable[psutil.Process]) -> None:
         """Move processes with all their threads into the group; their children are born in it."""
         for process in processes:

@@ -393,7 +393,7 @@ def test_a_load_is_not_awaited_when_the_daemon_stops(tmp_path: Path) -> None:
 def test_models_beyond_the_thread_limit_are_not_preloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tritonserver, "headroom", lambda pid: Headroom(40 + 2 * 18, ""))
+    monkeypatch.setattr(tritonserver, "headroom", lambda pid: Headroom(56 + 2 * 18, ""))
 
     async def scene(one: Scene) -> None:
         for name in ("a", "b", "c"):
