@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from pytriton._host.install.python_on_demand import PythonOnDemand
+from pytriton._host.settings import core_faults
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.triton_options import repository_poll_s
 from pytriton._protocol import messages
@@ -32,7 +33,12 @@ from pytriton.dispatcher.repository.model_records import (
     ModelRecord,
     ModelRecords,
 )
-from pytriton.dispatcher.repository.repositories import BadFileName, Repositories, UploadedModels
+from pytriton.dispatcher.repository.repositories import (
+    CLOUD,
+    BadFileName,
+    Repositories,
+    UploadedModels,
+)
 from pytriton.dispatcher.repository.watch import FileWatch
 from pytriton.dispatcher.server import own_repository
 from pytriton.dispatcher.server.server_process import ServerLost
@@ -386,7 +392,7 @@ class RepositoryModels:
         that.
 
         Raises:
-            UnservableModel: a step cannot be loaded.
+            UnservableModel: a step cannot be loaded, or the ensemble triggers a fault of tritonserver's core.
         """
         steps = model_folders.steps_of(model.config)
         if not steps:
@@ -418,6 +424,37 @@ class RepositoryModels:
                 raise UnservableModel(
                     f"ensemble {model.name}: its step {step} cannot be loaded: {failure.text}"
                 ) from failure
+        await self._check_core_faults(model, available)
+
+    async def _check_core_faults(self, ensemble: FoundModel, available: Mapping[str, str]) -> None:
+        """Refuse an ensemble that could block forever in this version of tritonserver, and warn about one whose memory
+        is unbounded.
+
+        Raises:
+            UnservableModel: the ensemble could block.
+        """
+        configs: dict[str, Mapping[str, Any]] = {}
+        registered = {one.spec.name: one.spec.config for one in self._registry.served}
+        for step in set(model_folders.steps_of(ensemble.config)):
+            place = available.get(step, CLOUD)
+            if step in registered:
+                configs[step] = registered[step]
+            elif (override := self.records.of(step).config) is not None:
+                configs[step] = override
+            elif place != CLOUD:
+                configs[step] = (await self._places.read(step, place)).config
+        version = self._server.info().version
+        why = core_faults.blocked_by_full_queue(ensemble.config, configs, version)
+        if why is not None:
+            raise UnservableModel(f"ensemble {ensemble.name}: {why}")
+        producer = core_faults.unbounded_step(ensemble.config, configs)
+        if producer is not None:
+            _log.warning(
+                "ensemble may use unlimited memory",
+                model=ensemble.name,
+                reason=f"all responses of its decoupled step {producer} are held in memory until the next step takes them",
+                fix="limit the number of responses to a request; tritonserver 26.05 or later has max_inflight_requests",
+            )
 
     async def _follow(self, changed: list[str], removed: list[str]) -> None:
         """Load models that were added or changed in the repositories, and unload removed ones."""

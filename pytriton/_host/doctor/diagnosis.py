@@ -26,7 +26,7 @@ from pytriton._host.install.server_runtime import ServerChoice, choice_of, find_
 from pytriton._host.install.server_tree import LIBRARY_NAME, ServerTree
 from pytriton._host.install.wheel import PINNED
 from pytriton._host.ports import PortError, check_port_free, is_held_by
-from pytriton._host.settings import advisories
+from pytriton._host.settings import advisories, core_faults
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.files.rundir import RuntimeDir, default_runtime_dir
 
@@ -90,6 +90,7 @@ def run_checks(
         ("proxy Python", partial(_check_proxy_python, choice, search)),
         ("tritonserver", partial(_check_server, search)),
         ("known faults", partial(_check_faults, choice, search, exposed)),
+        ("core faults", partial(_check_core_faults, search)),
         ("proxy", partial(_check_proxy, choice)),
         ("frontend", partial(_check_frontend, choice)),
         ("cache", partial(_check_cache, choice)),
@@ -214,6 +215,17 @@ def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str])
     detail += f"; other machines can reach {', '.join(exposed)}"
     mend = "use the native frontend, 127.0.0.1, a firewall, or a newer tritonserver"
     return Check(name, "warning", detail, mend)
+
+
+def _check_core_faults(search: _Search) -> Check:
+    """List the faults of Triton's core that a configuration can trigger. The daemon refuses them or warns about them."""
+    name = "core faults"
+    version = search.found[0].version if search.found else PINNED.triton_version
+    found = core_faults.faults(version)
+    if not found:
+        return Check(name, "ok", f"none known for {version or 'this tritonserver'}")
+    listed = "; ".join(f"{one.trigger}: {one.effect} ({one.source})" for one in found)
+    return Check(name, "ok", f"avoid these configurations with {version}: {listed}")
 
 
 def _check_faults_behind_frontend(

@@ -63,6 +63,7 @@ def test_every_check_reports_a_result_and_leaves_nothing_behind(
         "proxy Python",
         "tritonserver",
         "known faults",
+        "core faults",
         "proxy",
         "frontend",
         "cache",
