@@ -58,8 +58,8 @@ CACHE = CoreFault(
     (449,),
     "25.09",
     (2, 61),
-    "Triton's own response cache (cache-config) with dynamic batching",
-    "memory grows with each response that is cached",
+    "Triton's own response cache (cache-config)",
+    "memory grows with each cached response, and a response may be that of another request",
 )
 FAULTS = (FULL_QUEUE, UNBOUNDED, CACHE)
 
