@@ -27,6 +27,7 @@ from pytriton._protocol.lanes.request_records import ids_of, trace_id
 from pytriton._protocol.log_lines import encoded, record_of
 from pytriton._protocol.messages import sendable
 from pytriton.exceptions import HTTPError, PyTritonUnrecoverableError
+from pytriton.worker import gpu_faults
 
 if TYPE_CHECKING:
     from pytriton._protocol.lanes.lane_messages import Batch
@@ -100,8 +101,13 @@ def report_error(
     batches: Sequence[Batch] = (),
     ids: Sequence[str] | None = None,
 ) -> None:
-    """Write one record with an exception, its traceback, and the ids of the requests that failed."""
+    """Write one record with an exception, its traceback, and the ids of the requests that failed.
+
+    A failure of a GPU is a reason to replace the worker, unless it is a thread of the registrant's process.
+    """
     logger: logging.Logger | None = getattr(_here, "logger", None)
+    if logger is None:
+        gpu_faults.note(error)
     if ids is None:
         ids = [one for batch in batches for one in ids_of(batch)]
     if logger is None:

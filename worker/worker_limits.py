@@ -9,6 +9,7 @@ import resource
 import time
 
 from pytriton._protocol import messages
+from pytriton.worker import gpu_faults
 
 #: Makes the kernel kill workers before tritonserver and the dispatcher when memory runs out (proc(5), oom_score_adj, from
 #: -1000 "never" to 1000 "first"). The kernel adds it to the process's share of memory in thousandths. With less than 1000,
@@ -68,7 +69,7 @@ _AGAIN_S = 10.0
 
 
 class Allowance:
-    """The limits that decide when a worker is recycled: a number of batches, and an amount of memory."""
+    """Decides when a worker is recycled: after a number of batches, above an amount of memory, or after a GPU failed."""
 
     def __init__(self, spec: messages.ModelSpec) -> None:
         limits = spec.limits
@@ -85,7 +86,7 @@ class Allowance:
 
         A report is repeated, because it may be lost while the daemon is being upgraded.
         """
-        if self._unlimited:
+        if self._unlimited and gpu_faults.noted() is None:
             return None
         if self._again_at is not None and time.monotonic() < self._again_at:
             return None
@@ -94,6 +95,9 @@ class Allowance:
         return why
 
     def _why(self, answered: int) -> tuple[messages.RecycleReason, str] | None:
+        fault = gpu_faults.noted()
+        if fault is not None:
+            return messages.RecycleReason.GPU, fault
         if self._max_batches is not None and answered >= self._max_batches:
             text = f"it has answered {answered} batches (max_batches={self._max_batches})"
             return messages.RecycleReason.MAX_BATCHES, text

@@ -579,7 +579,8 @@ class Streak:
 
 @dataclass
 class RecycleBackoff:
-    """Back-off for workers that have to be recycled soon after their start, because they cannot accept another lane.
+    """Back-off for workers that have to be recycled soon after their start, because they cannot accept another lane or their
+    GPU failed.
 
     A replacement is likely to have the same problem: the first one starts at once, later ones after the delays of a
     crash loop. Meanwhile the old worker keeps serving its lanes.
@@ -590,8 +591,8 @@ class RecycleBackoff:
 
     def pause_s(self, reason: messages.RecycleReason, *, soon: bool) -> float:
         """Return for how many seconds to postpone recycling. `soon` tells whether the worker started only recently."""
-        lacks_lanes = reason is messages.RecycleReason.NO_LANE
-        self._recycles = 0 if not lacks_lanes else self._recycles + 1 if soon else 1
+        recurs = reason in (messages.RecycleReason.NO_LANE, messages.RecycleReason.GPU)
+        self._recycles = 0 if not recurs else self._recycles + 1 if soon else 1
         delay_s = self.policy.delay_s(self._recycles)
         return self.policy.longest_delay_s if delay_s is None else delay_s
 

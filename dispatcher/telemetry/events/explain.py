@@ -575,6 +575,11 @@ _HINTS = (
         "idle: suspend_any_idle_model = true, or instances=(0, 1) or lazy=True for those that hold memory.",
     ),
     (
+        r"out of GPU memory|CUDA.{,40}out of memory|torch\S*\.OutOfMemoryError|cupy\S*\.OutOfMemoryError",
+        "The GPU has too little memory for the model and its batches (nvidia-smi shows what uses it): use smaller "
+        "batches (max_batch_size), fewer instances on this GPU, or another one (devices=).",
+    ),
+    (
         r"CUDA|cuda|NCCL|hipError",
         "Compare the devices that the model was registered with (devices=) with the available ones (nvidia-smi): "
         "an instance's CUDA_VISIBLE_DEVICES contains only its own device.",

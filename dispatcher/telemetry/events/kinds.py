@@ -369,6 +369,7 @@ RECYCLE_DUE = EventKind(
         RecycleReason.MEMORY.value: "it uses more memory than limits.recycle_above",
         RecycleReason.NO_LANE.value: "it has no file descriptor left for another proxy",
         RecycleReason.PROTOCOL.value: "it was started by a version with another protocol",
+        RecycleReason.GPU.value: "a batch ran out of GPU memory, or CUDA failed",
     },
 )
 RECYCLE_FAILED = EventKind(

@@ -9,7 +9,7 @@
 
 /* ── Numbers and names ─────────────────────────────────────────────────────────────────────────────────── */
 
-enum { PROTOCOL = 21 };
+enum { PROTOCOL = 22 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
 enum { MAX_LANE_MEMORIES = 16, MAX_CALL_MEMORIES = 1024 };
 enum { MAX_METRICS = 4096, MAX_LABELS = 64, MAX_BUCKETS = 1024 };

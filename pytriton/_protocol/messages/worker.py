@@ -78,6 +78,7 @@ class RecycleReason(enum.Enum):
     MEMORY = "memory"
     NO_LANE = "no_lane"
     PROTOCOL = "protocol"
+    GPU = "gpu"
 
 
 class WorkerRecycleDue(Message, frozen=True):

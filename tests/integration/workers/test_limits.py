@@ -55,6 +55,26 @@ def test_a_leaking_worker_is_replaced_between_batches(
     assert model.instances[0].exits == []
 
 
+def test_a_worker_whose_gpu_ran_out_of_memory_is_replaced_and_no_other(
+    inference: Inference, serve: Serve
+) -> None:
+    """Its request gets the framework's error. Without a GPU, the exception has the names that torch gives it."""
+
+    def infer(requests: Any) -> Any:
+        if requests[0]["x"][0, 0] > 1:
+            kind = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
+            raise kind("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return [{"y": request["x"]} for request in requests]
+
+    model = serve(infer, instances=2)
+    first = {one.pid for one in model.instances}
+    with pytest.raises(InferenceServerException, match=r"CUDA out of memory. Tried to allocate"):
+        inference.infer("model", {"x": ONES * 2})
+    eventually(lambda: sum(one.restarts for one in model.instances) > 0, "a worker is replaced")
+    assert inference.infer("model", {"x": ONES})["y"].tolist() == ONES.tolist()
+    assert len(first & {one.pid for one in model.instances}) == 1
+
+
 def test_a_worker_cannot_exceed_its_memory_limit(inference: Inference, serve: Serve) -> None:
     """The allocation fails in the callable; the worker survives."""
 

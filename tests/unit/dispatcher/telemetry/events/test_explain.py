@@ -494,6 +494,8 @@ def test_rare_failures_are_not_reported(outcomes: Any) -> None:
         ("OSError: [Errno 28] No space left on device: '/a'", "Free space on the disk"),
         ("m needs 2 GiB of memory_budget, and 1 GiB was free", "suspend_any_idle_model = true"),
         ("RuntimeError: CUDA error: invalid device ordinal", "CUDA_VISIBLE_DEVICES"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "smaller batches"),
+        ("RuntimeError: CUDA error: out of memory", "smaller batches"),
         ("did not load its callable within 5 s (load_timeout_s)", "register with a higher value"),
         ("did not start within 30 s", "check the interpreter"),
         ("it used 900 bytes of memory, more than the limit of 800 (limits)", "raise the limit"),
