@@ -50,6 +50,7 @@ _log = structlog.get_logger(__name__)
 _DAEMON_DEFAULTS = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "TZ")
 #: The line before each thread's stack when a hung worker dumps its stacks (faulthandler).
 _STACK = b"(most recent call first)"
+_DEVICE_ORDER = "CUDA_DEVICE_ORDER"
 #: Time limit for the stack dump. It takes long only on an overloaded machine.
 _STACK_DUMP_TIMEOUT_S = 10.0
 #: Grace period of a hung worker between SIGTERM and SIGKILL. Few hung workers react to SIGTERM.
@@ -395,7 +396,11 @@ def _environment(spec: messages.ModelSpec, context: WorkerContext) -> Mapping[st
 def _device(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
     # Standby workers are numbered after the instances and use the same devices in turn.
     device = spec.devices[instance % len(spec.devices)] if spec.devices else None
-    return {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+    if device is None:
+        return {}
+    # Number GPUs as nvidia-smi does, which the memory budget relies on. By default, CUDA puts the fastest GPU first.
+    order = spec.world.env.get(_DEVICE_ORDER, "PCI_BUS_ID")
+    return {"CUDA_VISIBLE_DEVICES": device, _DEVICE_ORDER: order}
 
 
 # ── Starting workers of both kinds ──

@@ -41,3 +41,12 @@ def test_each_instance_has_its_own_device_and_standby_workers_use_them_in_turn()
     environments = [{**world.env, **worker_process._device(spec, at)} for at in range(5)]
     seen = [env["CUDA_VISIBLE_DEVICES"] for env in environments]
     assert seen == ["0", "1,2", "", "7", "0"]
+
+
+def test_numbers_are_those_of_nvidia_smi_unless_the_user_has_chosen_an_order() -> None:
+    spec = msgspec.structs.replace(SPEC, devices=["1", None])
+    order = [worker_process._device(spec, at).get("CUDA_DEVICE_ORDER") for at in range(2)]
+    assert order == ["PCI_BUS_ID", None]
+    world = msgspec.structs.replace(SPEC.world, env={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+    chosen = msgspec.structs.replace(spec, world=world)
+    assert worker_process._device(chosen, 0)["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
