@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import structlog
@@ -74,19 +74,36 @@ class GpuMemory:
         return found
 
     def _processes(self) -> Iterator[tuple[int, int, int]]:
+        nvml, faults = self._nvml, []
+        try:
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError as error:
+            faults.append(str(error))
+            count = 0
+        for number in range(count):
+            try:
+                device = nvml.nvmlDeviceGetHandleByIndex(number)
+                found = nvml.nvmlDeviceGetComputeRunningProcesses(device)
+            except nvml.NVMLError as error:  # of this GPU; the others may work
+                faults.append(f"GPU {number}: {error}")
+                continue
+            listed = {process.pid for process in found}
+            clients = [one for one in self._mps_clients(device) if one.pid not in listed]
+            for process in (*found, *clients):
+                if process.usedGpuMemory:  # None if the driver does not report the memory
+                    yield process.pid, number, process.usedGpuMemory
+        if faults and not self._failing:
+            _log.warning("NVML did not report the memory of workers", reason="; ".join(faults))
+        self._failing = bool(faults)
+
+    def _mps_clients(self, device: Any) -> Sequence[Any]:
+        """Return the processes that use a GPU through MPS, which are in a list of their own."""
         nvml = self._nvml
         try:
-            for number in range(nvml.nvmlDeviceGetCount()):
-                device = nvml.nvmlDeviceGetHandleByIndex(number)
-                for process in nvml.nvmlDeviceGetComputeRunningProcesses(device):
-                    if process.usedGpuMemory:  # None if the driver does not report the memory
-                        yield process.pid, number, process.usedGpuMemory
-        except nvml.NVMLError as error:
-            if not self._failing:
-                _log.warning("NVML did not report the memory of workers", reason=str(error))
-            self._failing = True
-        else:
-            self._failing = False
+            found: Sequence[Any] = nvml.nvmlDeviceGetMPSComputeRunningProcesses(device)
+        except nvml.NVMLError:  # an old driver, or a GPU without MPS
+            return ()
+        return found
 
 
 def _initialized_nvml() -> Any:
@@ -100,12 +117,19 @@ def _initialized_nvml() -> Any:
     except pynvml.NVMLError as error:
         _log.info("GPU memory is not reported: NVML cannot be used", reason=str(error))
         return None
-    if os.stat("/proc/self/ns/pid").st_ino != _INITIAL_PID_NAMESPACE:
+    if not _has_host_pids():
         _log.warning(
             "GPU memory is not reported: NVML uses the host's process ids, but this container has its own"
         )
         return None
     return pynvml
+
+
+def _has_host_pids() -> bool:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
+    except OSError:  # a sandbox with a kernel of its own, such as gVisor
+        return False
 
 
 # ── GPUs of this machine ─────────────────────────────────────────────────────────────────────────

@@ -26,6 +26,8 @@ class FakeNvml(ModuleType):
     def __init__(self, *devices: list[tuple[int, int | None]]) -> None:
         super().__init__("pynvml")
         self.devices = devices
+        self.mps_clients: dict[int, list[tuple[int, int | None]]] = {}
+        self.lost: set[int] = set()
         self.fault: Exception | None = None
 
     def nvmlInit(self) -> None:
@@ -37,10 +39,18 @@ class FakeNvml(ModuleType):
         return len(self.devices)
 
     def nvmlDeviceGetHandleByIndex(self, number: int) -> int:
+        if number in self.lost:
+            raise self.NVMLError("GPU is lost")
         return number
 
     def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> list[Any]:
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.devices[device]]
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, device: int) -> list[Any]:
+        if device not in self.mps_clients:
+            raise self.NVMLError("Not Supported")
+        found = self.mps_clients[device]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in found]
 
 
 @pytest.fixture
@@ -56,6 +66,18 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 def test_memory_is_summed_over_gpus(nvml: FakeNvml) -> None:
     assert GpuMemory().by_process() == {7: 1500, 8: 50}
     assert GpuMemory().peak_by_process() == {7: 1000, 8: 50}
+
+
+def test_processes_that_use_a_gpu_through_mps_count_once(nvml: FakeNvml) -> None:
+    nvml.mps_clients[0] = [(7, 1000), (10, 30)]
+    assert GpuMemory().by_process() == {7: 1500, 8: 50, 10: 30}
+
+
+def test_a_lost_gpu_does_not_hide_the_others(nvml: FakeNvml) -> None:
+    nvml.lost.add(0)
+    with structlog.testing.capture_logs() as logs:
+        assert GpuMemory().by_process() == {7: 500}
+    assert [one["reason"] for one in logs] == ["GPU 0: GPU is lost"]
 
 
 def test_a_failing_gpu_is_logged_once_and_queried_again(nvml: FakeNvml) -> None:
@@ -85,6 +107,21 @@ def test_a_container_with_its_own_pids_reports_no_gpu_memory(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_memory, "_INITIAL_PID_NAMESPACE", 1)
+    memory = GpuMemory()
+    assert (memory.by_process(), memory.is_available) == ({}, False)
+
+
+def test_a_sandbox_that_hides_its_pid_namespace_reports_no_gpu_memory(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.stat
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        if path == "/proc/self/ns/pid":
+            raise FileNotFoundError(path)
+        return real(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
     memory = GpuMemory()
     assert (memory.by_process(), memory.is_available) == ({}, False)
 
