@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 import typing
 from collections.abc import (
     AsyncGenerator,
@@ -16,20 +17,27 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
-from pytriton._callables import called_function, name_of
+from pytriton._callables import call_signature, called_function, name_of
 from pytriton.decorators import wrapping
 from pytriton.decorators.wrapping import Kind, kind_of
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.typed.markers import Batching, UploadFile, batching_of
 
+if sys.version_info >= (3, 14):
+    from annotationlib import Format, get_annotations  # novm
+
 __all__ = ["Parameter", "Signature", "is_typed", "signature_of"]
 
 #: What a generator may be annotated to return; the first argument is the type of its items.
 _GENERATORS = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
+#: What the `type` statement creates.
+_ALIAS_TYPES: tuple[type, ...] = ()
+if sys.version_info >= (3, 12):
+    _ALIAS_TYPES = (typing.TypeAliasType,)  # novm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +123,7 @@ def is_typed(target: Any) -> bool:
         return False
     annotated = [one.annotation is not one.empty for one in parameters]
     if not annotated:
-        return inspect.signature(function).return_annotation is not inspect.Signature.empty
+        return call_signature(function).return_annotation is not inspect.Signature.empty
     return all(annotated)
 
 
@@ -128,7 +136,10 @@ def signature_of(target: Any) -> Signature:
     function = _called(target)
     name, plain = name_of(target), inspect.unwrap(called_function(function))
     try:
-        hints = typing.get_type_hints(plain, include_extras=True)
+        hints = {
+            parameter: expand(hint)
+            for parameter, hint in typing.get_type_hints(plain, include_extras=True).items()
+        }
     except Exception as error:
         raise PyTritonValidationError(
             f"The annotations of {name} cannot be resolved: {error}. Define or import the types that they name in the "
@@ -168,8 +179,43 @@ def is_image(annotation: Any) -> bool:
     return isinstance(bare, type) and (bare.__module__, bare.__name__) == ("PIL.Image", "Image")
 
 
+def expand(annotation: Any) -> Any:
+    """Return a type in which each alias (`type Words = list[str]`) is replaced by what it stands for.
+
+    Since numpy 2.5, `numpy.typing.NDArray` is such an alias. An alias within itself remains.
+    """
+    return _expand(annotation, ())
+
+
+def _expand(annotation: Any, outer: tuple[Any, ...]) -> Any:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    alias = origin or annotation
+    if isinstance(alias, _ALIAS_TYPES):
+        return annotation if alias in outer else _expand(_value_of(annotation), (*outer, alias))
+    expanded = tuple(_expand(one, outer) for one in arguments)
+    if all(new is old for new, old in zip(expanded, arguments)):
+        return annotation
+    if origin is Annotated:
+        return Annotated[expanded]
+    if union_members(annotation) == arguments:
+        return typing.Union[expanded]
+    return annotation.copy_with(expanded) if hasattr(annotation, "copy_with") else origin[expanded]
+
+
+def _value_of(alias: Any) -> Any:
+    """Return what an alias stands for, with the arguments of a generic one."""
+    generic = get_origin(alias) or alias
+    value = generic.__value__
+    chosen = dict(zip(generic.__type_params__, get_args(alias)))
+    parameters = getattr(value, "__parameters__", ())
+    return (
+        value[tuple(chosen.get(one, one) for one in parameters)] if chosen and parameters else value
+    )
+
+
 def strip(annotation: Any) -> Any:
     """Return a type without `Annotated`, and without `None` if it is optional."""
+    annotation = expand(annotation)
     if get_origin(annotation) is Annotated:
         return strip(get_args(annotation)[0])
     members = [one for one in union_members(annotation) if one is not type(None)]
@@ -190,9 +236,15 @@ def parts_of(annotation: Any) -> Iterator[Any]:
 
 
 def _parts_of(annotation: Any, seen: dict[int, Any]) -> Iterator[Any]:
-    if id(annotation) in seen:
+    alias = get_origin(annotation) or annotation
+    is_alias = isinstance(alias, _ALIAS_TYPES)
+    key = alias if is_alias else annotation
+    if id(key) in seen:
         return
-    seen[id(annotation)] = annotation  # so that no other object gets its id
+    seen[id(key)] = key  # so that no other object gets its id
+    if is_alias:
+        yield from _parts_of(_value_of(annotation), seen)
+        return
     yield annotation
     inner = [*get_args(annotation)]
     kind = get_origin(annotation) or annotation
@@ -206,9 +258,9 @@ def _parts_of(annotation: Any, seen: dict[int, Any]) -> Iterator[Any]:
 
 def _own_annotations(kind: type) -> dict[str, Any]:
     """Return the resolved annotations in the body of a class; none if one of them cannot be resolved."""
-    own = vars(kind).get("__annotations__")
-    if not isinstance(own, dict) or not _has_text(own):
-        return own if isinstance(own, dict) else {}
+    own = _declared_annotations(kind)
+    if not _has_text(own):
+        return own
     try:
         hints = typing.get_type_hints(kind, include_extras=True)
     except (
@@ -218,8 +270,23 @@ def _own_annotations(kind: type) -> dict[str, Any]:
     return {name: hints[name] for name in own}
 
 
+def _declared_annotations(kind: type) -> dict[str, Any]:
+    """Return the annotations in the body of a class, with text or a forward reference for each that is not resolved."""
+    if sys.version_info >= (3, 14):  # a class evaluates them when they are first asked for
+        return get_annotations(kind, format=Format.FORWARDREF)
+    own = vars(kind).get("__annotations__")
+    return own if isinstance(own, dict) else {}
+
+
 def _has_text(annotations: dict[str, Any]) -> bool:
-    return any(isinstance(one, (str, typing.ForwardRef)) for one in annotations.values())
+    return any(map(_is_text, annotations.values()))
+
+
+def _is_text(annotation: Any) -> bool:
+    """Return whether an annotation or one of its arguments is text, as in `Optional["Tree"]`."""
+    if isinstance(annotation, (str, typing.ForwardRef)):
+        return True
+    return get_origin(annotation) is not Literal and any(map(_is_text, get_args(annotation)))
 
 
 def _resolved_annotations(types: Iterable[Any]) -> list[tuple[type, dict[str, Any]]]:
@@ -233,14 +300,14 @@ def _resolved_annotations(types: Iterable[Any]) -> list[tuple[type, dict[str, An
         for kind in parts_of(annotation)
         if isinstance(kind, type) and not hasattr(kind, "model_fields")
         for base in kind.__mro__
-        if isinstance(own := vars(base).get("__annotations__"), dict) and _has_text(own)
+        if _has_text(_declared_annotations(base))
     }
     return [(kind, annotations) for kind, annotations in found.items() if annotations]
 
 
 def _parameters(target: Any) -> list[inspect.Parameter]:
     """Return the parameters that a caller passes; for a class, to its objects."""
-    parameters = [*inspect.signature(_called(target)).parameters.values()]
+    parameters = [*call_signature(_called(target)).parameters.values()]
     if inspect.isclass(target):
         call = inspect.getattr_static(target, "__call__", None)
         return parameters if isinstance(call, staticmethod) else parameters[1:]

@@ -17,7 +17,7 @@ from pytriton.model_config.tensor import shape_fits
 from pytriton.typed import values
 from pytriton.typed.markers import UploadFile
 from pytriton.typed.problems import FieldError, Problem, field_errors, pointer_of
-from pytriton.typed.signature import Parameter, Signature, is_binary, is_image, strip
+from pytriton.typed.signature import Parameter, Signature, expand, is_binary, is_image, strip
 
 __all__ = ["BODY", "TensorCodec", "tensor_codec"]
 
@@ -212,7 +212,7 @@ def _fields(annotation: Any) -> dict[str, Any] | None:
         or getattr(annotation, "model_fields", None)
         or hints
     )
-    return {name: hints[name] for name in names} or None
+    return {name: expand(hints[name]) for name in names} or None
 
 
 def _tensor(name: str, annotation: Any, *, optional: bool = False) -> Tensor | None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import sys
+import types
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
 from pytriton.decorators.wrapping import Kind
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.typed.markers import Batching, batchable
-from pytriton.typed.signature import is_typed, signature_of
+from pytriton.typed.signature import is_typed, parts_of, signature_of
 
 
 def function(text: str, top_k: int = 3) -> list[str]:
@@ -144,3 +146,57 @@ def test_calls_of_classes_have_no_self() -> None:
     for kind in (Static, Renamed):
         assert is_typed(kind)
         assert [one.name for one in signature_of(kind).parameters] == ["text"]
+
+
+#: Without the `annotations` of __future__. From Python 3.14 on, such a class evaluates its annotations later.
+CLASSES = """
+import dataclasses
+from typing import Optional
+
+@dataclasses.dataclass
+class Photo:
+    data: bytes
+
+@dataclasses.dataclass
+class Album:
+    photos: list[Photo]
+    parent: Optional["Album"] = None
+"""
+
+
+def test_the_fields_of_classes_are_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = types.ModuleType("module_of_a_user")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(CLASSES, vars(module))
+    assert {module.Photo, bytes, Optional[module.Album]} <= set(parts_of(module.Album))
+
+
+ALIASES = """
+type Words = list[str]
+type Swapped[First, Second] = dict[Second, First]
+type Json = dict[str, Json] | None
+type Nested[Item] = list[Nested[Item]] | Item
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the type statement")
+def test_type_aliases_are_replaced_by_what_they_stand_for() -> None:
+    module: Any = types.ModuleType("module_of_a_user")
+    exec(ALIASES, vars(module))
+
+    def call(words: Any, optional: Any, swapped: Any, json: Any) -> Any: ...
+
+    call.__annotations__.update(
+        words=module.Words,
+        optional=Optional[module.Words],
+        swapped=list[module.Swapped[int, str]],
+        json=module.Json,
+        **{"return": module.Nested[int]},
+    )
+    signature = signature_of(call)
+    words, optional, swapped, json = (one.type for one in signature.parameters)
+    assert words == list[str]
+    assert optional == Optional[list[str]]
+    assert swapped == list[dict[str, int]]
+    assert json == Optional[dict[str, module.Json]]
+    assert int in parts_of(signature.result)
