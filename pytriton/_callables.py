@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from typing import Any
 
-__all__ = ["called_function", "name_of", "unwrap_partials"]
+if sys.version_info >= (3, 14):
+    from annotationlib import Format  # novm
+
+__all__ = ["call_signature", "called_function", "name_of", "unwrap_partials"]
 
 
 def unwrap_partials(target: Any) -> Any:
@@ -34,6 +38,19 @@ def called_function(target: Any) -> Any:
             call = vars(one)["__call__"]
             return call.__func__ if isinstance(call, (staticmethod, classmethod)) else call
     return target
+
+
+def call_signature(target: Any, *, follow_wrapped: bool = True) -> inspect.Signature:
+    """Return the signature of a callable, even if its annotations contain names that only type checkers import.
+
+    Raises:
+        TypeError, ValueError: it has no signature, like some builtins
+    """
+    if sys.version_info >= (3, 14):  # evaluates annotations here, no longer where they are written
+        return inspect.signature(
+            target, follow_wrapped=follow_wrapped, annotation_format=Format.FORWARDREF
+        )
+    return inspect.signature(target, follow_wrapped=follow_wrapped)
 
 
 def name_of(target: Any) -> str:

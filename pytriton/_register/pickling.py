@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import msgspec
 
+from pytriton._callables import call_signature
 from pytriton._protocol.arguments import with_article
 from pytriton._protocol.control import MAX_FRAME_BYTES
 from pytriton._protocol.env_variables import looks_secret
@@ -826,7 +827,7 @@ def _function_parts(function: Any) -> Iterator[_Part]:
             yield f"global variable `{name}`", function.__globals__[name]
     defaults = {
         name: parameter.default
-        for name, parameter in inspect.signature(function, follow_wrapped=False).parameters.items()
+        for name, parameter in call_signature(function, follow_wrapped=False).parameters.items()
         if parameter.default is not parameter.empty
     }
     yield from _dict_parts("default of parameter", defaults)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pytriton._callables import name_of
+from pytriton._callables import call_signature, name_of
 from pytriton.decorators import wrapping
 
 __all__ = ["factory_problem", "signature_problem"]
@@ -32,7 +32,7 @@ def signature_problem(infer: Callable[..., Any], inputs: Iterable[str]) -> str |
             return None
     name = name_of(infer)
     try:
-        signature = inspect.signature(function, follow_wrapped=False)
+        signature = call_signature(function, follow_wrapped=False)
     except (TypeError, ValueError):  # e.g. of a builtin
         return None
     if by_name:
@@ -67,7 +67,7 @@ def factory_problem(factory: Callable[..., Any]) -> str | None:
         )
     if not inspect.isfunction(function):  # a class or a partial, whose own error is clear enough
         return None
-    signature = inspect.signature(function, follow_wrapped=False)
+    signature = call_signature(function, follow_wrapped=False)
     why = _binding_error(signature, (None,) * owner, ())
     if why is None:
         return None

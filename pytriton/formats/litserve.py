@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from pytriton._callables import call_signature
 from pytriton.decorators.wrapping import Kind
 from pytriton.exceptions import HTTPError
 from pytriton.formats.loaded import FormatError
@@ -120,7 +121,7 @@ def _request_type(api: Any) -> Any:
 
 def _step(method: Callable[..., Any], value: Any, context: Any) -> Any:
     """Call a method of the API, with the request's context if it wants it."""
-    wants = "context" in inspect.signature(method).parameters
+    wants = "context" in call_signature(method).parameters
     try:
         return method(value, context=context) if wants else method(value)
     except Exception as error:

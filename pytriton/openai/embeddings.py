@@ -11,6 +11,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from pytriton._callables import call_signature
 from pytriton._protocol.numpy_types import MASKED, is_masked, lost_by_cast
 from pytriton.openai.deltas import Embeddings
 
@@ -89,7 +90,7 @@ def _parts(
 def takes_dimensions(target: Callable[..., Any]) -> bool:
     """Return whether a callable has an argument for the number of dimensions."""
     try:
-        parameters = inspect.signature(target).parameters
+        parameters = call_signature(target).parameters
     except (TypeError, ValueError):  # builtins have no signature
         return False
     found = parameters.get(DIMENSIONS)

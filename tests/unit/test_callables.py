@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +14,10 @@ from pytriton._callables import called_function, name_of
 from pytriton.declaration import default_model_name
 from pytriton.decorators import Kind, batch, kind_of
 from pytriton.decorators.checking import signature_problem
+from pytriton.exceptions import PyTritonValidationError
+from pytriton.openai.embeddings import takes_dimensions
 from pytriton.typed.markers import batchable, batching_of
-from pytriton.typed.signature import signature_of
+from pytriton.typed.signature import is_typed, signature_of
 
 
 class Scorer:
@@ -126,3 +129,15 @@ def test_a_refused_partial_is_named_after_its_function() -> None:
     problem = signature_problem(functools.partial(scorer, text="a"), ["x"])
     assert problem is not None
     assert problem.startswith("scorer(")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="raises at the definition")
+def test_annotations_for_type_checkers_are_not_evaluated() -> None:
+    names: dict[str, Any] = {}
+    exec("def infer(requests: Missing, /, dimensions: Missing = 3) -> Missing: ...", names)
+    infer = names["infer"]
+    assert signature_problem(infer, ["x"]) is None
+    assert takes_dimensions(infer)
+    assert is_typed(infer)
+    with pytest.raises(PyTritonValidationError, match="annotations of infer cannot be resolved"):
+        signature_of(infer)

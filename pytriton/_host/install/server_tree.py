@@ -17,6 +17,7 @@ backend need `backends/python` or the stubs.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
@@ -92,6 +93,9 @@ def read_tree(path: Path) -> ServerTree | NoServer:
 
 
 def _read_tree(path: Path) -> ServerTree | NoServer:
+    # From Python 3.14 on, the methods below return False for what this user may not read, instead of raising OSError.
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        path.stat()
     binary = _find_binary(path)
     if isinstance(binary, NoServer):
         if next(_cores([path / "lib"]), None) is None:
