@@ -43,7 +43,7 @@ def ask(daemon: RunningDaemon, model: str, what: str) -> str:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("version", ["3.9", "3.10", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.9", "3.10", "3.12", "3.13", "3.14"])
 def test_each_model_has_its_own_interpreter(
     daemon: RunningDaemon, tmp_path: Path, version: str
 ) -> None:

@@ -63,7 +63,9 @@ def _environment(numpy: str, *versions: str) -> tuple[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("version", "numpy"), [("3.9", "numpy==1.26.*"), ("3.13", "numpy>=2")])
+@pytest.mark.parametrize(
+    ("version", "numpy"), [("3.9", "numpy==1.26.*"), ("3.13", "numpy>=2"), ("3.14", "numpy>=2")]
+)
 def test_all_dependencies_are_available_as_wheels(version: str, numpy: str) -> None:
     """pip chooses the newest version, which may have only a source archive: compiling takes minutes or fails."""
     python, _ = _environment(numpy, version)
@@ -75,11 +77,11 @@ def test_all_dependencies_are_available_as_wheels(version: str, numpy: str) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_clients_of_different_pythons_and_numpys(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """numpy 1.26 on Python 3.9 or 3.10 and numpy 2 on 3.12 or 3.13, registered with one daemon."""
+    """numpy 1.26 on Python 3.9 or 3.10 and numpy 2 on 3.12 to 3.14, registered with one daemon."""
     script = tmp_path / "client.py"
     script.write_text(CLIENT)
     old = _environment("numpy==1.26.*", "3.9", "3.10")
-    new = _environment("numpy>=2", "3.13", "3.12")
+    new = _environment("numpy>=2", "3.14", "3.13", "3.12")
     for name, step, (python, _) in (("old", 1, old), ("new", 2, new)):
         command = [python, str(script), daemon.config.runtime_dir, str(step), name]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
@@ -180,7 +182,7 @@ def test_values_of_numpy_cross_its_major_versions(
 @pytest.mark.timeout(600)
 def test_code_by_value_needs_the_same_minor_version(daemon: RunningDaemon) -> None:
     """A clear error instead of a crash while unpickling."""
-    others = [one for one in ("3.13", "3.12") if not sys.version.startswith(f"{one}.")]
+    others = [one for one in ("3.14", "3.13", "3.12") if not sys.version.startswith(f"{one}.")]
     python, _ = _environment("numpy>=2", *others)
 
     @batch
