@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -15,7 +14,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from release import install_check
 from support.caching_compiler import caching_compiler
+from support.packages import PROCESSES, ROOT, build, copy_sources
 
 from pytriton._host.install.proxy_compiler import FRONTEND, INTERPOSER, PROXY, compiler
 
@@ -25,20 +26,6 @@ else:
     import tomli as tomllib
 
 pytestmark = pytest.mark.programs
-
-ROOT = Path(__file__).parents[2]
-#: Top-level folder -> the package it is installed as. In pytriton/ each has a symlink of its name.
-PROCESSES = {name: f"pytriton.{name}" for name in ("dispatcher", "proxy_backend", "worker")}
-#: What a build needs of the checkout.
-SOURCES = (
-    "pyproject.toml",
-    "setup.py",
-    "README.md",
-    "LICENSE",
-    "THIRD_PARTY.md",
-    "pytriton",
-    *PROCESSES,
-)
 
 
 def python_files() -> set[PurePosixPath]:
@@ -77,6 +64,19 @@ def test_every_package_has_an_init_file() -> None:
     }
 
 
+def test_the_same_pythons_are_promised_and_tested() -> None:
+    with open(ROOT / "pyproject.toml", "rb") as file:
+        project = tomllib.load(file)["project"]
+    classifier = re.compile(r"Programming Language :: Python :: (3\.\d+)")
+    promised = [one[1] for one in map(classifier.fullmatch, project["classifiers"]) if one]
+    assert project["requires-python"] == f">={promised[0]}"
+    assert promised == list(install_check.SUPPORTED)
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert f"python: {json.dumps(promised)}" in workflow
+    for name in ("README.md", "docs/start/install.md", "docs/start/five-minutes.md"):
+        assert f"Python {promised[0]} to {promised[-1]}" in (ROOT / name).read_text(), name
+
+
 @pytest.mark.parametrize("folder", sorted(PROCESSES))
 def test_a_process_folder_is_linked_and_mapped(folder: str) -> None:
     link = ROOT / "pytriton" / folder
@@ -104,27 +104,6 @@ def test_no_instruction_installs_an_unregistered_name() -> None:
             assert "pytriton-daemon" not in text.split(), path
     assert by_name.search("$ pip install 'pytriton-daemon[tracing]'")
     assert not by_name.search("$ pip install ./pytriton_daemon-0.1.0-py3-none-any.whl")
-
-
-def copy_sources(to: Path, symlinks: bool) -> None:
-    """Copy what a build reads, so that it leaves nothing in the checkout."""
-    skip = {"__pycache__"} if symlinks else {"__pycache__", *PROCESSES}
-    for name in SOURCES:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(
-                source, to / name, symlinks=True, ignore=lambda _, names: skip & set(names)
-            )
-        elif source.exists():
-            shutil.copy(source, to / name)
-
-
-def build(source: Path, out: Path, *kinds: str) -> None:
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), *kinds]
-    done = subprocess.run(
-        [*command, str(source)], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    assert done.returncode == 0, done.stdout.decode()
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version as installed_version
 from pathlib import Path
 
 import pytest
+from release.state import next_patch
+from support.packages import build, copy_sources
 from support.real_daemon import eventually
 from support.systemd.debian import PROGRAM, USER, Machine, booted, why_not
 
@@ -29,6 +33,8 @@ SERVICE, SOCKET = "pytriton-daemon.service", "pytriton-daemon.socket"
 SETTINGS = "/etc/pytriton-daemon/pytriton-daemon.toml"
 #: This machine's cache, with tritonserver in it.
 CACHE = "/opt/cache"
+#: An environment with a release, and the folder with the releases.
+VENV, INDEX = "/opt/service", "/opt/index"
 #: Debian's own Python, for services that may not enter root's home, where ours may lie.
 DEBIANS_PYTHON = "/usr/bin/python3"
 SITE = Path(sys.prefix, "lib", f"python3.{sys.version_info[1]}", "site-packages")
@@ -346,6 +352,63 @@ def test_an_upgrade_under_load_loses_nothing(service: Service) -> None:
     assert service.pid == first
     service.machine.systemctl("stop", SERVICE)
     assert service.machine.show("Result") == "success"
+
+
+@pytest.fixture
+def releases(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, str]]:
+    """Put wheels of this version and of the next patch release into the machine's INDEX; return both versions."""
+    monkeypatch.setenv("CC", "no-such-compiler")  # the compiled parts are in the machine's cache
+    former = installed_version("pytriton-daemon")
+    versions = (former, next_patch(former))
+    copy_sources(tmp_path, symlinks=True)
+    project = tmp_path / "pyproject.toml"
+    text = project.read_text("utf-8")
+    index = Path(f"/proc/{machine.leader}/root{INDEX}")
+    for version in versions:
+        project.write_text(text.replace(f'version = "{former}"', f'version = "{version}"', 1))
+        build(tmp_path, index, "--wheel")
+        shutil.rmtree(tmp_path / "build")
+    machine.run(f"{sys.base_prefix}/bin/python3", "-m", "venv", "--without-pip", VENV)
+    # For pip and the dependencies. The environment's own pytriton comes first.
+    machine.write(f"{VENV}/lib/python3.{sys.version_info[1]}/site-packages/site.pth", f"{SITE}\n")
+    yield versions
+    machine.run("rm", "--recursive", INDEX, VENV)
+
+
+def test_a_release_is_upgraded_and_downgraded_in_place(
+    service: Service, releases: tuple[str, str]
+) -> None:
+    """Both under load without a failed request, in the same process. Models stay registered."""
+    machine, (former, later) = service.machine, releases
+    pip = [f"{VENV}/bin/python", "-m", "pip", "install", "--no-index", f"--find-links={INDEX}"]
+
+    def install(version: str) -> None:
+        machine.run(*pip, "--no-deps", "--force-reinstall", f"pytriton-daemon=={version}")
+
+    def status() -> tuple[str, list[str]]:
+        shown = json.loads(machine.run(*service.program, "status", "--json", user=USER).stdout)
+        return shown["version"], [f"{one['name']}: {one['state']}" for one in shown["models"]]
+
+    service.program = [f"{VENV}/bin/pytriton-daemon"]
+    install(former)
+    service.install()
+    service.start()
+    machine.run(f"{VENV}/bin/python", "/opt/scripts/register.py", user=USER)
+    assert status() == (former, ["double: ready"])
+    first = service.pid
+    for before, version in ((former, later), (later, former)):
+        with service.under_load() as reported:
+            install(version)
+            said = machine.run(*service.program, "upgrade", user=USER).stdout
+        assert f"from version {before} to {version}" in said
+        assert [set(counts) for counts in reported] == [{"answered"}] * 2
+        assert status() == (version, ["double: ready"])
+        assert service.pid == first
+    machine.systemctl("restart", SERVICE)
+    service.until_answered()
+    assert status() == (former, ["double: ready"])
 
 
 @pytest.mark.parametrize("sockets", [False, True], ids=["", "sockets"])
