@@ -12,6 +12,7 @@ import contextlib
 import json
 import socket
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,7 +207,10 @@ class ClientRequests:
     async def start(self) -> None:
         """Start listening. Raises PortError."""
         listener = listening_at(self._path, backlog=_BACKLOG)
-        self._listening = await asyncio.start_unix_server(self._accept, sock=listener)
+        # From Python 3.13 on, asyncio would look for the socket's file at the path that it was bound with. That path names a
+        # descriptor, which by now may be another file.
+        options: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+        self._listening = await asyncio.start_unix_server(self._accept, sock=listener, **options)
 
     async def close(self) -> None:
         """Stop listening and cancel requests in progress."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import socket
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.simulated_daemon import SimulatedDaemon
 from fakes.triton.fake_server import Obstacle
 
+from pytriton._host.ports import listening_at
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.repository.model_control import ModelControl
+from pytriton.dispatcher.repository import model_control
+from pytriton.dispatcher.repository.model_control import ClientRequests, ModelControl
 
 Start = Callable[..., SimulatedDaemon]
 CONFIG = json.dumps({"backend": "python", "max_batch_size": 4})
@@ -151,3 +157,34 @@ def test_refused_files_leave_the_previous_ones(asker: Asker) -> None:
     assert link.readlink() == former
     assert asker.is_ready("own")
     assert list((asker.sim.rundir.path / "given").iterdir()) == []
+
+
+def test_it_listens_although_the_folders_descriptor_is_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by another thread, right after the socket was bound by the path /proc/self/fd/DESCRIPTOR/NAME."""
+    reused: list[int] = []
+
+    def listen(path: Path, backlog: int) -> socket.socket:
+        listener = listening_at(path, backlog=backlog)
+        number = int(listener.getsockname().split("/")[4])
+        file = os.open(os.devnull, os.O_RDONLY)
+        if file != number:
+            os.dup2(file, number)
+            os.close(file)
+        reused.append(number)
+        return listener
+
+    async def start_and_close() -> None:
+        nothing: Any = None
+        control = ClientRequests(tmp_path / "models.sock", nothing, nothing, nothing)
+        await control.start()
+        await control.close()
+
+    monkeypatch.setattr(model_control, "listening_at", listen)
+    try:
+        asyncio.run(start_and_close())
+    finally:
+        for number in reused:
+            os.close(number)
+    assert not (tmp_path / "models.sock").exists()
