@@ -120,7 +120,8 @@ def test_a_failed_restore_is_reported_and_harms_nothing(tmp_path: Path) -> None:
     """
     state = tmp_path / "state"
     python = tmp_path / "python"
-    python.symlink_to(sys.executable)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     pinned = {"devices": ["cpu"]} if HAS_COUNTED_GPUS else {}
     with RunningDaemon.start(state_dir=str(state)) as daemon:
