@@ -16,6 +16,7 @@ from pytriton.typed.signature import (
     Parameter,
     Signature,
     is_binary,
+    is_class,
     is_image,
     parts_of,
     strip,
@@ -156,7 +157,7 @@ def _schema(
             template = _REFERENCES.replace("{name}", "{model}")
             found = dict(adapter.json_schema(ref_template=template, mode=mode))
             named = found.pop("$defs", {})
-            if isinstance(annotation, type) and found.get("type") == "object":
+            if is_class(annotation) and found.get("type") == "object":
                 name = re.sub(r"[^\w.-]", "_", annotation.__name__, flags=re.ASCII)
                 name += "-2" if name in named else ""
                 named[name] = found

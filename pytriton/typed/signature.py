@@ -176,7 +176,7 @@ def is_binary(annotation: Any) -> bool:
 def is_image(annotation: Any) -> bool:
     """Return whether a type is `PIL.Image.Image`, without importing Pillow."""
     bare = strip(annotation)
-    return isinstance(bare, type) and (bare.__module__, bare.__name__) == ("PIL.Image", "Image")
+    return is_class(bare) and (bare.__module__, bare.__name__) == ("PIL.Image", "Image")
 
 
 def expand(annotation: Any) -> Any:
@@ -211,6 +211,11 @@ def _value_of(alias: Any) -> Any:
     return (
         value[tuple(chosen.get(one, one) for one in parameters)] if chosen and parameters else value
     )
+
+
+def is_class(annotation: Any) -> bool:
+    """Return whether an annotation is a class. Below Python 3.11, `list[int]` is an instance of `type`, too."""
+    return isinstance(annotation, type) and get_origin(annotation) is None
 
 
 def strip(annotation: Any) -> Any:
@@ -298,7 +303,7 @@ def _resolved_annotations(types: Iterable[Any]) -> list[tuple[type, dict[str, An
         base: _own_annotations(base)
         for annotation in types
         for kind in parts_of(annotation)
-        if isinstance(kind, type) and not hasattr(kind, "model_fields")
+        if is_class(kind) and not hasattr(kind, "model_fields")
         for base in kind.__mro__
         if _has_text(_declared_annotations(base))
     }

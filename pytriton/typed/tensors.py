@@ -17,7 +17,15 @@ from pytriton.model_config.tensor import shape_fits
 from pytriton.typed import values
 from pytriton.typed.markers import UploadFile
 from pytriton.typed.problems import FieldError, Problem, field_errors, pointer_of
-from pytriton.typed.signature import Parameter, Signature, expand, is_binary, is_image, strip
+from pytriton.typed.signature import (
+    Parameter,
+    Signature,
+    expand,
+    is_binary,
+    is_class,
+    is_image,
+    strip,
+)
 
 __all__ = ["BODY", "TensorCodec", "tensor_codec"]
 
@@ -195,12 +203,12 @@ def tensor_codec(signature: Signature) -> TensorCodec | None:
 
 def _fields(annotation: Any) -> dict[str, Any] | None:
     """Return the types of the fields of an object that has all of them; None for any other type."""
-    if not isinstance(annotation, type) or getattr(annotation, "__optional_keys__", None):
+    if not is_class(annotation) or getattr(annotation, "__optional_keys__", None):
         return None
     if not (
         dataclasses.is_dataclass(annotation)
         or issubclass(annotation, msgspec.Struct)
-        or typing.is_typeddict(annotation)
+        or hasattr(annotation, "__required_keys__")  # a TypedDict
         or hasattr(annotation, "model_fields")
     ):
         return None
@@ -253,7 +261,7 @@ def _element(annotation: Any) -> Any:
     members: Sequence[Any] = ()
     if get_origin(kind) is Literal:
         members = get_args(kind)
-    elif isinstance(kind, type) and issubclass(kind, enum.Enum):
+    elif is_class(kind) and issubclass(kind, enum.Enum):
         members = [one.value for one in kind]
     kinds = {type(one) for one in members}
     return kinds.pop() if len(kinds) == 1 else kind

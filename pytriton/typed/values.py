@@ -14,7 +14,7 @@ from pytriton._protocol.numpy_types import MASKED, is_masked, lost_by_cast
 from pytriton.exceptions import PyTritonValidationError
 from pytriton.model_config.tensor import Tensor, shape_fits
 from pytriton.typed.markers import UploadFile
-from pytriton.typed.signature import is_image, parts_of, strip
+from pytriton.typed.signature import is_class, is_image, parts_of, strip
 
 __all__ = [
     "array_dtype",
@@ -206,7 +206,7 @@ def _is_pydantic(part: Any) -> bool:
     """Return whether a part of an annotation is of pydantic, or one of the constraints that only pydantic applies."""
     if hasattr(part, "__pydantic_core_schema__") or hasattr(part, "__pydantic_validator__"):
         return True
-    kind = part if isinstance(part, type) else type(part)
+    kind = part if is_class(part) else type(part)
     return any(
         one.__module__.partition(".")[0] in ("pydantic", "pydantic_core", "annotated_types")
         for one in type.mro(kind)
