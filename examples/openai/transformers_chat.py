@@ -1,22 +1,30 @@
-"""A transformers model: a Llama with 100,000 random weights and a tokenizer, both created at the start.
+"""A transformers model with continuous batching: new requests join the batch at any step.
 
-    pip install transformers tokenizers torch
+    pip install "transformers>=5.20" torch
     python examples/openai/transformers_chat.py
 
-Set `MODEL=/path/or/name` to serve that model, with its own tokenizer and chat template.
+By default the model is a Llama with random weights, created with its tokenizer at the start. Set `MODEL=/path/or/name`
+to serve another one, with its own tokenizer and chat template. transformers ignores the fields `seed` and `stop` here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import AsyncIterator
 from typing import Any
 
 from pytriton.daemon import connect
-from pytriton.openai import ChatRequest, Delta, Usage
+from pytriton.openai import APIError, ChatRequest, Delta, Usage
 
+#: Memory for keys and values on a CPU, in blocks of 256 tokens. Without a limit, transformers takes most of the memory.
+CPU_BLOCKS = 64
+MAX_TOKENS = 512
+#: transformers divides by the temperature. With this one, the most likely token always wins.
+GREEDY = 1e-4
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
@@ -25,6 +33,7 @@ TEMPLATE = (
 
 def tiny() -> tuple[Any, Any]:
     """Return a model with random weights, and a tokenizer that was trained on this file."""
+    import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -39,76 +48,102 @@ def tiny() -> tuple[Any, Any]:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<end>")
     tokenizer.chat_template = TEMPLATE
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-        num_attention_heads=4, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=256, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=4096, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
     )  # fmt: skip
-    return LlamaForCausalLM(config).eval(), tokenizer
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config), tokenizer
+
+
+def load(name: str) -> tuple[Any, Any]:
+    """Return a model and its tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    if not name:
+        return tiny()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = AutoModelForCausalLM.from_pretrained(name, dtype="auto")
+    return model.to(device), AutoTokenizer.from_pretrained(name)
 
 
 class Chat:
     """The callable. Each worker creates one."""
 
     def __init__(self, name: str) -> None:
-        if name:
-            from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import ContinuousBatchingConfig, GenerationConfig
 
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(name)
-            self._model: Any = AutoModelForCausalLM.from_pretrained(name).eval()
-        else:
-            self._model, self._tokenizer = tiny()
+        self._model, self._tokenizer = load(name)
+        # Requests can only set what differs from transformers' defaults here.
+        sampling = GenerationConfig(
+            do_sample=True, temperature=0.9, top_p=0.9, max_new_tokens=MAX_TOKENS,
+            eos_token_id=self._model.generation_config.eos_token_id, pad_token_id=self._tokenizer.pad_token_id,
+        )  # fmt: skip
+        blocks = CPU_BLOCKS if self._model.device.type == "cpu" else None
+        batching = ContinuousBatchingConfig(per_request_processors=True, num_blocks=blocks)
+        self._engine = self._model.init_continuous_batching(sampling, batching)
+        self._engine.start()
+        self._requests: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Queue[Any]]] = {}
+        threading.Thread(target=self._distribute, daemon=True).start()
 
-    def __call__(self, request: ChatRequest) -> Iterator[Any]:
-        """Answer a chat: transformers generates in a thread, and its streamer passes the texts on."""
-        from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
+    def _distribute(self) -> None:
+        """Put each output of the engine into the queue of its request."""
+        for output in self._engine:  # until the engine fails
+            self._put(output.request_id, output)
+        for name in list(self._requests):
+            self._put(name, None)
 
-        gone = threading.Event()
+    def _put(self, name: str, output: Any) -> None:
+        waiting = self._requests.get(name)
+        if waiting is not None:  # otherwise the client has disconnected
+            loop, outputs = waiting
+            loop.call_soon_threadsafe(outputs.put_nowait, output)
 
-        class Gone(StoppingCriteria):
-            def __call__(self, ids: Any, scores: Any, **_: Any) -> Any:
-                import torch
-
-                return torch.full((len(ids),), gone.is_set(), device=ids.device)
+    async def __call__(self, request: ChatRequest) -> AsyncIterator[Any]:
+        """Answer a chat."""
+        from tokenizers.decoders import DecodeStream
 
         chat = [{"role": one.role, "content": one.text} for one in request.messages]
-        asked = self._tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
-        streamer = TextIteratorStreamer(self._tokenizer, skip_prompt=True, skip_special_tokens=True)
-        most = request.max_tokens or 64
-        options: dict[str, Any] = {"max_new_tokens": most}
-        if request.temperature:
-            options.update(
-                do_sample=True, temperature=request.temperature, top_p=request.top_p or 1.0
-            )
-        stopping = StoppingCriteriaList([Gone()])
-        options.update(streamer=streamer, stopping_criteria=stopping)
-        outcome: list[Any] = []
-
-        def generate() -> None:
-            try:
-                outcome.append(self._model.generate(**asked, **options))
-            except Exception as error:
-                outcome.append(error)
-                streamer.end()
-
-        thread = threading.Thread(target=generate)
-        thread.start()
         try:
-            for piece in streamer:
-                if piece:
-                    yield piece
+            prompt = self._tokenizer.apply_chat_template(
+                chat, add_generation_prompt=True, return_dict=False
+            )
+        except Exception as error:  # templates refuse, for example, two questions in a row
+            raise APIError(f"The chat template refuses these messages: {error}") from error
+        most = request.max_tokens or MAX_TOKENS
+        temperature = 0.9 if request.temperature is None else float(request.temperature)
+        outputs: asyncio.Queue[Any] = asyncio.Queue()
+        name = uuid.uuid4().hex
+        self._requests[name] = (asyncio.get_running_loop(), outputs)
+        try:
+            accepted = self._engine.add_request(
+                prompt, name, max_new_tokens=most, streaming=True,
+                temperature=max(temperature, GREEDY), top_p=float(request.top_p or 1),
+            )  # fmt: skip
+            if accepted is None:
+                outputs.put_nowait(None)
+            decoder = DecodeStream(skip_special_tokens=True)
+            tokens: list[int] = []
+            finished = False
+            while not finished:
+                output = await outputs.get()
+                if output is None:  # end this worker; the daemon starts another one
+                    raise SystemExit("transformers' engine has failed")
+                if output.error is not None:
+                    raise RuntimeError(output.error)
+                for token in output.generated_tokens[len(tokens) :]:
+                    piece = decoder.step(self._tokenizer.backend_tokenizer, token)
+                    if piece:
+                        yield piece
+                tokens, finished = output.generated_tokens, output.is_finished()
+            yield Delta(
+                finish_reason="length" if len(tokens) >= most else "stop",
+                usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(tokens)),
+            )
         finally:  # the client may have disconnected
-            gone.set()
-            thread.join()
-        if isinstance(outcome[0], Exception):
-            raise outcome[0]
-        before = asked["input_ids"].shape[1]
-        made = outcome[0][0][before:]
-        ended = len(made) > 0 and made[-1] == self._tokenizer.eos_token_id
-        yield Delta(
-            finish_reason="length" if len(made) >= most and not ended else "stop",
-            usage=Usage(prompt_tokens=before, completion_tokens=len(made)),
-        )
+            self._engine.cancel_request(name)
+            del self._requests[name]
 
 
 if __name__ == "__main__":
