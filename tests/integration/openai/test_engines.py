@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib.util
+import inspect
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from support.real_daemon import RunningDaemon, eventually
 START_S = 300.0
 #: More than a test waits for.
 LONG = 3500
+#: Without compilation, which takes minutes, and with 256 MiB for keys and values.
+VLLM_ARGS = {"enforce_eager": True, "kv_cache_memory_bytes": 1 << 28}
 TOKENS = 16
 
 
@@ -33,10 +37,12 @@ class Engine:
     """An engine and its example.
 
     Attributes:
-        package: what the engine needs
-        script: its file in examples/openai
-        write: writes a model, which the engine loads
+        package: the package to import
+        script: the example's file
+        model: the name that the example registers
+        write: writes a model that the engine can load
         in_flight: returns how many requests the engine of a `Chat` is processing
+        options: further arguments of `Chat`
     """
 
     package: str
@@ -44,6 +50,7 @@ class Engine:
     model: str
     write: Callable[[Path], None]
     in_flight: Callable[[Any], int]
+    options: list[Any] = field(default_factory=list)
 
 
 def _of_llama(chat: Any) -> int:
@@ -63,18 +70,20 @@ def _of_vllm(chat: Any) -> int:
 ENGINES = [
     Engine("llama_cpp", "llama_cpp_chat", "llama", write_gguf, _of_llama),
     Engine("transformers", "transformers_chat", "transformers", write_transformers, _of_transformers),
-    Engine("vllm", "vllm_chat", "vllm", write_transformers, _of_vllm),
+    Engine("vllm", "vllm_chat", "vllm", write_transformers, _of_vllm, [VLLM_ARGS]),
 ]  # fmt: skip
 
 
-def make_counting(script: str, model: str, in_flight: Callable[[Any], int]) -> Any:
+def make_counting(
+    script: str, model: str, options: list[Any], in_flight: Callable[[Any], int]
+) -> Any:
     """Return the callable of an example, which also answers how many requests its engine is processing."""
     spec = importlib.util.spec_from_file_location("example", script)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    chat = module.Chat(model)
+    chat = module.Chat(model, *options)
 
     async def counting(request: Any) -> AsyncIterator[Any]:
         if request.messages[-1].text == "in flight":
@@ -89,7 +98,7 @@ def make_counting(script: str, model: str, in_flight: Callable[[Any], int]) -> A
             return
         yield from chat(request)
 
-    return counting if importlib.import_module("inspect").isasyncgenfunction(module.Chat.__call__) else counting_one
+    return counting if inspect.isasyncgenfunction(module.Chat.__call__) else counting_one
 
 
 @dataclass
@@ -105,6 +114,7 @@ class Served:
         env = {
             **os.environ,
             "MODEL": str(self.path),
+            "ENGINE_ARGS": json.dumps(VLLM_ARGS),
             "PYTRITON_DAEMON_RUNTIME_DIR": self.daemon.config.runtime_dir,
         }
         script = EXAMPLES / f"{self.engine.script}.py"
@@ -114,7 +124,9 @@ class Served:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def worker(self) -> int:
-        return int(self.daemon.client.model(self.engine.model).instances[0].pid)
+        pid = self.daemon.client.model(self.engine.model).instances[0].pid
+        assert pid is not None
+        return pid
 
     def options(self, text: str = "hello you", tokens: int = TOKENS) -> dict[str, Any]:
         return {
@@ -126,7 +138,10 @@ class Served:
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(
-            base_url=self.daemon.client.status().openai_url, api_key="none", max_retries=0, timeout=START_S
+            base_url=self.daemon.client.status().openai_url,
+            api_key="none",
+            max_retries=0,
+            timeout=START_S,
         )
 
     async def stream(self, count: int) -> list[tuple[str, str, int]]:
@@ -188,6 +203,7 @@ def test_a_disconnected_client_stops_the_engine(served: Served) -> None:
         make_counting,
         str(EXAMPLES / f"{served.engine.script}.py"),
         str(served.path),
+        served.engine.options,
         served.engine.in_flight,
     )
     served.daemon.client.register(factory, "counting", openai="chat", factory=True, progress=False)

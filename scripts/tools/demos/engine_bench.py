@@ -1,0 +1,220 @@
+"""Measure engines behind the OpenAI API, as examples/openai registers them, and the engines' own servers.
+
+Each engine serves a tiny random model, so that the servers and not the model take the time. Each round measures one
+server after the other with the official client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import openai
+from support.models.tiny_llms import CONTEXT, EXAMPLES, write_gguf, write_transformers
+from support.ports import lasting_port
+from support.real_daemon import RunningDaemon
+
+TOKENS = 64
+_START_S = 600.0
+_CACHE_BYTES = 1 << 28
+
+
+class Figures(NamedTuple):
+    """What a round found: tokens per second of all streams, and seconds to the first token (median)."""
+
+    tokens_per_s: float
+    first_token_s: float
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine.
+
+    Attributes:
+        package: the package to import
+        script: the example's file
+        model: the name that the example registers
+        write: writes a model that the engine can load
+        server: returns the command of the engine's own server, after the interpreter, for a model and a port
+    """
+
+    package: str
+    script: str
+    model: str
+    write: Callable[[Path], None]
+    server: Callable[[Path, int], list[str]]
+
+
+def _llama_server(path: Path, port: int) -> list[str]:
+    options = ["--n_ctx", str(CONTEXT), "--interrupt_requests", "false", "--port", str(port)]
+    return ["-m", "llama_cpp.server", "--model", str(path), *options]
+
+
+def _transformers_server(path: Path, port: int) -> list[str]:
+    options = ["--continuous-batching", "--cb-num-blocks", "64", "--port", str(port)]
+    return [str(Path(sys.executable).with_name("transformers")), "serve", str(path), *options]
+
+
+def _vllm_server(path: Path, port: int) -> list[str]:
+    options = ["--enforce-eager", "--kv-cache-memory-bytes", str(_CACHE_BYTES), "--port", str(port)]
+    command = str(Path(sys.executable).with_name("vllm"))
+    return [command, "serve", str(path), "--host", "127.0.0.1", *options]
+
+
+ENGINES = [
+    Engine("llama_cpp", "llama_cpp_chat", "llama", write_gguf, _llama_server),
+    Engine(
+        "transformers",
+        "transformers_chat",
+        "transformers",
+        write_transformers,
+        _transformers_server,
+    ),
+    Engine("vllm", "vllm_chat", "vllm", write_transformers, _vllm_server),
+]
+
+
+async def _load(url: str, model: str, streams: int) -> Figures:
+    """Run some streams at once."""
+    firsts: list[float] = []
+
+    async def one() -> None:
+        begun = time.perf_counter()
+        reason = None
+        first = 0.0
+        chunks: Any = await client.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": "hello you"}],
+            max_tokens=TOKENS,
+            temperature=0,
+            stream=True,
+        )
+        async for chunk in chunks:
+            for choice in chunk.choices:
+                if choice.delta.content and not first:
+                    first = time.perf_counter() - begun
+                reason = choice.finish_reason or reason
+        if reason != "length":
+            raise RuntimeError(f"{url}: a stream ended with the finish_reason {reason!r}")
+        firsts.append(first)
+
+    async with openai.AsyncOpenAI(
+        base_url=url, api_key="none", max_retries=0, timeout=_START_S
+    ) as client:
+        begun = time.perf_counter()
+        await asyncio.gather(*(one() for _ in range(streams)))
+        return Figures(streams * TOKENS / (time.perf_counter() - begun), median(firsts))
+
+
+def _wait(url: str, model: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a server answers.
+
+    Raises:
+        RuntimeError: it did not
+    """
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            asyncio.run(_load(url, model, 1))
+            return
+        except openai.APIError as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                text = log.read_text(errors="replace")[-2000:]
+                raise RuntimeError(
+                    f"{process.args!r} does not serve: {error}. Its log: {text}"
+                ) from None
+        time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def _own_server(engine: Engine, path: Path, folder: Path) -> Iterator[str]:
+    """Start the engine's own server; yield its URL."""
+    port = lasting_port()
+    log = folder / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *engine.server(path, port)],
+            stdout=output, stderr=output, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        )  # fmt: skip
+    try:
+        url = f"http://127.0.0.1:{port}/v1"
+        _wait(url, str(path), process, log)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def measure(engine: Engine, streams: list[int], rounds: int) -> None:
+    """Print the figures of an engine."""
+    with tempfile.TemporaryDirectory(prefix="pte-") as name:
+        folder = Path(name)
+        path = folder / engine.model
+        engine.write(path)
+        with RunningDaemon.start() as daemon, _own_server(engine, path, folder) as own:
+            env = {
+                **os.environ,
+                "MODEL": str(path),
+                "ENGINE_ARGS": json.dumps(
+                    {"enforce_eager": True, "kv_cache_memory_bytes": _CACHE_BYTES}
+                ),
+                "PYTRITON_DAEMON_RUNTIME_DIR": daemon.config.runtime_dir,
+            }
+            script = EXAMPLES / f"{engine.script}.py"
+            subprocess.run([sys.executable, str(script)], env=env, check=True)
+            url = daemon.client.status().openai_url
+            asyncio.run(_load(url, engine.model, max(streams)))
+            asyncio.run(_load(own, str(path), max(streams)))
+            for count in streams:
+                ours, theirs = [], []
+                for _ in range(rounds):
+                    ours.append(asyncio.run(_load(url, engine.model, count)))
+                    theirs.append(asyncio.run(_load(own, str(path), count)))
+                _print(engine, count, ours, theirs)
+
+
+def _print(engine: Engine, count: int, ours: list[Figures], theirs: list[Figures]) -> None:
+    rate, first = (median(column) for column in zip(*ours))
+    own_rate, own_first = (median(column) for column in zip(*theirs))
+    print(
+        f"{engine.model}, {count} streams: {rate:.0f} tokens/s, own server {own_rate:.0f} ({rate / own_rate:.2f}x); "
+        f"first token {first * 1e3:.1f} ms, own server {own_first * 1e3:.1f} ms ({first / own_first:.2f}x)",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Parse the command line and measure."""
+    names = [engine.model for engine in ENGINES]
+    parser = argparse.ArgumentParser(prog="scripts/tools/engine-bench", description=__doc__)
+    parser.add_argument("engines", nargs="*", metavar="ENGINE", help=", ".join(names))
+    parser.add_argument("--streams", default="1,8,32", help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
+    given = parser.parse_args()
+    unknown = sorted(set(given.engines) - set(names))
+    if unknown:
+        parser.error(f"no engine {unknown[0]!r}; there are: {', '.join(names)}")
+    for engine in ENGINES:
+        if given.engines and engine.model not in given.engines:
+            continue
+        if importlib.util.find_spec(engine.package) is None:
+            print(f"{engine.model}: {engine.package} is not installed", file=sys.stderr)
+            continue
+        measure(engine, [int(one) for one in given.streams.split(",")], given.rounds)
+
+
+if __name__ == "__main__":
+    main()
