@@ -32,6 +32,9 @@ VLLM_ARGS = {"enforce_eager": True, "kv_cache_memory_bytes": 1 << 28}
 TOKENS = 16
 
 
+Progress = Callable[[Any], tuple[int, int]]
+
+
 @dataclass(frozen=True)
 class Engine:
     """An engine and its example.
@@ -41,7 +44,7 @@ class Engine:
         script: the example's file
         model: the name that the example registers
         write: writes a model that the engine can load
-        in_flight: returns how many requests the engine of a `Chat` is processing
+        progress: returns how many requests the engine of a `Chat` is processing, and how many tokens it has made for one
         options: further arguments of `Chat`
     """
 
@@ -49,22 +52,26 @@ class Engine:
     script: str
     model: str
     write: Callable[[Path], None]
-    in_flight: Callable[[Any], int]
+    progress: Progress
     options: list[Any] = field(default_factory=list)
 
 
-def _of_llama(chat: Any) -> int:
-    """Return 1 if the last request has run to its end. A worker begins a request when the previous one has ended."""
-    return int(chat._model.n_tokens >= LONG)
+def _of_llama(chat: Any) -> tuple[int, int]:
+    return 0, chat._model.n_tokens  # a worker begins a request when the previous one has ended
 
 
-def _of_transformers(chat: Any) -> int:
+def _of_transformers(chat: Any) -> tuple[int, int]:
     scheduler = chat._engine.batch_processor.scheduler
-    return len(scheduler.active_requests) + len(scheduler.waiting_requests)
+    in_flight = len(scheduler.active_requests) + len(scheduler.waiting_requests)
+    return in_flight, chat._engine.current_batch
 
 
-def _of_vllm(chat: Any) -> int:
-    return int(chat._engine.output_processor.get_num_unfinished_requests())
+def _of_vllm(chat: Any) -> tuple[int, int]:
+    from prometheus_client import REGISTRY
+
+    samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
+    steps = sum(one.value for one in samples if one.name == "vllm:generation_tokens_total")
+    return chat._engine.output_processor.get_num_unfinished_requests(), int(steps)
 
 
 ENGINES = [
@@ -74,10 +81,8 @@ ENGINES = [
 ]  # fmt: skip
 
 
-def make_counting(
-    script: str, model: str, options: list[Any], in_flight: Callable[[Any], int]
-) -> Any:
-    """Return the callable of an example, which also answers how many requests its engine is processing."""
+def make_counting(script: str, model: str, options: list[Any], progress: Progress) -> Any:
+    """Return the callable of an example, which also answers what its engine has done."""
     spec = importlib.util.spec_from_file_location("example", script)
     assert spec is not None
     assert spec.loader is not None
@@ -86,15 +91,15 @@ def make_counting(
     chat = module.Chat(model, *options)
 
     async def counting(request: Any) -> AsyncIterator[Any]:
-        if request.messages[-1].text == "in flight":
-            yield str(in_flight(chat))
+        if request.messages[-1].text == "progress":
+            yield json.dumps(progress(chat))
             return
         async for piece in chat(request):
             yield piece
 
     def counting_one(request: Any) -> Iterator[Any]:
-        if request.messages[-1].text == "in flight":
-            yield str(in_flight(chat))
+        if request.messages[-1].text == "progress":
+            yield json.dumps(progress(chat))
             return
         yield from chat(request)
 
@@ -204,13 +209,15 @@ def test_a_disconnected_client_stops_the_engine(served: Served) -> None:
         str(EXAMPLES / f"{served.engine.script}.py"),
         str(served.path),
         served.engine.options,
-        served.engine.in_flight,
+        served.engine.progress,
     )
     served.daemon.client.register(factory, "counting", openai="chat", factory=True, progress=False)
 
-    def in_flight() -> int:
-        options = {**served.options("in flight"), "model": "counting"}
-        return int(client.chat.completions.create(**options).choices[0].message.content or "")
+    def progress() -> tuple[int, int]:
+        options = {**served.options("progress"), "model": "counting"}
+        answer = client.chat.completions.create(**options).choices[0].message.content
+        in_flight, tokens = json.loads(answer or "")
+        return in_flight, tokens
 
     try:
         client = served.client()
@@ -218,7 +225,8 @@ def test_a_disconnected_client_stops_the_engine(served: Served) -> None:
         stream = client.chat.completions.create(**options, stream=True)
         next(iter(stream))
         stream.close()
-        eventually(lambda: in_flight() == 0, "the engine goes on")
+        eventually(lambda: progress()[0] == 0, "the engine goes on", START_S)
+        assert 0 < progress()[1] < LONG
     finally:
         served.daemon.client.unregister("counting")
 
