@@ -47,7 +47,7 @@ def call_signature(target: Any, *, follow_wrapped: bool = True) -> inspect.Signa
         TypeError, ValueError: it has no signature, like some builtins
     """
     if sys.version_info >= (3, 14):  # evaluates annotations here, no longer where they are written
-        return inspect.signature(
+        return inspect.signature(  # novm
             target, follow_wrapped=follow_wrapped, annotation_format=Format.FORWARDREF
         )
     return inspect.signature(target, follow_wrapped=follow_wrapped)
