@@ -325,6 +325,8 @@ class ResultEncoder:
         )
 
     def _as_json(self, result: Any) -> bytes:
+        if isinstance(result, msgspec.Raw):  # the handler of another tool has encoded it
+            return bytes(result)
         if self._array is not None and values.fits(result, *self._array):
             return self._encoder.encode(result)
         body = self._encoder.encode(result)
@@ -357,7 +359,12 @@ class ResultEncoder:
             body = adapter.dump_json(result, by_alias=True, warnings="error")
         except ValueError:  # another type than annotated, such as a dict for a model
             result = adapter.validate_python(result, from_attributes=True)
-            body = adapter.dump_json(result, by_alias=True, warnings="error")
+            try:
+                body = adapter.dump_json(result, by_alias=True, warnings="error")
+            except ValueError:  # an instance of the model itself, which is not validated again
+                plain = adapter.dump_python(result, by_alias=True, warnings=False)
+                result = adapter.validate_python(plain)
+                body = adapter.dump_json(result, by_alias=True, warnings="error")
         if b"null" in body and values.has_nonfinite(adapter.dump_python(result)):
             raise ValueError(_NONFINITE)
         return bytes(body)
@@ -397,7 +404,7 @@ def _texts(by_name: dict[str, list[Field]]) -> dict[str, list[str]]:
 def _with_integers(value: Any) -> Any:
     """Return decoded JSON with its whole numbers as int."""
     if isinstance(value, float):
-        return int(value) if value.is_integer() else value
+        return int(value) if value.is_integer() and abs(value) < 2**63 else value
     if isinstance(value, list):
         return [_with_integers(one) for one in value]
     if isinstance(value, dict):

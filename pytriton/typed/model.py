@@ -236,6 +236,8 @@ class _Endpoint:
                 raise Problem(400, f"Send either the input {BODY!r} or those of the parameters")
             parameters = request.parameters
             content_type = parameters.get(CONTENT_TYPE, JSON) if parameters else JSON
+            if not isinstance(content_type, str):
+                raise Problem(400, f"The parameter {CONTENT_TYPE!r} must be a string")
             return [self._decode_body(body, content_type) for body in inputs[BODY].ravel()]
         if self._codec is None:
             raise Problem(400, f"Send the input {BODY!r}")

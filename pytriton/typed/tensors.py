@@ -212,13 +212,24 @@ def _fields(annotation: Any) -> dict[str, Any] | None:
         or hasattr(annotation, "model_fields")
     ):
         return None
+    if getattr(annotation, "__pydantic_root_model__", False):
+        return None
+    if hasattr(
+        annotation, "model_fields"
+    ):  # resolved by pydantic; a worker may lack the names in the annotations
+        return {
+            name: expand(
+                Annotated[tuple([one.annotation, *one.metadata])]
+                if one.metadata
+                else one.annotation
+            )
+            for name, one in annotation.model_fields.items()
+        } or None
     hints = typing.get_type_hints(annotation, include_extras=True)
     names = (
         [one.name for one in dataclasses.fields(annotation)]
         if dataclasses.is_dataclass(annotation)
-        else getattr(annotation, "__struct_fields__", None)
-        or getattr(annotation, "model_fields", None)
-        or hints
+        else getattr(annotation, "__struct_fields__", None) or hints
     )
     return {name: expand(hints[name]) for name in names} or None
 
@@ -280,12 +291,19 @@ def _encode(value: Any, kind: Any, tensor: Tensor) -> Any:
         if is_masked(value):
             raise ValueError(MASKED)
         array = np.asarray(value)
-        array = array.astype(tensor.dtype, casting="same_kind", copy=False)
+        dtype = np.dtype(tensor.dtype)
+        if dtype.kind in "SUO" and array.dtype.kind in "SUO":
+            array = array.astype(object)
+        else:
+            array = array.astype(dtype, casting="same_kind", copy=False)
     else:
+        if strip(kind) in _BYTES and isinstance(value, str):
+            value = value.encode()  # as in a body
         plain = msgspec.to_builtins(value, builtin_types=_BYTES, enc_hook=values.encode_custom)
         if not is_image(kind):
             plain = msgspec.convert(plain, kind, strict=False, builtin_types=_BYTES)
             plain = msgspec.to_builtins(plain, builtin_types=_BYTES)
+        plain = bytes(plain) if isinstance(plain, (bytearray, memoryview)) else plain
         scalar = shape == (1,) and not isinstance(plain, list)
         array = np.array([plain] if scalar else plain, tensor.dtype)
         array = array.reshape((0,) * len(shape)) if array.size == 0 else array

@@ -74,23 +74,27 @@ def decode_array(
         array.dtype.kind == "U" and dtype is not None and dtype.kind not in "USO"
     ):
         raise ValueError(f"Expected nested lists of {'numbers' if dtype is None else dtype.name}")
+    if shape is not None and not array.size and shape_fits(array.shape, shape[: array.ndim]):
+        # An empty list does not show the sizes of the axes inside it.
+        array = array.reshape(*array.shape, *(max(size, 0) for size in shape[array.ndim :]))
     if shape is not None and not shape_fits(array.shape, shape):
         raise ValueError(f"Expected an array of shape {list(shape)}, got {list(array.shape)}")
     if dtype is None or array.dtype == dtype:
         return array
     if dtype.kind in "SO":
         return array.astype(object)
+    if not array.size:
+        return array.astype(dtype)
     if (array.dtype.kind == "b" and dtype.kind != "b") or (
         array.dtype.kind != "b" and dtype.kind == "b"
     ):
         raise ValueError(f"Expected nested lists of {dtype.name}, got {array.dtype.name}")
-    if array.dtype.kind == "f" and dtype.kind in "iu" and array.size:
+    if array.dtype.kind == "f" and dtype.kind in "iu":
         raise ValueError(f"Expected nested lists of integers ({dtype.name}), got fractions")
-    if array.size:
-        lost = lost_by_cast(array, dtype)
-        # Rounding to a narrower float is fine: the annotation asks for it.
-        if lost is not None and not (dtype.kind == "f" and np.isfinite(array.astype(dtype)).all()):
-            raise ValueError(f"Expected values that fit into {dtype.name}: {lost}")
+    lost = lost_by_cast(array, dtype)
+    # Rounding to a narrower float is fine: the annotation asks for it.
+    if lost is not None and not (dtype.kind == "f" and np.isfinite(array.astype(dtype)).all()):
+        raise ValueError(f"Expected values that fit into {dtype.name}: {lost}")
     return array.astype(dtype)
 
 

@@ -412,6 +412,7 @@ def test_pydantic() -> None:
     ("annotation", "result", "body", "media_type"),
     [
         (Any, {"a": [1, 2.5, None]}, b'{"a":[1,2.5,null]}', "application/json"),
+        (Any, msgspec.Raw(b'{"label": null}'), b'{"label": null}', "application/json"),
         (str, "hé", '"hé"'.encode(), "application/json"),
         (list[Point], [Point(1.0)], b'[{"x":1.0,"y":0.0}]', "application/json"),
         (Colour, Colour.RED, b'"red"', "application/json"),
@@ -517,6 +518,13 @@ def test_results_of_pydantic() -> None:
     with pytest.raises(ValueError, match="value"):
         encoder.encode({"value": "x"})
 
+    class Count(pydantic.BaseModel):  # type: ignore[misc, name-defined]
+        n: int
+
+    changed = Count(n=1)
+    vars(changed)["n"] = 4.0
+    assert ResultEncoder(Count).encode(changed) == b'{"n":4}'
+
 
 def test_the_code_of_a_class_does_not_run_for_a_result() -> None:
     @dataclass
@@ -536,6 +544,13 @@ def test_arrays_in_results() -> None:
     assert ResultEncoder(spec).encode(np.ones((2, 1), np.float32)) == b"[[1.0],[1.0]]"
     assert ResultEncoder(spec).encode([[1], [2]]) == b"[[1.0],[2.0]]"
     assert ResultEncoder(npt.NDArray[np.int32]).encode(np.array([2.0])) == b"[2]"
+    assert (
+        ResultEncoder(npt.NDArray[np.float32]).encode(np.array([0.5, 2.0**70]))
+        == b"[0.5,1.1805916207174113e21]"
+    )
+    assert ResultEncoder(npt.NDArray[np.bool_]).encode([]) == b"[]"
+    rows = Annotated[np.ndarray, Tensor((-1, 3), np.float32)]
+    assert ResultEncoder(rows).encode(np.zeros((0, 3))) == b"[]"
     assert ResultEncoder(Optional[npt.NDArray[np.int32]]).encode(None) == b"null"
     for wrong in (np.ones((1, 2), np.float32), [1.0, 2.0], [["a"], ["b"]]):
         with pytest.raises(TypeError, match="does not match its annotation"):

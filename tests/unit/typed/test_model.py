@@ -56,6 +56,11 @@ def test_each_request_gets_its_result_or_its_error() -> None:
     assert (results[2].status, str(results[2])) == (404, "no negatives")
 
 
+def test_a_content_type_that_is_not_a_string_is_refused() -> None:
+    (result,) = served(double)([request({"x": 1}, content_type=5)])
+    assert (result.status, str(result)) == (400, "The parameter 'content_type' must be a string")
+
+
 def test_errors_by_route_are_problem_details() -> None:
     invalid, missing = served(double)(
         [request({"x": "1"}, route="/double"), request({"x": -1}, route="/double")]
