@@ -226,6 +226,7 @@ class Console:
         self._rundir = rundir
         self._write = write or _print
         self._shows_all = shows_all
+        self._follows_all = False
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -240,7 +241,8 @@ class Console:
                 lambda line: request_line(line, route or name, succeeded=bool(route)),
             ),
         ]
-        if route:
+        if route and not self._follows_all:
+            self._follows_all = self._shows_all
             followed.append(
                 (
                     self._rundir.log_file(),

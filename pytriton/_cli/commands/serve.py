@@ -268,7 +268,10 @@ class _Files:
             return
         try:
             next(self._changes)
-        except OSError:  # a folder has just been deleted, or the user has no watches left
+        except (
+            OSError,
+            RuntimeError,
+        ):  # a folder has just been deleted, or the user has no watches or watchers left
             self.close()
             time.sleep(seconds)
 
