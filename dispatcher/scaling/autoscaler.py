@@ -78,10 +78,13 @@ class _ScaledModel:
         self.retry_at = float("-inf")
         self._was_suspended = False
         self.is_idle = True  #: whether the last sample had no requests
+        #: Whether this sample, and the last one, reuse an older measurement of the resources.
+        self._reuses = self._reused = False
         self._before: tuple[float, Counts, ResourceUse] | None = None
 
     def add_sample(self, at: float, counts: Counts, use: ResourceUse, queued: int = 0) -> None:
         """Add a sample of the load since the last call. `queued` is the number of requests waiting in tritonserver."""
+        reused, self._reused = self._reused, self._reuses
         before, self._before = self._before, (at, counts, use)
         if before is None or at <= before[0]:
             return
@@ -109,17 +112,21 @@ class _ScaledModel:
         )
         self.is_idle = sample.idle
         self.window.add(sample)
-        self._measure_cost(worked_s, max(0.0, use.cpu_s - former_use.cpu_s), use.memory)
+        # The CPU time since a reused measurement is that of the whole idle period, not of this sample.
+        measured_s = 0.0 if reused else worked_s
+        self._measure_cost(measured_s, max(0.0, use.cpu_s - former_use.cpu_s), use.memory)
 
     def use_while_idle(self, counts: Counts) -> ResourceUse | None:
         """Return the resources that the last sample found, if the model has been idle since; otherwise None.
 
         Reading them costs more than everything else about an idle model.
         """
+        self._reuses = False
         if self._before is None or not self.is_idle:
             return None
         _, former, use = self._before
-        return use if counts == former else None
+        self._reuses = counts == former
+        return use if self._reuses else None
 
     def _measure_cost(self, worked_s: float, cpu_s: float, memory: int) -> None:
         cpus = self.cost.cpus

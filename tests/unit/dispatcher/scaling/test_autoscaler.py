@@ -54,6 +54,10 @@ class Load:
         self.asked += 1
         return self.queue
 
+    def done(self, name: str) -> Counts:
+        """Return what the workers of a model have done so far."""
+        return self._done.get(name, NOTHING)
+
     def _counts(self, registration: Registration) -> Counts:
         name, now = registration.spec.name, self._sim.loop.time()
         since = now - self._looked.setdefault(name, now)
@@ -349,3 +353,25 @@ def test_resources_of_idle_models_are_not_measured(sim: SimulatedDaemon, load: L
     load.wanted["idle"] = 0.5
     sim.advance(1.0)
     assert "idle" in measured
+
+
+def test_the_cpu_time_of_an_idle_period_is_not_the_cost_of_the_next_requests(
+    sim: SimulatedDaemon, load: Load
+) -> None:
+    """A callable that uses 1 % of a CPU in the background, and half a CPU per instance while it works."""
+
+    def measure(registration: Registration) -> ResourceUse:
+        busy_s = load.done(registration.spec.name).busy_ns / 1e9
+        return ResourceUse(0.01 * sim.loop.time() + 0.5 * busy_s, MIB)
+
+    sim.services.autoscaler.resource_use = measure
+    load.room = MachineResources(10.0)
+    register(sim, "other")
+    register(sim, "m")
+    load.wanted["other"] = 2.0
+    sim.advance(3600.0)
+    others = len(sim.alive("other"))
+    load.wanted["m"] = 3.0
+    sim.advance(15.0)
+    assert len(sim.alive("m")) == 5
+    assert len(sim.alive("other")) == others
