@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -23,6 +24,8 @@
 enum { CORE_LIMIT_US = 500000, TOLERANCE_US = 1000, IDLE_LIMIT_US = 10000000 };
 /* Number of successive waits that reach the core's limit before a thread counts as idle. */
 enum { EXPIRED_WHEN_IDLE = 10 };
+/* The thread that ends idle sequences has this nice level, and nobody notifies it; schedulers have 0 or 5. */
+enum { REAPER_NICE = 10 };
 
 typedef int Wait(pthread_cond_t *condition, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *until);
 
@@ -48,7 +51,8 @@ static bool called_by_core(const void *caller)
     if (caller != last_caller) {
         Dl_info object;
         const char *name = dladdr(caller, &object) && object.dli_fname ? strrchr(object.dli_fname, '/') : NULL;
-        is_core = name && strncmp(name, "/libtritonserver", strlen("/libtritonserver")) == 0;
+        is_core = name && strncmp(name, "/libtritonserver", strlen("/libtritonserver")) == 0 &&
+            getpriority(PRIO_PROCESS, 0) < REAPER_NICE; /* 0: this thread */
         last_caller = caller;
     }
     return is_core;
