@@ -17,6 +17,16 @@ _FRAMEWORKS = frozenset(
 )
 _MEMORY_TYPES = frozenset({"OutOfMemoryError", "ResourceExhaustedError"})
 _CUDA_TYPES = frozenset({"AcceleratorError", "CUDARuntimeError", "CudaAPIError"})
+#: Types of errors about a request's data, which their texts may quote.
+_DATA_TYPES = frozenset(
+    {
+        "InvalidArgument",
+        "InvalidArgumentError",
+        "NotFoundError",
+        "OutOfRangeError",
+        "UnimplementedError",
+    }
+)
 _MEMORY_TEXT = re.compile(
     r"CUDA out of memory|CUDA (error|failure)[^:]*: out of memory|RESOURCE_EXHAUSTED"
     r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
@@ -24,6 +34,8 @@ _MEMORY_TEXT = re.compile(
 _CUDA_TEXT = re.compile(
     r"CUDA (error|failure)|cuDNN error|CUDA_ERROR_\w|cudaError\w|(CUDNN|CUBLAS)_STATUS_\w"
 )
+#: Maximum number of characters of a text that are examined.
+_MAX_TEXT = 2_000
 #: Maximum number of causes that are followed.
 _MAX_CAUSES = 8
 #: The first fault of this process.
@@ -61,8 +73,10 @@ def _fault_of_one(error: BaseException) -> str | None:
     if not types and type(error) is not RuntimeError:
         return None
     names = {one.__name__ for one in types}
+    if names & _DATA_TYPES:
+        return None
     try:
-        text = str(error)
+        text = str(error)[:_MAX_TEXT]
     except Exception:  # from the exception's own method
         text = ""
     # torch raises plain RuntimeErrors, too. Anybody's may quote a client, so only the beginning of their texts counts.

@@ -61,6 +61,7 @@ def test_an_error_of_cuda_is_a_fault(error: Exception) -> None:
         RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
         MemoryError("Unable to allocate 3 GiB"),
         _error("torch.TypeError", "expected Tensor"),
+        _error("tensorflow.InvalidArgumentError", "could not convert string: CUDA error: x"),
         _error("shop.OutOfMemoryError", "CUDA out of memory"),
     ],
     ids=repr,

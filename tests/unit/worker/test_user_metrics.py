@@ -33,6 +33,11 @@ from pytriton.worker import user_metrics
 from pytriton.worker.user_metrics import UserMetricsExport, collected, export_user_metrics
 
 
+@pytest.fixture(autouse=True)
+def own_finders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+
+
 @pytest.fixture
 def registry() -> CollectorRegistry:
     return CollectorRegistry()
@@ -227,8 +232,6 @@ def test_no_thread_runs_until_the_library_is_imported(
     monkeypatch.setattr(user_metrics, "_PERIOD_S", 0.001)
     for name in [one for one in sys.modules if one.partition(".")[0] == "prometheus_client"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    finders = list(sys.meta_path)
 
     def is_running() -> bool:
         return any(one.name == "pytriton metrics" for one in threading.enumerate())
@@ -238,11 +241,20 @@ def test_no_thread_runs_until_the_library_is_imported(
     try:
         importlib.import_module("colorsys")
         assert not is_running()
+        watch: Any = sys.meta_path[0]
+        with (
+            monkeypatch.context() as forked
+        ):  # the child of a fork must not write the worker's page
+            forked.setattr(os, "getpid", lambda: -1)
+            watch.find_spec("prometheus_client", None)
+        assert not is_running()
         library = importlib.import_module("prometheus_client.metrics")
         library.Counter("seen_late", "Things.").inc(2)
         eventually(lambda: "seen_late" in checked(pages.read()).families, "nothing was written")
         assert is_running()
-        assert sys.meta_path == finders
+        assert (
+            watch in sys.meta_path
+        )  # a finder that removed itself would make other threads skip one
     finally:
         export.close()
 
