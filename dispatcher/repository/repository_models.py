@@ -9,6 +9,7 @@ tritonserver alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from collections.abc import Awaitable, Mapping, Sequence
@@ -439,10 +440,13 @@ class RepositoryModels:
             place = available.get(step, CLOUD)
             if step in registered:
                 configs[step] = registered[step]
-            elif (override := self.records.of(step).config) is not None:
-                configs[step] = override
+            elif (record := self.records.get(step)) is not None and record.config is not None:
+                configs[step] = record.config
             elif place != CLOUD:
-                configs[step] = (await self._places.read(step, place)).config
+                with contextlib.suppress(
+                    UnservableModel
+                ):  # the step may be served as it was before
+                    configs[step] = (await self._places.read(step, place)).config
         version = self._server.info().version
         why = core_faults.blocked_by_full_queue(ensemble.config, configs, version)
         if why is not None:

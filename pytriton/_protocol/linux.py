@@ -150,15 +150,21 @@ def watch_for_removal(paths: Iterable[Path]) -> int:
         OSError: a path does not exist, or the user has too many watches.
     """
     fd: int = _libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-    if fd >= 0:
-        # Deleting a file that a process has open changes only its number of links, which is one of its attributes.
-        mask = ctypes.c_uint32(_IN_ATTRIB | _IN_DELETE_SELF | _IN_MOVE_SELF)
-        if all(_libc().inotify_add_watch(fd, os.fsencode(path), mask) >= 0 for path in paths):
-            return fd
+    if fd >= 0 and all(
+        _libc().inotify_add_watch(fd, os.fsencode(path), _removal_mask(path)) >= 0 for path in paths
+    ):
+        return fd
     code = ctypes.get_errno()
     if fd >= 0:
         os.close(fd)
     raise OSError(code, os.strerror(code))
+
+
+def _removal_mask(path: Path) -> ctypes.c_uint32:
+    # Deleting a file that a process has open changes only its number of links, which is one of its attributes. For a
+    # folder, changed attributes of everything in it would be reported, too.
+    attributes = 0 if path.is_dir() else _IN_ATTRIB
+    return ctypes.c_uint32(attributes | _IN_DELETE_SELF | _IN_MOVE_SELF)
 
 
 class _Piece(ctypes.Structure):

@@ -6,12 +6,14 @@ import asyncio
 import errno
 import fcntl
 import os
+import select
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pytriton._protocol import linux
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.runtime import runtime_dir_guard
 from pytriton.dispatcher.runtime.runtime_dir_guard import RuntimeDirGuard
@@ -144,3 +146,18 @@ def test_the_directory_is_polled_if_the_kernel_cannot_notify(
         watching.cancel()
 
     asyncio.run(played())
+
+
+def test_changed_permissions_in_a_watched_folder_are_not_reported(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    descriptor = linux.watch_for_removal([folder, tmp_path])
+    try:
+        (tmp_path / "other").touch()
+        (tmp_path / "other").chmod(0o600)
+        folder.chmod(0o700)
+        assert select.select([descriptor], [], [], 0)[0] == []
+        folder.rmdir()
+        assert select.select([descriptor], [], [], 5)[0] == [descriptor]
+    finally:
+        os.close(descriptor)
