@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Optional, TypedDict
+from typing import Annotated, Any, Literal, Optional, TypedDict, cast
 
 import msgspec
 import numpy as np
@@ -522,7 +522,7 @@ def test_results_of_pydantic() -> None:
         n: int
 
     changed = Count(n=1)
-    vars(changed)["n"] = 4.0
+    changed.n = cast(Any, 4.0)
     assert ResultEncoder(Count).encode(changed) == b'{"n":4}'
 
 
