@@ -30,9 +30,10 @@ import psutil
 from support.real_daemon import RunningDaemon, eventually
 
 from elastic import plot, shapes
-from pytriton import Autoscale, Model
+from pytriton import Autoscale
 from pytriton.dispatcher.models.persistence.state_dir import Store
 from pytriton.model_config import ModelConfig, Tensor
+from pytriton.served_model import Model
 
 _MIB = 1 << 20
 _INPUTS = [Tensor(name="x", dtype=np.float32, shape=(1,))]
