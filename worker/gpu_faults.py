@@ -1,6 +1,6 @@
 """Recognizes exceptions of GPU frameworks after which a worker should be replaced.
 
-- Out of memory: the request fails, but what the framework keeps cached, or has fragmented, may fail later ones, too.
+- Out of memory: the request fails, and memory that the framework has cached or fragmented may make later ones fail.
 - Errors of CUDA itself, such as an illegal address in a kernel: CUDA refuses all further calls of the process, so that
   every request would fail until the process is replaced.
 
@@ -79,7 +79,7 @@ def _fault_of_one(error: BaseException) -> str | None:
         text = str(error)[:_MAX_TEXT]
     except Exception:  # from the exception's own method
         text = ""
-    # torch raises plain RuntimeErrors, too. Anybody's may quote a client, so only the beginning of their texts counts.
+    # torch raises plain RuntimeErrors, too. Those of other code may quote a client, so only the beginning of their texts counts.
     look = re.Pattern.search if types else re.Pattern.match
     if names & _MEMORY_TYPES or look(_MEMORY_TEXT, text):
         return f"a batch ran out of GPU memory ({_name(error)})"

@@ -62,7 +62,7 @@ def run_in_background(tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, o
 def until_next_tick(interval_s: float) -> float:
     """Return the time until the next multiple of `interval_s` on the event loop's clock, in seconds.
 
-    Periodic tasks with the same interval that sleep so long run together, and an idle process wakes up once for all.
+    Periodic tasks with the same interval that sleep for this time run together, so an idle process wakes up only once.
     """
     left_s = interval_s - asyncio.get_running_loop().time() % interval_s
     # A timer may fire a little too early. Without this, the task would run again after the rest of the interval.
@@ -74,7 +74,7 @@ _THREADS = 8
 
 
 def started_executor() -> ThreadPoolExecutor:
-    """Return an executor whose threads all run already.
+    """Return an executor whose threads are all running.
 
     asyncio's own executor starts its threads when they are needed. At a limit on tasks (see task_limits.py), the daemon
     could then neither remove a registration nor shut down.

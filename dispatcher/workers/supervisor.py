@@ -590,7 +590,7 @@ class RecycleBackoff:
     _recycles: int = 0
 
     def pause_s(self, reason: messages.RecycleReason, *, soon: bool) -> float:
-        """Return for how many seconds to postpone recycling. `soon` tells whether the worker started only recently."""
+        """Return how many seconds to postpone recycling. `soon`: whether the worker started only recently."""
         recurs = reason in (messages.RecycleReason.NO_LANE, messages.RecycleReason.GPU)
         self._recycles = 0 if not recurs else self._recycles + 1 if soon else 1
         delay_s = self.policy.delay_s(self._recycles)

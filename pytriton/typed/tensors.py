@@ -214,15 +214,10 @@ def _fields(annotation: Any) -> dict[str, Any] | None:
         return None
     if getattr(annotation, "__pydantic_root_model__", False):
         return None
-    if hasattr(
-        annotation, "model_fields"
-    ):  # resolved by pydantic; a worker may lack the names in the annotations
+    if hasattr(annotation, "model_fields"):
+        # pydantic has resolved these. A worker may lack the names in the annotations.
         return {
-            name: expand(
-                Annotated[tuple([one.annotation, *one.metadata])]
-                if one.metadata
-                else one.annotation
-            )
+            name: expand(one.annotation if not one.metadata else _annotated(one))
             for name, one in annotation.model_fields.items()
         } or None
     hints = typing.get_type_hints(annotation, include_extras=True)
@@ -232,6 +227,10 @@ def _fields(annotation: Any) -> dict[str, Any] | None:
         else getattr(annotation, "__struct_fields__", None) or hints
     )
     return {name: expand(hints[name]) for name in names} or None
+
+
+def _annotated(field: Any) -> Any:
+    return Annotated[tuple([field.annotation, *field.metadata])]
 
 
 def _tensor(name: str, annotation: Any, *, optional: bool = False) -> Tensor | None:
