@@ -96,7 +96,10 @@ static void respond(Call *call, HttpHead *head, Target *target, size_t head_size
 
 /* ── what takes long ──────────────────────────────────────────────────────────────────────────────── */
 
-static bool takes_long(const HttpHead *head, size_t body_size)
+/* Returns whether a request is to be handled in a reader thread, so that other connections of the event loop do not wait.
+ * The body of a typed function is passed on unparsed.
+ */
+static bool takes_long(const HttpService *service, const HttpHead *head, size_t body_size)
 {
     Problem ignored = {0};
     Compression compression;
@@ -110,6 +113,8 @@ static bool takes_long(const HttpHead *head, size_t body_size)
     Slice length = http_header(head, "Inference-Header-Content-Length");
     if (length.start && slice_unsigned(length, &said) && said < json_size)
         json_size = said;
+    else if (json_size > LONG_JSON && request_is_typed(service, head->path))
+        json_size = 0;
     return compression != COMPRESSION_NONE || json_size > LONG_JSON || body_size > LONG_BODY;
 }
 
@@ -172,7 +177,7 @@ static void request_start(Connection *connection, HttpConnection *http, HttpLoop
     Call *call = http->call;
     size_t head_size = http->head_size;
     begin_response(connection, http, &loop->head);
-    if (takes_long(&loop->head, call->body.size - head_size))
+    if (takes_long(connection_endpoint(connection)->service, &loop->head, call->body.size - head_size))
         defer_request(call, head_size);
     else
         respond(call, &loop->head, &loop->target, head_size);
