@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -69,6 +70,15 @@ class Deployment:
         }
         (self.folder / "spec.json").write_text(json.dumps(spec))
         self.process = self._start()
+        self._is_shared = False
+
+    def shared_by(self, system: System) -> Deployment:
+        """Return this server as that of another system. Only the original deployment stops it."""
+        shared = copy.copy(self)
+        shared.system = system
+        shared.sizes = {}
+        shared._is_shared = True
+        return shared
 
     def _start(self) -> subprocess.Popen[bytes]:
         script = SERVERS / self.system.script
@@ -135,6 +145,8 @@ class Deployment:
 
     def stop(self) -> None:
         """Stop the server and all processes that it started."""
+        if self._is_shared:
+            return
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:

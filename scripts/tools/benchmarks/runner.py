@@ -136,7 +136,14 @@ def _start_all(
     recorder: Recorder,
 ) -> list[Deployment]:
     """Start servers at the same time; return those that respond correctly."""
-    started = [stack.enter_context(Deployment(system, workload)) for system in systems]
+    started: list[Deployment] = []
+    for system in systems:
+        server = next((one for one in started if one.system.name == system.shares), None)
+        started.append(
+            server.shared_by(system)
+            if server
+            else stack.enter_context(Deployment(system, workload))
+        )
     with ThreadPoolExecutor(max(1, len(started))) as pool:
         try:
             problems = list(pool.map(_problem, started))

@@ -55,6 +55,8 @@ class System(ABC):
     model_folders = False
     #: Whether it serves typed functions, and nothing else.
     typed = False
+    #: The system whose server it uses if both are measured, so that they differ only in their requests; "": none.
+    shares = ""
     #: Whether it uses CPU while idle. It then only runs while it is measured.
     restless = False
 

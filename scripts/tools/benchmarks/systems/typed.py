@@ -105,10 +105,11 @@ class OursRoute(_Typed, Ours):
 
 
 class OursKServe(OursRoute):
-    """The same function and the same body, as a tensor of the KServe protocol."""
+    """The same server, with the same body as a tensor of the KServe protocol."""
 
     name = "ours-kserve"
     title = "pytriton-daemon, KServe route"
+    shares = OursRoute.name
     note = "the same function; its body is a BYTES tensor, in JSON, or binary for the upload"
 
     def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
