@@ -238,6 +238,23 @@ static bool run_typed(HttpRequest *request)
     return true;
 }
 
+/* Set the problem of a path that nothing is served at. Outside of Triton's API, paths belong to typed functions, whose
+ * clients expect problem details.
+ */
+static void set_not_found(HttpRequest *request, Problem *problem)
+{
+    const HttpService *service = request->service;
+    const Target *target = request->target;
+    bool is_of_triton = target->count > 0 && slice_is(target->segments[0], "v2");
+    if (service->paths == HTTP_API && service->settings.route_table && !is_of_triton) {
+        http_call(request->call)->is_typed = true;
+        problem_set(problem, PROBLEM_NOT_FOUND,
+            "nothing is served at this path; /openapi.json lists the paths of typed functions");
+    } else {
+        problem_set(problem, PROBLEM_NOT_FOUND, "Not Found");
+    }
+}
+
 void request_run(HttpRequest *request)
 {
     Problem problem = {0};
@@ -252,7 +269,7 @@ void request_run(HttpRequest *request)
         return;
     }
     if (!is_found) {
-        problem_set(&problem, PROBLEM_NOT_FOUND, "Not Found");
+        set_not_found(request, &problem);
         response_send_problem(request->call, &problem);
         return;
     }
