@@ -1,18 +1,15 @@
-"""Metrics in Prometheus' text format, and in OpenMetrics if the scraper requests it."""
+"""Metrics in Prometheus' text format, and in OpenMetrics if the scraper requests it.
+
+A page has 12 KB for each loaded model, so the lines of the daemon's own metrics are formatted here, which takes a third
+of the time that the library takes. The library encodes the metrics of callables. tritonserver's text is passed on.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
-from prometheus_client import core as prometheus
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.utils import floatToGoString
 
@@ -24,11 +21,18 @@ from pytriton.dispatcher.telemetry.metrics.daemon_metrics import (
     DaemonMetric,
     Scrape,
 )
-from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics, openmetrics
+from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonMetrics
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
 
 #: Bucket bounds to expose for durations: powers of two.
 EXPOSED_BOUNDS_S = tuple(bound for bound in BOUNDS_S[::4] if 2.0**-13 <= bound <= 2.0**8)
+#: The bounds as text, by kind of histogram.
+_LE: dict[str, tuple[str, ...]] = {
+    kind: tuple(map(floatToGoString, (*bounds, float("inf"))))
+    for kind, bounds in (("seconds", EXPOSED_BOUNDS_S), ("rows", SIZE_BOUNDS))
+}
+#: The end of an OpenMetrics page.
+_END = b"# EOF\n"
 _converter = MetricConverter()
 
 
@@ -52,33 +56,82 @@ def expose(scrape: Scrape, accept: str) -> tuple[bytes, str]:
     encode, content_type = choose_encoder(accept)
     triton = scrape.triton or TritonMetrics()
     is_openmetrics = "openmetrics" in content_type
-    families = [
-        *(_daemon_family(family, scrape, with_exemplars=is_openmetrics) for family in FAMILIES),
-        *_converter.each(scrape.users.families.values(), _user_family),
-    ]
-    if is_openmetrics:
-        families += openmetrics(triton)
-    body: bytes = encode(_MetricSource(families))
-    return body if is_openmetrics else body + triton.text.encode(), content_type
+    ours = "".join(_daemon_lines(scrape, is_openmetrics=is_openmetrics))
+    users = _converter.each(scrape.users.families.values(), _user_family)
+    theirs: bytes = encode(_MetricSource(users))
+    if not is_openmetrics:
+        return ours.encode() + theirs + triton.text.encode(), content_type
+    assert theirs.endswith(_END)
+    body = ours.encode() + theirs[: -len(_END)] + triton.openmetrics.encode() + _END
+    return body, content_type
 
 
-def _daemon_family(family: DaemonMetric, scrape: Scrape, *, with_exemplars: bool) -> Metric:
-    name, text, labels = family.full_name, family.help, list(family.labels)
-    if family.is_histogram:
-        has_exemplars = with_exemplars and family.name == WITH_EXEMPLARS
+def _daemon_lines(scrape: Scrape, *, is_openmetrics: bool) -> Iterator[str]:
+    """Yield the lines of the daemon's own metrics. Some pieces have several lines."""
+    labels = _LabelTexts()
+    for family in FAMILIES:
+        kind = "histogram" if family.is_histogram else family.kind
+        name, exposed = family.full_name, family.exposed_name
+        title = name if is_openmetrics else exposed
+        yield f"# HELP {title} {family.help}\n# TYPE {title} {kind}\n"
+        if not family.is_histogram:
+            for values, value in family.read(scrape):
+                assert not isinstance(value, Histogram)
+                number = value if type(value) is int else _number(value)
+                text = labels.of(family, values)
+                yield f"{exposed}{{{text}}} {number}\n" if text else f"{exposed} {number}\n"
+            continue
+        has_exemplars = is_openmetrics and family.name == WITH_EXEMPLARS
         exemplars = scrape.exemplars if has_exemplars else {}
-        histogram = HistogramMetricFamily(name, text, labels=labels)
         for values, observed in family.read(scrape):
             assert isinstance(observed, Histogram)
-            buckets = list(_buckets(observed, family.kind, exemplars.get(values, ())))
-            histogram.add_metric(list(values), buckets, observed.sum)
-        return histogram
-    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    metric = kind(name, text, labels=labels)
-    for values, value in family.read(scrape):
-        assert not isinstance(value, Histogram)
-        metric.add_metric(list(values), float(value))
-    return metric
+            text = labels.of(family, values)
+            yield from _histogram_lines(
+                name, text, observed, family.kind, exemplars.get(values, ())
+            )
+
+
+class _LabelTexts:
+    """The labels of series as text. Most series have the labels of a model or of an instance, so each text is reused."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
+
+    def of(self, family: DaemonMetric, values: tuple[str, ...]) -> str:
+        """Return `model="m",version="1"`, or "" without labels. As the library does, sort by name."""
+        key = (family.labels, values)
+        text = self._texts.get(key)
+        if text is None:
+            pairs = sorted(zip(family.labels, values))
+            text = ",".join(f'{label}="{_escaped(value)}"' for label, value in pairs)
+            self._texts[key] = text
+        return text
+
+
+def _number(value: float) -> str:
+    return str(floatToGoString(value))  # type: ignore[no-untyped-call]
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _histogram_lines(
+    name: str, labels: str, observed: Histogram, kind: str, exemplars: Sequence[Exemplar]
+) -> Iterator[str]:
+    bounds, cumulative = exposed_buckets(observed, kind)
+    newest = newest_exemplars(exemplars, bounds) if exemplars else {}
+    comma = "," if labels else ""
+    for number, (le, count) in enumerate(zip(_LE[kind], cumulative)):
+        exemplar = newest.get(number)
+        more = "" if exemplar is None else _exemplar(exemplar)
+        yield f'{name}_bucket{{le="{le}"{comma}{labels}}} {count}{more}\n'
+    braced = f"{{{labels}}}" if labels else ""
+    yield f"{name}_count{braced} {cumulative[-1]}\n{name}_sum{braced} {_number(observed.sum)}\n"
+
+
+def _exemplar(one: Exemplar) -> str:
+    return f' # {{trace_id="{_escaped(one.trace)}"}} {_number(one.seconds)} {round(one.at, 3)}'
 
 
 def _user_family(family: MergedFamily) -> Metric:
@@ -110,20 +163,3 @@ def newest_exemplars(exemplars: Iterable[Exemplar], bounds: Sequence[float]) -> 
     """Return the newest exemplar of each bucket, by index of the bucket."""
     oldest_first = sorted(exemplars, key=lambda one: one.at)
     return {bisect_left(bounds, one.seconds): one for one in oldest_first}
-
-
-def _buckets(
-    observed: Histogram, kind: str, exemplars: Sequence[Exemplar]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the bound, the cumulative count and the newest exemplar of each bucket to expose."""
-    bounds, cumulative = exposed_buckets(observed, kind)
-    newest = newest_exemplars(exemplars, bounds)
-    for number, (bound, count) in enumerate(zip((*bounds, float("inf")), cumulative)):
-        le: str = floatToGoString(bound)  # type: ignore[no-untyped-call]
-        yield (le, count, *_exemplar(newest.get(number)))
-
-
-def _exemplar(one: Exemplar | None) -> tuple[Any, ...]:
-    if one is None:
-        return ()
-    return (prometheus.Exemplar({"trace_id": one.trace}, one.seconds, round(one.at, 3)),)

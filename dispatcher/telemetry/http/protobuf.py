@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from prometheus_client.core import Metric as TextMetric
 
@@ -141,7 +142,12 @@ def _family(
 
 
 def _labels(labels: Mapping[str, str]) -> bytes:
-    return b"".join(_message(1, _text(1, name) + _text(2, value)) for name, value in labels.items())
+    return b"".join(_label(name, value) for name, value in labels.items())
+
+
+@lru_cache(maxsize=4096)  # a model's name is in dozens of series
+def _label(name: str, value: str) -> bytes:
+    return _message(1, _text(1, name) + _text(2, value))
 
 
 # ── histograms ───────────────────────────────────────────────────────────────────────────────────
@@ -196,7 +202,12 @@ def _bucket(bound: float, count: int, exemplar: Exemplar | None = None) -> bytes
 # ── wire format ──────────────────────────────────────────────────────────────────────────────────
 
 
+_ONE_BYTE = [bytes([number]) for number in range(0x80)]
+
+
 def _varint(number: int) -> bytes:
+    if 0 <= number <= 0x7F:
+        return _ONE_BYTE[number]
     found = bytearray()
     number &= _UINT64_MASK  # negative numbers are encoded as two's complement
     while number > 0x7F:

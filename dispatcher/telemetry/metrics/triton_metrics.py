@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Optional
 
 import psutil
@@ -24,6 +26,15 @@ _FIELDS = {
     "nv_inference_queue_duration_us": ("queue_s", 1e-6),
     "nv_inference_request_duration_us": ("request_s", 1e-6),
 }
+#: A sample with labels, and one of its labels. A page has a dozen samples for each model, so only those of these metrics
+#: are parsed for the queue statistics, and not by the library, which takes 13 µs for each.
+_SAMPLE = r"^(%s)\{(.*)\} (\S+)$"
+_QUEUE_SAMPLE = re.compile(_SAMPLE % "|".join(_FIELDS), re.MULTILINE)
+_PENDING_SAMPLE = re.compile(_SAMPLE % _PENDING, re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
+_COUNTER = re.compile(r"^# TYPE (\S+)_total counter$", re.MULTILINE)
+_COMMENT = re.compile(r"^# (HELP|TYPE) (\S+)(.*)$", re.MULTILINE)
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -44,20 +55,50 @@ class TritonMetrics:
 
     Attributes:
         text: original text; "" if tritonserver did not answer
-        families: parsed metrics
         queues: queue statistics, by model
         since: start time of the counters, in seconds since the epoch; None if tritonserver was replaced during the
             request
     """
 
     text: str = ""
-    families: tuple[Metric, ...] = ()
     queues: Mapping[str, list[QueueMetrics]] = field(default_factory=dict)
     since: Optional[float] = 0.0
 
+    @cached_property
+    def families(self) -> tuple[Metric, ...]:
+        """All metrics; () if they cannot be parsed. Parsing takes 0.2 ms for each model."""
+        try:
+            return tuple(text_string_to_metric_families(self.text))
+        except ValueError:  # the text was truncated
+            return ()
+
+    @cached_property
+    def openmetrics(self) -> str:
+        """The text in OpenMetrics, without the end marker; "" if it was truncated.
+
+        OpenMetrics requires names of counters to end with `_total`. Counters with other names keep their names, but
+        have no type.
+        """
+        if _is_truncated(self.text):
+            return ""
+        counters = set(_COUNTER.findall(self.text))
+
+        def rewritten(comment: re.Match[str]) -> str:
+            keyword, name, rest = comment.groups()
+            family = name[: -len("_total")] if name.endswith("_total") else name
+            if family in counters:
+                name = family
+            elif keyword == "TYPE" and rest in (" counter", " untyped"):
+                rest = " unknown"
+            if keyword == "HELP":
+                rest = rest.replace('"', '\\"')
+            return f"# {keyword} {name}{rest}"
+
+        return _COMMENT.sub(rewritten, self.text)
+
 
 def read(url: str, process: Callable[[], Optional[int]]) -> TritonMetrics:
-    """Fetch and parse the metrics of tritonserver. Blocks.
+    """Fetch the metrics of tritonserver, and parse the queue statistics. Blocks.
 
     Args:
         url: URL of the metrics; "" if tritonserver serves none
@@ -78,31 +119,8 @@ def _started_at(pid: int) -> float | None:
 
 
 def parsed(text: str) -> TritonMetrics:
-    """Parse the text of tritonserver's metrics. If that fails, the result contains only the text."""
-    try:
-        families = tuple(text_string_to_metric_families(text))
-    except ValueError:  # the text was truncated
-        families = ()
-    return TritonMetrics(text, families, _queues(families))
-
-
-def openmetrics(metrics: TritonMetrics) -> Iterator[Metric]:
-    """Yield tritonserver's metrics under their original names, in a form that is valid in OpenMetrics.
-
-    OpenMetrics requires names of counters to end with `_total`. Counters with other names are exposed without a type.
-    """
-    for family in metrics.families:
-        if family.type == "counter" and f"# TYPE {family.name}_total " not in metrics.text:
-            untyped = Metric(family.name, family.documentation, "unknown")
-            untyped.samples = [
-                sample._replace(name=sample.name[: -len("_total")])
-                if sample.name == f"{family.name}_total"
-                else sample
-                for sample in family.samples
-            ]
-            yield untyped
-        else:
-            yield family
+    """Parse the queue statistics in the text of tritonserver's metrics. If it is truncated, there are none."""
+    return TritonMetrics(text, {} if _is_truncated(text) else _queues(text))
 
 
 def waiting_at(url: str) -> dict[str, int]:
@@ -112,27 +130,40 @@ def waiting_at(url: str) -> dict[str, int]:
 
 def waiting(text: str) -> dict[str, int]:
     """Extract the number of waiting requests from the text of tritonserver's metrics, by model."""
-    lines = (line for line in text.splitlines(keepends=True) if line.startswith(_PENDING))
     counts: dict[str, int] = {}
-    for family in text_string_to_metric_families("".join(lines)):
-        for sample in family.samples:
-            model = sample.labels.get("model", "")
-            counts[model] = counts.get(model, 0) + int(sample.value)
+    for _, labels, value in _samples(_PENDING_SAMPLE, text):
+        model = labels.get("model", "")
+        counts[model] = counts.get(model, 0) + int(value)
     return counts
 
 
-def _queues(families: Iterable[Metric]) -> dict[str, list[QueueMetrics]]:
+def _is_truncated(text: str) -> bool:
+    return bool(text) and not text.endswith("\n")
+
+
+def _samples(pattern: re.Pattern[str], text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    """Yield the name, the labels and the value of each sample that matches."""
+    for name, labels, value in pattern.findall(text):
+        yield name, {label: _unescaped(raw) for label, raw in _LABEL.findall(labels)}, float(value)
+
+
+def _unescaped(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], text)
+
+
+def _queues(text: str) -> dict[str, list[QueueMetrics]]:
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    for family in families:
-        for sample in family.samples:
-            name, unit = _FIELDS.get(family.name, ("", 1))
-            version = sample.labels.get("version", "")
-            if not name or not version.isdecimal():
-                continue
-            values = found.setdefault((sample.labels.get("model", ""), int(version)), {})
-            value = sample.value * unit
-            # Failures are counted by reason, so add them up.
-            values[name] = values.get(name, 0) + (value if name.endswith("_s") else int(value))
+    for metric, labels, value in _samples(_QUEUE_SAMPLE, text):
+        version = labels.get("version", "")
+        if not version.isdecimal():
+            continue
+        name, unit = _FIELDS[metric]
+        values = found.setdefault((labels.get("model", ""), int(version)), {})
+        scaled = value * unit
+        # Failures are counted by reason, so add them up.
+        values[name] = values.get(name, 0) + (scaled if name.endswith("_s") else int(scaled))
     by_model: dict[str, list[QueueMetrics]] = {}
     for (model, number), queue in sorted(found.items()):
         by_model.setdefault(model, []).append(QueueMetrics(number, **queue))

@@ -276,6 +276,7 @@ def test_names_are_unique_and_contain_their_unit() -> None:
     assert len(set(names)) == len(names)
     for family in FAMILIES:
         assert family.help.endswith("."), family.name
+        assert not set(family.help) & set('"\\\n'), "the help text is not escaped"
         assert not family.name.endswith("_total"), family.name
         assert (family.kind == "seconds") <= family.name.endswith("_seconds"), family.name
 

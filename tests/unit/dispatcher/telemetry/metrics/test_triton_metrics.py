@@ -1,4 +1,4 @@
-"""The start time of tritonserver's counters."""
+"""tritonserver's counters: their start time, the queue statistics, and OpenMetrics."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from pytriton._protocol.messages import QueueMetrics
 from pytriton.dispatcher.telemetry.metrics import triton_metrics
+
+#: The name of a model, as it is and as tritonserver writes it.
+_NAME, _WRITTEN = 'a"} 9\\n\n', r"a\"} 9\\n\n"
 
 
 def test_counters_start_with_the_process_that_reports_them() -> None:
@@ -28,3 +33,49 @@ def test_an_exited_process_has_no_start_time(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(psutil, "Process", gone)
     assert triton_metrics.read("", os.getpid).since is None
+
+
+def test_labels_are_read_in_any_order_and_unescaped() -> None:
+    metric = "nv_inference_pending_request_count"
+    text = f'{metric}{{_tag="x",model="{_WRITTEN}",version="2"}} 3\n{metric}_ms{{model="m"}} 4\n'
+    assert triton_metrics.waiting(text) == {_NAME: 3}
+    assert triton_metrics.parsed(text).queues == {_NAME: [QueueMetrics(2, pending=3)]}
+
+
+def test_openmetrics_has_the_same_samples() -> None:
+    text = f"""\
+# HELP of_backend_total Named as "OpenMetrics" requires
+# TYPE of_backend_total counter
+of_backend_total{{model="{_WRITTEN}"}} 7
+# HELP of_core Named otherwise
+# TYPE of_core counter
+of_core 8
+# TYPE size_total gauge
+size_total 9
+# TYPE latency summary
+latency_count 1
+latency_sum 2
+latency{{quantile="0.5"}} Nan
+# TYPE custom untyped
+custom 5
+"""
+    written = triton_metrics.parsed(text).openmetrics
+    families = text_string_to_metric_families(f"{written}# EOF\n")  # type: ignore[no-untyped-call]
+    found = {family.name: family for family in families}
+    kinds = {name: family.type for name, family in found.items()}
+    assert kinds == {
+        "of_backend": "counter",
+        "of_core": "unknown",
+        "size_total": "gauge",
+        "latency": "summary",
+        "custom": "unknown",
+    }
+    assert found["of_backend"].documentation == 'Named as "OpenMetrics" requires'
+    samples = [sample for family in found.values() for sample in family.samples]
+    assert [sample.name for sample in samples if sample.labels.get("model") == _NAME] == [
+        "of_backend_total"
+    ]
+    assert [line for line in written.splitlines() if line[0] != "#"] == [
+        line for line in text.splitlines() if line[0] != "#"
+    ]
+    assert triton_metrics.parsed(text[:-1]).openmetrics == ""
