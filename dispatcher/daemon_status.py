@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import structlog
@@ -104,15 +104,33 @@ class DaemonStatus:
 
     def model_infos(self) -> list[messages.ModelInfo]:
         """Return the status of all models, in the order of registration."""
-        http_url, cpus = self._server.info().http_url, DaemonCpus.read()
-        served = [self._model_info(one, http_url, cpus) for one in self._registry.served]
-        return [*served, *self._other_infos({info.name for info in served}, http_url)]
+        return list(self.each_model())
 
-    def _other_infos(self, served: set[str], http_url: str) -> list[messages.ModelInfo]:
-        """Return the status of models without a registration: those from repositories, and those not yet restored."""
-        found = list(self._repository_models.records.infos(http_url))
+    def each_model(self) -> Iterator[messages.ModelInfo]:
+        """Yield the status of all models, in the order of registration. Models may change during the iteration."""
+        http_url, cpus = self._server.info().http_url, DaemonCpus.read()
+        served = list(self._registry.served)
+        for one in served:
+            yield self._model_info(one, http_url, cpus)
+        yield from self._other_infos({one.spec.name for one in served}, http_url)
+
+    def find_model(self, name: str) -> messages.ModelInfo | None:
+        """Return the status of a model, even while it is starting; None if it is unknown."""
+        served = self._registry.served
+        registration = served.get(name)
+        if registration is not None:
+            return self.model_info(registration)
+        others = self._other_infos(set(), self._server.info().http_url)
+        found = next((one for one in others if one.name == name), None)
+        starting = served.find_starting(name)
+        return found or (None if starting is None else self.model_info(starting))
+
+    def _other_infos(self, served: set[str], http_url: str) -> Iterator[messages.ModelInfo]:
+        """Yield the status of models without a registration: those from repositories, and those not yet restored."""
+        found = self._repository_models.records.infos(http_url)
+        yield from found
         names = served | {info.name for info in found}
-        return [*found, *self._registry.restoring.infos(names, http_url)]
+        yield from self._registry.restoring.infos(names, http_url)
 
     def status(self, *, models: bool = True) -> messages.Status:
         """Return the daemon's status, with or without its models."""
@@ -148,7 +166,7 @@ class DaemonStatus:
         if self.phase == "stopping":
             return ServiceState(f"stopping: {self.why_stopped}", healthy=True, busy=True)
         states = {one.spec.name: one.state for one in self._registry.served}
-        others = self._other_infos(set(states), self._server.info().http_url)
+        others = list(self._other_infos(set(states), self._server.info().http_url))
         states.update({model.name: model.state for model in others})
         ready = sum(state in messages.SERVED_STATES for state in states.values())
         text = f"{self.phase}: {ready} of {len(states)} models ready"

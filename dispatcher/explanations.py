@@ -45,10 +45,10 @@ class Explainer:
         name = request.model
         events = self._event_log.about(name) if name else []
         queues = (await self._metrics.queues()).get(name)
-        info = self._info(name)
+        info = self._status.find_model(name)
         if info is None and not events:
             self._registry.served.by_name(name)
-        daemon = self._status.status()
+        daemon = self._status.status(models=False)
         situation = Situation(
             name,
             info,
@@ -83,7 +83,11 @@ class Explainer:
             )
         events = await asyncio.to_thread(self._event_log.all)
         name = request.model
-        if name and all(event.model != name for event in events) and self._info(name) is None:
+        if (
+            name
+            and all(event.model != name for event in events)
+            and self._status.find_model(name) is None
+        ):
             self._registry.served.by_name(name)  # raises, and lists the served models
         found = [
             event
@@ -95,11 +99,3 @@ class Explainer:
         ]
         count = max(0, min(request.limit, MAX_EVENTS))
         return messages.EventList(found[max(0, len(found) - count) :])
-
-    def _info(self, name: str) -> messages.ModelInfo | None:
-        """Return a model's status, even while it is starting; None if the model is unknown."""
-        infos = self._status.model_infos()
-        starting = self._registry.served.find_starting(name)
-        if starting is not None:
-            infos.append(self._status.model_info(starting))
-        return next((one for one in infos if one.name == name), None)

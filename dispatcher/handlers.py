@@ -337,7 +337,7 @@ class DaemonHandlers:
         self, peer: Peer, message: messages.ReplaceServer, payloads: Payloads
     ) -> messages.AnyMessage:
         """Replace the running tritonserver with a new one."""
-        former = self.status.status().server.pid or 0
+        former = self.status.status(models=False).server.pid or 0
         pid = await self.settings.replace_server("requested by a client", force=message.force)
         return messages.ServerReplaced(pid, former)
 

@@ -285,7 +285,8 @@ def build_services(
         keys=key_store(config),
     )
     metrics = MetricsCollector(
-        status.status,
+        lambda: status.status(models=False),
+        status.each_model,
         metrics_url,
         status.state_dir,
         registry,

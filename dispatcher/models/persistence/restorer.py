@@ -347,7 +347,7 @@ class Restorer:
     def infos(self, without: set[str], http_url: str = "") -> Iterator[messages.ModelInfo]:
         """Yield the status of all models whose names are not in `without`."""
         cpus = DaemonCpus.read()
-        for name, queued in self._queued.items():
+        for name, queued in list(self._queued.items()):
             if name in without:
                 continue
             state = (

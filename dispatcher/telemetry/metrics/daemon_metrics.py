@@ -418,6 +418,8 @@ FAMILIES: tuple[DaemonMetric, ...] = (
 _TRITON_MAX_AGE_S, _TRITON_TIMEOUT_S = 0.5, 2.5
 #: The same for the state directory's file system, which may be on a file server that does not answer.
 _DISK_MAX_AGE_S, _DISK_TIMEOUT_S = 1.0, 0.5
+#: Time after which a snapshot lets the dispatcher's event loop run, in seconds. 100 loaded models take about 10 ms.
+_MAX_BLOCK_S = 0.01
 
 
 class _Disk(NamedTuple):
@@ -431,7 +433,8 @@ class MetricsCollector:
     """Collects all metrics. It sends no requests to workers, and uses threads to read sources that may block.
 
     Args:
-        status: returns the daemon's status
+        status: returns the daemon's status, without the models
+        models: yields the status of all models, which may change during the iteration
         metrics_url: returns the URL of tritonserver's metrics; "" if it has none
         state_dir: directory whose file system is measured; "" for none
         registry: the models
@@ -452,6 +455,7 @@ class MetricsCollector:
     def __init__(
         self,
         status: Callable[[], messages.Status],
+        models: Callable[[], Iterator[messages.ModelInfo]],
         metrics_url: Callable[[], str],
         state_dir: str,
         registry: Registry,
@@ -473,6 +477,7 @@ class MetricsCollector:
         self._shared_weights = shared_weights
         self._since = time.time()
         self._status = status
+        self._models = models
         self._metrics_url = metrics_url
         self._state_dir = state_dir
         self._registry = registry
@@ -538,19 +543,24 @@ class MetricsCollector:
         if self._nvml.is_available is not False:
             self._gpu = await self._gpu_reading.get(self._nvml.by_process)
         disk = await self._disk.get(lambda: _disk(self._state_dir))
-        status = self._status()
-        snapshot = MetricsSnapshot(
-            at=time.time(),
-            daemon=self._daemon_metrics(status, disk),
-            models=[self._model_metrics(info, queues.get(info.name, ())) for info in status.models],
-        )
-        return snapshot, triton
+        loop = asyncio.get_running_loop()
+        models = []
+        yield_at = loop.time() + _MAX_BLOCK_S
+        for info in self._models():
+            models.append(self._model_metrics(info, queues.get(info.name, ())))
+            if loop.time() > yield_at:  # registrations and retries go first
+                await asyncio.sleep(0)
+                yield_at = loop.time() + _MAX_BLOCK_S
+        daemon = self._daemon_metrics(self._status(), models, disk)
+        return MetricsSnapshot(at=time.time(), daemon=daemon, models=models), triton
 
     async def _read_triton_metrics(self, *, refresh: bool) -> TritonMetrics | None:
         url = self._metrics_url()
         return await self._triton.get(lambda: _read_triton(url, self._server_pid), refresh=refresh)
 
-    def _daemon_metrics(self, status: messages.Status, disk: _Disk) -> DaemonMetrics:
+    def _daemon_metrics(
+        self, status: messages.Status, models: Sequence[ModelMetrics], disk: _Disk
+    ) -> DaemonMetrics:
         outcomes, accounts = self._registry.restoring.outcomes, self._registry.accounts
         requests: dict[str, dict[str, int]] = {}
         for (kind, outcome), count in self._control.answered.items():
@@ -564,7 +574,7 @@ class MetricsCollector:
             server_pid=status.server.pid,
             resident=self._resident(status.pid),
             server_resident=self._resident(status.server.pid),
-            registrations=dict(Counter(model.state for model in status.models)),
+            registrations=dict(Counter(model.state for model in models)),
             restored=outcomes["restored"],
             restore_failures=outcomes["failed"],
             requests=requests,

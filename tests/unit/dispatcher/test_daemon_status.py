@@ -32,6 +32,7 @@ class Parts:
         self.registered: list[messages.ModelInfo] = []
         self.in_repositories: list[messages.ModelInfo] = []
         self.not_yet_restored: list[messages.ModelInfo] = []
+        self.starting: messages.ModelInfo | None = None
         self.problems: list[str] = []
         self.is_healthy = True
         self.server_problem: str | None = None
@@ -78,6 +79,13 @@ class _Registry:
         for info in self._parts.registered:
             yield _registration(self._parts, info)
 
+    def get(self, name: str) -> Any:
+        return next((one for one in self if one.spec.name == name), None)
+
+    def find_starting(self, name: str) -> Any:
+        info = self._parts.starting
+        return _registration(self._parts, info) if info and info.name == name else None
+
     def problems(self) -> list[str]:
         return self._parts.problems
 
@@ -103,6 +111,15 @@ def test_models_are_ordered_by_who_serves_them(parts: Parts, tmp_path: Path) -> 
     assert reported == [("b", "ready"), ("a", "ready"), ("r", "ready"), ("k", "starting")]
     log_file = RuntimeDir(tmp_path).log_file("b")
     assert parts.asked_of[0] == ("http://x:8000", log_file)
+
+
+def test_a_model_is_found_whatever_serves_it(parts: Parts) -> None:
+    parts.registered, parts.in_repositories = [_info("a")], [_info("r", "unloaded")]
+    parts.not_yet_restored = [_info("a", "failed"), _info("k", "restoring")]
+    parts.starting = _info("s", "starting")
+    found = {name: parts.status.find_model(name) for name in "arksx"}
+    states = {name: info and info.state for name, info in found.items()}
+    assert states == {"a": "ready", "r": "unloaded", "k": "restoring", "s": "starting", "x": None}
 
 
 def test_the_status_lists_every_problem(parts: Parts, tmp_path: Path) -> None:

@@ -28,9 +28,6 @@ _LOG = [
 class Served:
     """Knows the models `m`, `n` and `quiet`, the last without events."""
 
-    def find_starting(self, name: str) -> Any:
-        return SimpleNamespace(name=name) if name == "begins" else None
-
     def by_name(self, name: str) -> Any:
         raise RemoteFailure(ErrorKind.NOT_FOUND, f"no model {name!r} is registered")
 
@@ -54,11 +51,9 @@ class Daemon:
         daemon: Any = self
         self.explainer = Explainer(event_log, daemon.registry, daemon, nothing, nothing)
 
-    def model_infos(self) -> list[messages.ModelInfo]:
-        return [messages.ModelInfo(name, 1, "ready", []) for name in ("m", "n", "quiet")]
-
-    def model_info(self, beginning: Any) -> messages.ModelInfo:
-        return messages.ModelInfo(beginning.name, 1, "starting", [])
+    def find_model(self, name: str) -> messages.ModelInfo | None:
+        states = {"m": "ready", "n": "ready", "quiet": "ready", "begins": "starting"}
+        return messages.ModelInfo(name, 1, states[name], []) if name in states else None
 
     def events(self, **asked: Any) -> list[int]:
         reported = self.explainer.events(messages.GetEvents(**asked))
