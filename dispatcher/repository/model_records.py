@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -221,7 +221,7 @@ class ModelRecords(dict[str, ModelRecord]):
         if record.served_by != TRITONSERVER or record.lock.locked() or self.server_lost:
             return None
         # An ensemble may be unavailable because of a step.
-        if not self._ready().issuperset(record.steps):
+        if not self._are_ready(record.steps):
             return None
         return (record.state, record.loaded_at) if record.state in ("ready", "unloaded") else None
 
@@ -237,10 +237,16 @@ class ModelRecords(dict[str, ModelRecord]):
         """Return the state of a model in tritonserver. An ensemble is ready only if its steps are."""
         if record.state != "ready":
             return record.state
-        up = self._server.ready and not self.server_lost and self._ready().issuperset(record.steps)
+        up = self._server.ready and not self.server_lost and self._are_ready(record.steps)
         return "ready" if up else "not_ready"
 
-    def _ready(self) -> set[str]:
-        """Return the names of all ready models. Any of them may be a step of an ensemble."""
-        ready = {one.spec.name for one in self._registry.served if one.ready}
-        return ready | {name for name, one in self.items() if one.served_by == TRITONSERVER}
+    def _are_ready(self, steps: Iterable[str]) -> bool:
+        """Return whether all steps of an ensemble are ready, in workers or in tritonserver."""
+        return all(map(self._is_ready, steps))
+
+    def _is_ready(self, name: str) -> bool:
+        registration = self._registry.served.get(name)
+        if registration is not None and registration.ready:
+            return True
+        record = self.get(name)
+        return record is not None and record.served_by == TRITONSERVER

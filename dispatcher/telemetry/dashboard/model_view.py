@@ -71,11 +71,9 @@ def overview(history: History, *, private: bool) -> dict[str, Any]:
 
 def _without_errors(snapshot: MetricsSnapshot) -> list[str]:
     """Return what each problem is about (a model or the daemon), without the text of the problem."""
-    names = [f"model {one.name}: " for one in snapshot.models]
-    found = (
-        next((name for name in names if problem.startswith(name)), "the daemon: ")
-        for problem in snapshot.daemon.problems
-    )
+    names = {f"model {one.name}" for one in snapshot.models}
+    starts = (problem.partition(": ")[0] for problem in snapshot.daemon.problems)
+    found = (f"{start}: " if start in names else "the daemon: " for start in starts)
     return [f"{what}{_HIDDEN}" for what in dict.fromkeys(found)]
 
 

@@ -28,6 +28,9 @@ class Registered(list[Any]):
     def served(self) -> Registered:
         return self
 
+    def get(self, name: str) -> Any:
+        return next((one for one in self if one.spec.name == name), None)
+
 
 class Known:
     """A model served by tritonserver, an ensemble of it and of a worker's model, and a failed model."""
