@@ -60,6 +60,11 @@ class _QueuedRestore:
     task: asyncio.Future[object] | None = None
     declared: CurrentDeclaration | None = None
 
+    @property
+    def is_expected(self) -> bool:
+        """Whether the model is lazy, queued, or being restored."""
+        return self.error is None or self.task is not None
+
 
 class Restorer:
     """The persisted registrations that are not served, in order: queued, lazy, being restored, or failed.
@@ -138,7 +143,7 @@ class Restorer:
 
     def specs(self) -> list[messages.ModelSpec]:
         """Return the declarations of the models that are lazy, queued, or being restored."""
-        return [one.entry.spec for name, one in self._queued.items() if self.is_expected(name)]
+        return [one.entry.spec for one in self._queued.values() if one.is_expected]
 
     def declared(self) -> dict[str, CurrentDeclaration]:
         """Return the declarations of the lazy models, by name."""
@@ -156,7 +161,8 @@ class Restorer:
 
     def is_expected(self, name: str) -> bool:
         """Return whether a model is lazy, queued, or being restored."""
-        return self.is_lazy(name) or self.is_restoring(name)
+        queued = self._queued.get(name)
+        return queued is not None and queued.is_expected
 
     def awaitable_names(self) -> PendingModels:
         """Return the names of the models that requests may wait for."""
