@@ -272,11 +272,11 @@ def _triton_families(triton: TritonMetrics, span: _Span) -> Iterator[otel.Metric
         return
     span = span.since(triton.since)
     for family in triton.families:
-        numbers = [
-            _number(sample.labels, sample.value, span)
-            for sample in family.samples
-            if not sample.name.endswith(("_bucket", "_created"))
-        ]
-        if numbers and family.type in ("counter", "gauge"):
-            data: Any = _sum(numbers) if family.type == "counter" else otel.Gauge(numbers)
-            yield otel.Metric(family.name, family.documentation, "", data)
+        numbers = [_number(labels, value, span) for _, labels, value in family.samples]
+        if not numbers:
+            continue
+        if family.kind == "counter":
+            name = family.name.removesuffix("_total")
+            yield otel.Metric(name, family.help, "", _sum(numbers))
+        elif family.kind == "gauge":
+            yield otel.Metric(family.name, family.help, "", otel.Gauge(numbers))

@@ -11,13 +11,12 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from prometheus_client.core import Metric as TextMetric
-
 from pytriton._protocol.lanes.histograms import BOUNDS_S, FIRST_INDEX, SCHEMA, Exemplar
 from pytriton._protocol.lanes.user_series import Values
 from pytriton._protocol.messages.metrics import Histogram
 from pytriton.dispatcher.telemetry.http.exposition import exposed_buckets, newest_exemplars
 from pytriton.dispatcher.telemetry.metrics.daemon_metrics import FAMILIES, WITH_EXEMPLARS, Scrape
+from pytriton.dispatcher.telemetry.metrics.triton_metrics import TritonFamily
 from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, MetricConverter
 
 CONTENT_TYPE = (
@@ -116,19 +115,12 @@ def _user_summary(values: Values) -> bytes:
     )
 
 
-def _triton_families(families: Iterable[TextMetric]) -> Iterator[bytes]:
-    """Yield tritonserver's own counters and gauges, under their original names."""
+def _triton_families(families: Iterable[TritonFamily]) -> Iterator[bytes]:
+    """Yield tritonserver's own counters and gauges."""
     for family in families:
-        if family.type not in ("counter", "gauge"):
-            continue
-        by_name: dict[str, list[tuple[Mapping[str, str], bytes]]] = {}
-        for sample in family.samples:
-            name = sample.name
-            if family.type == "counter" and not family.name.endswith("_total"):
-                name = name[: -len("_total")] if name == f"{family.name}_total" else name
-            by_name.setdefault(name, []).append((sample.labels, _double(1, sample.value)))
-        for name, metrics in by_name.items():
-            yield _family(name, family.documentation, family.type, metrics)
+        if family.kind in ("counter", "gauge") and family.samples:
+            metrics = [(labels, _double(1, value)) for _, labels, value in family.samples]
+            yield _family(family.name, family.help, family.kind, metrics)
 
 
 def _family(

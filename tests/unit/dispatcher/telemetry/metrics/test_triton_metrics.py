@@ -42,6 +42,30 @@ def test_labels_are_read_in_any_order_and_unescaped() -> None:
     assert triton_metrics.parsed(text).queues == {_NAME: [QueueMetrics(2, pending=3)]}
 
 
+def test_families_have_their_samples() -> None:
+    text = f"""\
+# HELP a:b First \\\\ line\\nsecond
+# TYPE a:b counter
+a:b{{model="{_WRITTEN}\u2028",version="1"}} 7
+a:b{{model="m"}} 1e+06
+# TYPE c gauge
+c -Inf
+"""
+    assert triton_metrics.parsed(text).families == (
+        triton_metrics.TritonFamily(
+            "a:b",
+            "counter",
+            "First \\ line\nsecond",
+            [
+                ("a:b", {"model": f"{_NAME}\u2028", "version": "1"}, 7.0),
+                ("a:b", {"model": "m"}, 1e6),
+            ],
+        ),
+        triton_metrics.TritonFamily("c", "gauge", "", [("c", {}, float("-inf"))]),
+    )
+    assert triton_metrics.parsed(text[:-1]).families == ()
+
+
 def test_openmetrics_has_the_same_samples() -> None:
     text = f"""\
 # HELP of_backend_total Named as "OpenMetrics" requires
