@@ -28,8 +28,7 @@
 {{- end }}
 {{- range $name, $value := .Values.settings }}
 - name: PYTRITON_DAEMON_{{ upper $name }}
-  {{- /* An empty variable counts as not set; of this one an empty list means none. */}}
-  value: {{ include "pytriton.settingText" $value | default (ternary "none" "" (eq $name "restricted_endpoints")) | quote }}
+  value: {{ include "pytriton.settingText" $value | quote }}
 {{- end }}
 {{- with .Values.environment }}
 {{ toYaml . }}
