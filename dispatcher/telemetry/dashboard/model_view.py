@@ -49,11 +49,17 @@ def overview(history: History, *, private: bool) -> dict[str, Any]:
     """
     snapshot = history.last
     if snapshot is None:
-        return {"headline": "starting", "problems": [], "models": [], "at": time.time()}
+        return {
+            "headline": "starting",
+            "problems": [],
+            "is_private": not private,
+            "at": time.time(),
+        }
     requests_s, failures_s = total(history.rows)
     return {
         "at": snapshot.at,
         "headline": headline(snapshot.daemon, snapshot.at),
+        "is_private": not private,
         "problems": snapshot.daemon.problems if private else _without_errors(snapshot),
         "requests_s": requests_s,
         "failures_s": failures_s,

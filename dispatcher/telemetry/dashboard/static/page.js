@@ -21,6 +21,7 @@ const COLUMNS = [
   ["last exit", (r) => r.last_exit],
 ];
 let rows = [];
+let token = ""; // the access token, once it has been entered completely
 let chosen = null;
 let form = null; // the form's model: {name}, a new object for each request; null if none is shown
 let order = 0;
@@ -67,7 +68,6 @@ function parsed(text) {
 
 // Fetch text. Numbers are shown as sent, because JavaScript cannot represent all of them.
 async function askText(path, options) {
-  const token = byId("token").value;
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const answer = await fetch(path, { cache: "no-store", headers, ...options });
   const text = await answer.text();
@@ -339,10 +339,10 @@ function problem(text) {
   return item;
 }
 
-// `force`: repeat a refresh in progress, which used another token.
+// `force`: refresh even if paused, and repeat a refresh in progress, which used another token.
 async function refresh(force = false) {
   if (asking) again = again || force;
-  if (byId("paused").checked || asking) return;
+  if ((byId("paused").checked && !force) || asking) return;
   asking = true;
   try {
     const found = await ask("view.json");
@@ -356,7 +356,7 @@ async function refresh(force = false) {
     }
     total = found.total || null;
     showCharts("total-charts", total, false);
-    say("trouble", "");
+    say("trouble", token && found.is_private ? "The access token is wrong. Run pytriton-daemon access-token to print it." : "");
     showRows();
     if (chosen !== null) await showModel();
     await showEvents();
@@ -367,7 +367,7 @@ async function refresh(force = false) {
   }
   if (again) {
     again = false;
-    await refresh();
+    await refresh(true);
   }
 }
 
@@ -569,7 +569,7 @@ byId("ask").addEventListener("submit", async (event) => {
 });
 byId("close").addEventListener("click", close);
 byId("filter").addEventListener("input", showRows);
-byId("token").addEventListener("change", () => { eventsAt = 0; refresh(true); });
+byId("token").addEventListener("change", () => { token = byId("token").value; eventsAt = 0; refresh(true); });
 byId("asked").addEventListener("change", () => { eventsAt = 0; showEvents(); });
 byId("range").addEventListener("change", () => {
   showCharts("total-charts", total, false);

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -77,9 +78,9 @@ async def _events(asked: bool) -> list[Event]:
     return [Event(1, 5.0, "registered", "model-7", who="user ann, process 7 (python a.py)")]
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """The URL of the dashboard of a daemon with all these models."""
+@contextmanager
+def _dashboard(is_owner: Callable[[str], bool]) -> Iterator[str]:
+    """Serve the dashboard of a daemon with all these models; yield its URL."""
     sources = Sources(
         _figures,
         _status,
@@ -87,7 +88,7 @@ def url() -> Iterator[str]:
         _requests,
         _explain,
         _events,
-        lambda _: True,
+        is_owner,
         dict,
     )
     listener = listening("127.0.0.1", 0, "page", backlog=8)
@@ -95,6 +96,13 @@ def url() -> Iterator[str]:
     server = ServerThread(Page(sources).routes(), [listener])
     yield url
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The URL of a dashboard that shows everything without an access token."""
+    with _dashboard(lambda _: True) as url:
+        yield url
 
 
 def _shown(url: str, folder: Path) -> tuple[str, str]:
@@ -338,6 +346,36 @@ def test_a_problem_links_to_its_model(window: Browser, url: str) -> None:
     window.press("Enter")
     eventually(lambda: _focused(window) == "H2 model-7", "the model is shown")
     assert _shown_model(window) == "model-7"
+
+
+def test_an_entered_token_applies_immediately_and_a_wrong_one_is_reported(
+    window: Browser,
+) -> None:
+    """Also while the page is paused. Nothing is sent before the token is complete."""
+    hidden = "shown with the access token"
+    sent = []
+
+    def is_owner(authorization: str) -> bool:
+        sent.append(authorization)
+        return authorization == "Bearer right"
+
+    def shown() -> tuple[str, str, str]:
+        first = "document.querySelector({!r}).textContent"
+        places = ("#trouble", "#problems li", "#rows .last")
+        return tuple(window.run(first.format(place)) for place in places)
+
+    with _dashboard(is_owner) as url:
+        _on_model(window, url, "model-7")
+        assert shown() == ("", f"the daemon: {hidden}", hidden)
+        window.run("document.getElementById('paused').click()")
+        window.run("document.getElementById('token').focus()")
+        wrong = "The access token is wrong. Run pytriton-daemon access-token to print it."
+        window.press(*"wrong", "Enter")
+        eventually(lambda: shown() == (wrong, f"the daemon: {hidden}", hidden), "it is refused")
+        window.press(*["Backspace"] * 5, *"right", "Enter")
+        eventually(lambda: shown() == ("", "the disk is full", HOSTILE), lambda: str(shown()))
+        assert set(sent) == {"", "Bearer wrong", "Bearer right"}
+        window.open("about:blank")
 
 
 def test_charts_have_axes_and_labels(window: Browser, url: str) -> None:
