@@ -33,8 +33,7 @@ Begin = Callable[..., Talk]
 @pytest.fixture(scope="module")
 def native(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAIProcess]:
     folder = tmp_path_factory.mktemp("relay")
-    limits = {"unsent_bytes": 1 << 20, "unsent_s": 2}
-    with running(made, limits, private=folder / "own.sock") as native:
+    with running(made, {"unsent_bytes": 1 << 20}, private=folder / "own.sock") as native:
         yield native
 
 
@@ -253,14 +252,19 @@ def test_a_late_reader_gets_the_whole_stream(begin: Begin) -> None:
     _relayed(again)
 
 
-def test_a_client_that_does_not_read_is_disconnected(begin: Begin) -> None:
-    talk = begin(room=4096)
-    _relayed(talk)
-    with suppress(BrokenPipeError, ConnectionResetError):
-        while True:
-            talk.say(f"sdata: {'x' * (1 << 20)}\n\n")
-    with pytest.raises(ConnectionResetError):
-        talk.rest()
+def test_a_client_that_does_not_read_is_disconnected(
+    made: Built, begin: Begin, tmp_path: Path
+) -> None:
+    limits = {"unsent_bytes": 1 << 20, "unsent_s": 0.5}
+    private = tmp_path / "own.sock"
+    with running(made, limits, private=private), openai_frontend(private) as (_, port):
+        talk = begin(port=port, room=4096)
+        _relayed(talk)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while True:
+                talk.say(f"sdata: {'x' * (1 << 20)}\n\n")
+        with pytest.raises(ConnectionResetError):
+            talk.rest()
 
 
 @pytest.mark.parametrize("events", range(4))
@@ -314,20 +318,26 @@ def test_a_cancelled_stream_is_charged_for_its_events(
 def test_a_response_over_its_timeout_ends_with_an_error(
     native: OpenAIProcess, begin: Begin
 ) -> None:
+    """The frontend relays it by then, unless the machine is too slow."""
     assert native.private is not None
-    with openai_frontend(native.private, timeout_s=2) as (process, port):
+    with openai_frontend(native.private, timeout_s=4) as (process, port):
         talk = begin(port=port)
-        _relayed(talk)
-        size = int(talk.client.makefile("rb", 0).readline(), 16)
-        said = talk.client.recv(size, socket.MSG_WAITALL)
-        assert b'"timeout"' in said
-        talk.read(b"\r\n0\r\n\r\n")
+        talk.say("sdata: 0\n\n")
+        assert talk.head().startswith(b"HTTP/1.1 200 ")
+        got = b""
+        while not got.endswith(b"0\r\n\r\n"):
+            got += talk.client.recv(1 << 16)
+        events = got.replace(chunk(b": still there?\n\n"), b"")
+        assert events.startswith(chunk(b"data: 0\n\n"))
+        assert events.count(b'"timeout"') == 1
         assert _is_cancelled(talk)
         pids = (process.pid, native.process.pid)
         before = [_descriptors(pid) for pid in pids]
         full = begin(port=port, room=4096)
-        _relayed(full)
-        full.say(f"sdata: {'x' * (1 << 22)}\n\n")
+        full.say("sdata: 0\n\n")
+        full.head()
+        with suppress(BrokenPipeError, ConnectionResetError):
+            full.say(f"sdata: {'x' * (1 << 22)}\n\n")
         assert _is_cancelled(full)
         eventually(
             lambda: all(_descriptors(pid) <= was for pid, was in zip(pids, before)),

@@ -7,6 +7,8 @@
  *     /echo/Refuse  the status 3, with the message as its text
  *     /echo/Huge    an answer of more bytes than a message can have
  *     /echo/Wants   a message has to come
+ *     /echo/Gated   a message has to come; reading each one takes until a permit is given
+ *     /echo/Permit  the message is the number of permits to give; it comes back
  *
  * Arguments: the path of nghttp2, then name=value of limits, and the descriptor that listens. It writes "ready", and at its end
  * how many calls began, were cancelled and are gone. SIGTERM: drain.
@@ -18,6 +20,7 @@
 #include "net/listener.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -39,6 +42,7 @@ typedef struct CallResponse {
 } CallResponse;
 
 static atomic_int begun, cancelled, gone;
+static sem_t permits;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
 static CallResponse *later, **last = &later;
@@ -129,7 +133,7 @@ static void on_begin(GrpcStream *stream)
     call->refs = 1;
     call->kind = stream->path.size > 6 ? stream->path.start[6] : '?';
     __atomic_store_n(&stream->service, call, __ATOMIC_RELEASE);
-    stream->needs_message = call->kind == 'W';
+    stream->needs_message = call->kind == 'W' || call->kind == 'G';
 }
 
 static void on_message(GrpcStream *stream, Buffer *message)
@@ -151,6 +155,12 @@ static void on_message(GrpcStream *stream, Buffer *message)
         last = &response->next;
         pthread_cond_signal(&more);
         pthread_mutex_unlock(&lock);
+    } else if (call->kind == 'G') {
+        sem_wait(&permits);
+    } else if (call->kind == 'P') {
+        for (int count = atoi(buffer_string(message)); count > 0; count--)
+            sem_post(&permits);
+        send_text(stream, message);
     } else if (call->kind == 'N' && stream->path.start[7] == 'o') {
         send_text(stream, message);
     }
@@ -228,6 +238,7 @@ int main(int count, char **arguments)
     sigaddset(&set, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
+    sem_init(&permits, 0, 0);
     limits = limits_default();
     if (!nghttp2_load(arguments[1], &problem) || !compression_load(NULL, &problem))
         fail(&problem);
