@@ -70,6 +70,8 @@ class PythonOnDemand:
             except (ServerRuntimeError, OSError) as error:
                 raise RemoteFailure(
                     ErrorKind.LOAD_FAILED,
-                    f"model {model} needs tritonserver's own python backend, but there is no Python for it: {error}",
+                    f"model {model} needs tritonserver's own python backend, but there is no Python for it: {error}. "
+                    "Or install it beforehand, in an image when it is built: pytriton-daemon install-server "
+                    "--python-backend",
                 ) from error
             self._there = True

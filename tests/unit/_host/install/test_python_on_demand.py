@@ -81,7 +81,7 @@ def test_the_python_is_created_once(backends: Path, maker: Maker, tmp_path: Path
     async def test() -> None:
         one = on_demand(backends)
         for _ in range(2):
-            with pytest.raises(RemoteFailure, match=r"model m needs.*no index answers"):
+            with pytest.raises(RemoteFailure, match=r"m needs.*no index answers.*install-server"):
                 await one.ensure("m")
         assert not python_link(backends).is_symlink()
         maker.answer = python_of(tmp_path)
