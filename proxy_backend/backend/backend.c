@@ -27,7 +27,7 @@ EXPORTED TRITONSERVER_Error *TRITONBACKEND_Initialize(TRITONBACKEND_Backend *bac
     if (error || (major == API_MAJOR && minor >= API_MINOR))
         return error;
     char *text = strdup_printf("tritonserver has version %u.%u of the backend API, but the compiled proxy needs %d.%d: "
-                               "set proxy=\"python\", or use another version of tritonserver",
+                               "use a newer tritonserver",
         major, minor, API_MAJOR, API_MINOR);
     error = TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, text);
     free(text);

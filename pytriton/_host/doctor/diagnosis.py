@@ -247,14 +247,11 @@ def _check_faults_behind_frontend(
 
 def _check_proxy(choice: ServerChoice) -> Check:
     name = "proxy"
-    if choice.proxy == "python":
-        return Check(name, "ok", "the Python proxy, as set by `proxy`")
     compiled = _compiled_proxy(choice)
     if compiled:
         return Check(name, "ok", compiled)
     detail = "no compiled proxy, and no C compiler to build it: the Python proxy is used, which is slower"
-    status: Status = "problem" if choice.proxy == "native" else "warning"
-    return Check(name, status, detail, "install gcc or clang for the first start")
+    return Check(name, "warning", detail, "install gcc or clang for the first start")
 
 
 def _check_frontend(choice: ServerChoice) -> Check:
@@ -280,8 +277,6 @@ def _native_frontend(choice: ServerChoice) -> str:
 
 def _compiled_proxy(choice: ServerChoice) -> str:
     """Return a remark on the availability of the compiled proxy; "" if the Python proxy is used."""
-    if choice.proxy == "python":
-        return ""
     return _comes_from("the compiled proxy", compiled_proxy.is_built(cache_dir(choice.cache_dir)))
 
 

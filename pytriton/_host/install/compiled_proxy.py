@@ -99,19 +99,29 @@ def is_built(cache: Path) -> bool:
     return built.is_file() or _loads(root / PROXY.folders[0] / PROXY.file)
 
 
+#: Exits with an error if the library of Triton's core and the proxy, its arguments, do not fit.
+_CHECK_FIT = """
+import ctypes, os, sys
+core, proxy = [ctypes.CDLL(name, os.RTLD_NOW | os.RTLD_GLOBAL) for name in sys.argv[1:]]
+proxy.TRITONBACKEND_Initialize.restype = ctypes.c_void_p
+core.TRITONSERVER_ErrorMessage.restype = ctypes.c_char_p
+if error := proxy.TRITONBACKEND_Initialize(None):
+    sys.exit(core.TRITONSERVER_ErrorMessage(ctypes.c_void_p(error)).decode())
+"""
+
+
 def misfit(native: Path, tree: ServerTree) -> str | None:
     """Return why a user's own tritonserver cannot use the compiled proxy; None if it can.
 
-    It may be a version without some of the functions that the proxy calls. To find out, a separate process loads
-    both libraries.
+    It may be a version without some of the functions that the proxy calls, or with an older API. To find out, a
+    separate process loads both libraries and calls the proxy's check of the version.
     """
     core = find_core(tree)
     if core is None:
         return f"{tree.root}/lib has no libtritonserver.so"
-    script = "import ctypes, os, sys; [ctypes.CDLL(name, os.RTLD_NOW | os.RTLD_GLOBAL) for name in sys.argv[1:]]"
     paths = ":".join(map(str, tree.libraries))
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script, str(core), str(native / PROXY.file)],
+        [sys.executable, "-I", "-S", "-c", _CHECK_FIT, str(core), str(native / PROXY.file)],
         capture_output=True,
         text=True,
         errors="replace",

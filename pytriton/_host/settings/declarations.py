@@ -311,19 +311,11 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     proxy_python: Annotated[
         Optional[str],
         Option(
-            "Python 3.9 to 3.12 with a shared libpython, for the `python` proxy and for models of Triton's own "
-            "python backend. Default: a suitable one is searched for when needed.",
+            "Python 3.9 to 3.12 with a shared libpython, for models of Triton's own python backend, and for all models "
+            "where the compiled proxy is unavailable. Default: a suitable one is searched for when needed.",
             values.optional(values.path()),
         ),
     ] = None
-    proxy: Annotated[
-        str,
-        Option(
-            "Proxy that connects tritonserver to the workers. `native` is faster; a checkout builds it once with a C "
-            "compiler. `python` needs no compiler. `auto` uses the native proxy if it is available.",
-            values.choice("auto", "native", "python"),
-        ),
-    ] = "auto"
     cache_dir: Annotated[
         Optional[str],
         Option(
@@ -541,6 +533,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     # ── fixed values ─────────────────────────────────────────────────────────────────────────────
     # Not settings: the values suit every deployment. They are fields so that tests and benchmarks can pass others.
+    #: "native" and "python" require one proxy; with "auto", the Python proxy serves if the compiled one is unavailable
+    proxy: str = "auto"
     server_start_timeout_s: float = 120.0  #: how long tritonserver may take to start
     server_probe_interval_s: float = 5.0  #: between liveness probes of tritonserver
     #: Maximum delay before a restart of tritonserver: calls of gRPC clients fail after 20 s.

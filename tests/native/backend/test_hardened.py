@@ -239,5 +239,5 @@ def test_the_version_of_tritonservers_api_is_checked(
     else:
         assert lines == [
             f"refused: tritonserver has version 1.{minor} of the backend API, but the compiled proxy needs 1.19: "
-            'set proxy="python", or use another version of tritonserver'
+            "use a newer tritonserver"
         ]

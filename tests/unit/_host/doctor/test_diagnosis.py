@@ -266,17 +266,18 @@ def test_unusable_runtime_directories_are_problems(tmp_path: Path) -> None:
     assert machine_checks.check_runtime_dir(file).status == "problem"
 
 
-@pytest.mark.parametrize(("proxy", "status"), [("python", "warning"), ("auto", "ok")])
+@pytest.mark.parametrize(("is_built", "status"), [(False, "warning"), (True, "ok")])
 def test_small_shared_memory_matters_only_to_the_python_proxy(
     choice: ServerChoice,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    proxy: str,
+    is_built: bool,
     status: str,
 ) -> None:
-    monkeypatch.setattr(compiled_proxy, "is_built", lambda cache: True)
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setattr(compiled_proxy, "is_built", lambda cache: is_built)
     monkeypatch.setattr(machine_checks, "SHM_COMFORTABLE_BYTES", 1 << 60)
-    checks = by_name(run_checks(replace(choice, proxy=proxy), runtime_dir=tmp_path / "run"))
+    checks = by_name(run_checks(choice, runtime_dir=tmp_path / "run"))
     assert checks["/dev/shm"].status == status
 
 
