@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from fakes.fake_clients import Request
 from fakes.simulated_daemon import SimulatedDaemon
@@ -92,12 +93,12 @@ def test_the_lease_starts_when_the_client_is_notified(sim: SimulatedDaemon) -> N
     """The model has served for long by then, because a request of the previous one took long."""
     sim.served(sim.client.register("m", b"old"))
     sim.server.hold_proxies = True
-    request = sim.client.register("m", b"new", replace=True, lease=LEASE)
+    request = sim.client.register("m", b"new", replace=True, lease=messages.Lease("one", 7.0))
     sim.advance(25.0)
     assert request.answer is None
     assert payload(sim) == b"new"
     sim.served(request)
-    sim.advance(7.0)
+    sim.advance(5.5)
     assert renew(sim).answer == messages.Done()
     assert payload(sim) == b"new"
     sim.let_batches_end()
@@ -123,6 +124,55 @@ def test_an_expiring_lease_cannot_be_confirmed_or_renewed(sim: SimulatedDaemon) 
     reported = sim.answered(sim.client.ask(messages.GetEvents("m", ["rolled_back"])))
     assert isinstance(reported, messages.EventList)
     assert len(reported.events) == 1
+
+
+def begin_rollback_without_server(sim: SimulatedDaemon) -> Request:
+    """Ask for a rollback, which waits until tritonserver is up again."""
+    begin(sim, replaces=True)
+    sim.server.starts_fail = 100
+    sim.server.end()
+    sim.settle()
+    asked = sim.client.ask(messages.EndLease("m", "one", False))
+    sim.settle()
+    assert asked.answer is None
+    return asked
+
+
+def test_a_registration_confirmed_during_its_rollback_stays(sim: SimulatedDaemon) -> None:
+    asked = begin_rollback_without_server(sim)
+    registration = sim.services.registry.served.by_name("m")
+    registration.spec = msgspec.structs.replace(registration.spec, lease=None)
+    sim.server.starts_fail = 0
+    sim.answered(asked)
+    assert "has no such lease" in asked.failure
+    assert payload(sim) == b"new"
+
+
+def test_concurrent_rollbacks_wait_for_the_same_one(sim: SimulatedDaemon) -> None:
+    both = begin_rollback_without_server(sim), sim.client.ask(messages.EndLease("m", "one", False))
+    sim.server.starts_fail = 0
+    assert [sim.answered(one) for one in both] == [messages.Done()] * 2
+    assert payload(sim) == b"old"
+
+
+def test_a_waiting_client_is_notified_when_the_daemon_stops(sim: SimulatedDaemon) -> None:
+    asked = begin_rollback_without_server(sim)
+    sim.stop()
+    assert asked.failure == "model m was not rolled back: the daemon is stopping"
+
+
+def test_a_rollback_can_be_repeated_after_an_internal_error(
+    sim: SimulatedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fault(*_: object) -> None:
+        raise ValueError("a fault")
+
+    begin(sim, replaces=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(sim.services.registry, "undo", fault)
+        assert "a fault" in end(sim, keep=False).failure
+    assert end(sim, keep=False).answer == messages.Done()
+    assert payload(sim) == b"old"
 
 
 @pytest.mark.parametrize("replaces", [False, True])
@@ -183,9 +233,14 @@ def test_its_share_can_be_changed(sim: SimulatedDaemon) -> None:
     sim.answered(sim.client.ask(messages.RenewLease("m", "one", 0.0)))
     (info,) = sim.loop.ask(sim.services.status.model_infos)
     assert info.lease == messages.Lease("one", 10.0)
+    sim.advance(8.0)
     wrong = sim.client.ask(messages.RenewLease("m", "one", 7.0))
     sim.answered(wrong)
     assert "its share is 7" in wrong.failure
+    (info,) = sim.loop.ask(sim.services.status.model_infos)
+    assert info.lease == messages.Lease("one", 10.0)
+    sim.advance(5.0)
+    assert payload(sim) == b"old"  # nor was it renewed
 
 
 def test_nobody_else_changes_or_ends_a_provisional_model(sim: SimulatedDaemon) -> None:
