@@ -129,7 +129,7 @@ def _annotation(name: str) -> Any:
         return Annotated[Optional[list[str]], several]
     metavar = "PATH" if option.kind.is_path else "VALUE"
     taken = typer.Option(flag, help=text, metavar=metavar, rich_help_panel=_panel(name))
-    return Annotated[Optional[list[str]] if option.kind.is_repeatable else Optional[str], taken]
+    return Annotated[Optional[list[str]] if option.kind.is_list else Optional[str], taken]
 
 
 def _panel(name: str) -> str:

@@ -60,9 +60,7 @@ _PART_OF_MEMORY = {"total_body_bytes": 4, "total_unsent_bytes": 4}
 
 def limits(table: Mapping[str, Limit]) -> Kind:
     """Return a validator for lists of NAME=VALUE, with names from `table`. Text is split as in a shell."""
-    read = partial(_read_all, table)
-    allowed = "a list in which each value is NAME=VALUE"
-    return Kind(allowed, read, is_list=True, is_repeatable=True)
+    return Kind("a list in which each value is NAME=VALUE", partial(_read_all, table), is_list=True)
 
 
 def limits_for(memory: int) -> dict[str, float]:

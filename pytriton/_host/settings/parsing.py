@@ -64,10 +64,8 @@ class Kind:
     is_switch: bool = False
     #: Never shown, neither in errors nor by --print-config.
     is_secret: bool = False
-    #: A list: an empty text is an empty list.
-    is_list: bool = False
     #: A list, whose flag may be repeated.
-    is_repeatable: bool = False
+    is_list: bool = False
 
     def read(self, raw: object) -> Any:
         """Parse a value (text, or a TOML value).
@@ -235,12 +233,14 @@ def names(*known: str) -> Kind:
         words = raw.replace(",", " ").split() if isinstance(raw, str) else raw
         if not isinstance(words, (list, tuple)):
             raise kind.refusal(raw)
+        if list(words) == ["none"]:
+            return ()
         for word in words:
             if word not in known:
                 raise ValueError(f"{word!r} is not one of {', '.join(known)}{nearest(word, known)}")
         return tuple(dict.fromkeys(words))
 
-    kind = Kind(f"a list of {', '.join(known)}", read, is_list=True)
+    kind = Kind(f"a list of {', '.join(known)}; `[]`, or the text `none`, for an empty list", read)
     return kind
 
 
@@ -300,7 +300,7 @@ def several(kind: Kind) -> Kind:
         return tuple(kind.read(word) for word in words)
 
     made = _kind(f"a list in which each value is {kind.allowed}", read)
-    return replace(made, is_path=kind.is_path, is_list=True, is_repeatable=True)
+    return replace(made, is_path=kind.is_path, is_list=True)
 
 
 def optional(kind: Kind) -> Kind:

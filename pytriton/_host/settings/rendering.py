@@ -85,10 +85,9 @@ Relative paths in the file are resolved against its directory; in variables and 
 
 ## Environment variables
 
-The variable of a setting is `{env_name("")}` and its name in capitals. Lists, and options of tritonserver,
-are split as by a shell: `{env_name(_MERGED)}="log-verbose=1 http-thread-count=8"`. An empty variable sets a list to the
-empty list. Empty variables of other settings are ignored, and so are those that Kubernetes sets for a Service called
-`pytriton-daemon` (`{env_name("port")}`, `{env_name("service_host")}` and so on).
+The variable of a setting is `{env_name("")}` and its name in capitals. Empty variables are ignored, and so are those that
+Kubernetes sets for a Service called `pytriton-daemon` (`{env_name("port")}`, `{env_name("service_host")}` and so on). Options
+of tritonserver are split as by a shell: `{env_name(_MERGED)}="log-verbose=1 http-thread-count=8"`.
 
 `{ENV_OWNER}` is a process id, not a setting: a daemon started by that process or its descendants exits when it does. Put `export {ENV_OWNER}=$$`
 into scripts that run tests, so that a killed run leaves no daemon behind.

@@ -82,7 +82,7 @@ def load(
 
     Args:
         flags: name of a setting -> text or value; None means that the flag was not given.
-        env: the environment; an empty variable sets a list to the empty one, and counts as not set otherwise.
+        env: the environment; an empty variable counts as not set.
         cwd: the directory where relative paths start, and the first one searched for a settings file.
         file: the settings file to read (`--config`); without one, the default locations are searched.
 
@@ -151,13 +151,12 @@ def _read_file(path: Path, draft: _Draft) -> None:
 def _read_env(env: Mapping[str, str], cwd: Path, draft: _Draft) -> None:
     names = {env_name(name): name for name in options()}
     for variable, text in sorted(env.items()):
-        if not variable.startswith(ENV_PREFIX) or variable in _NO_SETTINGS:
+        if not variable.startswith(ENV_PREFIX) or variable in _NO_SETTINGS or not text:
             continue
         if variable in names:
             source = f"environment {variable}"
-            if text or options()[names[variable]].kind.is_list:
-                draft.set(names[variable], text, source, source, cwd)
-        elif text and not _KUBERNETES.fullmatch(variable):
+            draft.set(names[variable], text, source, source, cwd)
+        elif not _KUBERNETES.fullmatch(variable):
             hint = nearest(variable, names)
             draft.problems.append(f"environment {variable}: there is no such setting{hint}")
 

@@ -28,7 +28,8 @@
 {{- end }}
 {{- range $name, $value := .Values.settings }}
 - name: PYTRITON_DAEMON_{{ upper $name }}
-  value: {{ include "pytriton.settingText" $value | quote }}
+  {{- /* An empty variable counts as not set; of this one an empty list means none. */}}
+  value: {{ include "pytriton.settingText" $value | default (ternary "none" "" (eq $name "restricted_endpoints")) | quote }}
 {{- end }}
 {{- with .Values.environment }}
 {{ toYaml . }}

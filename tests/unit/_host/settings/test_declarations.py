@@ -58,6 +58,7 @@ ROOT = Path(__file__).parents[4]
         ("log_level", "WARNING", "warning"),
         ("restricted_endpoints", "trace, health  trace", ("trace", "health")),
         ("restricted_endpoints", ["metadata"], ("metadata",)),
+        ("restricted_endpoints", "none", ()),
         ("access_token", "0123456789abcdef", "0123456789abcdef"),
         ("tritonserver_options", "log-verbose=1 http-thread-count=8",
          {"log-verbose": "1", "http-thread-count": "8"}),

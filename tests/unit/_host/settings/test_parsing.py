@@ -30,7 +30,7 @@ _READ: list[tuple[values.Kind, object, Any]] = [
     (values.secret(), "a" * 16, "a" * 16),
     (_NAMES, "grpc, http grpc", ("grpc", "http")),
     (_NAMES, [], ()),
-    (_NAMES, "", ()),
+    (_NAMES, "none", ()),
     (values.address(), "127.0.0.1:09", "127.0.0.1:9"),
     (values.address(), "[::1]:80", "[::1]:80"),
     (values.address(), "*:0", "*:0"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from support.setting_sources import EMPTY_ENV, error_of, write
 from support.users import NOBODY, needs_root
 
-from pytriton._host.settings.declarations import ConfigError, env_name, options
+from pytriton._host.settings.declarations import ConfigError, options
 from pytriton._host.settings.sources import find_runtime_dir, load
 
 # ── precedence ───────────────────────────────────────────────────────────────────────────────────
@@ -69,26 +68,9 @@ def test_options_of_tritonserver_are_merged(
         assert loaded.sources[f"tritonserver_options.{name}"].split()[0] == expected
 
 
-def test_an_empty_variable_empties_a_list_and_leaves_other_settings_alone(tmp_path: Path) -> None:
-    values = {
-        "restricted_endpoints": ["health"],
-        "cors_origins": ["https://a.example"],
-        "openai_limit": ["requests=5"],
-        "model_repository": ["models"],
-        "http_port": 9000,
-        "tritonserver_options": {"log-verbose": 1},
-    }
-    write(
-        tmp_path,
-        "".join(f"{k} = {json.dumps(v).replace(': ', ' = ')}\n" for k, v in values.items()),
-    )
-    empty = {env_name(name): "" for name in [*options(), "config"]}
-    config = load(dict.fromkeys(options()), {**EMPTY_ENV, **empty}, tmp_path).config
-    assert config.http_port == 9000
-    assert config.tritonserver_options == {"log-verbose": "1"}
-    lists = [name for name in options() if isinstance(getattr(config, name), tuple)]
-    assert set(values) - {"http_port", "tritonserver_options"} < set(lists)
-    assert [getattr(config, name) for name in lists] == [()] * len(lists)
+def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
+    env = {**EMPTY_ENV, "PYTRITON_DAEMON_HTTP_PORT": "", "PYTRITON_DAEMON_CONFIG": ""}
+    assert load(dict.fromkeys(options()), env, tmp_path).config.http_port == 8000
 
 
 @pytest.mark.parametrize(
