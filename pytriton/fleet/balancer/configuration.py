@@ -8,6 +8,7 @@
     set-N-seq           the same nodes for requests with a sequence header: its hash selects the node consistently
     packed              gRPC calls whose model HAProxy cannot find, because they are compressed or the name comes late:
                           the nodes that have all models. Without such nodes, these calls are rejected
+    none                models that no node serves at the moment. It has no servers, so HAProxy answers 503
     all                 everything else: health, server metadata, unknown models. Checks each node
 
 A check costs a request per second for each model and node, so many models share one: that of the node. With three
@@ -35,6 +36,12 @@ _OF_ONE_NODE = (
 _OF_ONE_NODE_BY_MODEL = "^/v2/models/[^/]*/trace/"
 _REFUSAL = "this call affects only a single node: send it to the node itself"
 _ALL = "all"
+_NONE = "none"
+#: HAProxy's answer if no node can get the request. HAProxy checks the nodes once a second.
+_UNAVAILABLE = (
+    "    http-error status 503 content-type application/json string "
+    """'{"error": "no node can serve this request at the moment"}' hdr Retry-After 1"""
+)
 #: Idle timeout of client connections. Old HAProxy workers may get requests for this long.
 KEEP_ALIVE_S = 10
 _TOO_MANY = 65535
@@ -153,7 +160,7 @@ def _backends(
     sets = {names: _set_name(names) for names in sorted(set(on.values()))}
     own = len(models) <= settings.own_backends
     tried = {model for one in nodes for model in one.shares}
-    backends = [_Backend(_ALL, list(nodes), "/v2/health/ready")]
+    backends = [_Backend(_ALL, list(nodes), "/v2/health/ready"), _Backend(_NONE, [])]
     for names, name in sets.items():
         members = [by_name[one] for one in names]
         backends += [] if own else [_Backend(name, members)]
@@ -168,6 +175,8 @@ def _backends(
     ]
     # Requests of sequences always use the backends for sets of nodes.
     table += [(f"seq:{model}", f"{sets[on[model]]}-seq") for model in models]
+    unready = frozenset[str]().union(*(one.unready for one in nodes))
+    table += [(model, _NONE) for model in sorted(unready.difference(models))]
     return backends, table
 
 
@@ -226,6 +235,7 @@ def _head(settings: BalancerSettings, folder: str) -> list[str]:
         # A reload must not close a connection with a request in transit; the old worker answers it, knowing
         # only the old nodes.
         "    option idle-close-on-response",
+        _UNAVAILABLE,
         "    default-server check inter 1s fall 2 rise 1 observe layer4 error-limit 3 on-error mark-down",
     ]  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Optional
@@ -11,12 +10,12 @@ from urllib.parse import urlsplit
 
 from pytriton._protocol import messages
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.fleet.placement_status import NodeStatus
+from pytriton.fleet.placement_status import ABSENT, NodeStatus
 
 #: Addresses that a daemon reports for any or the local interface. They are replaced by the node's host.
 _OF_THE_MACHINE = ("127.0.0.1", "localhost", "::1")
 #: States in which a model does not answer requests, and is not resumed by one.
-_SILENT = ("starting", "not_ready", "failed")
+_SILENT = (ABSENT, "starting", "restoring", "loading", "not_ready", "failed")
 #: Characters allowed in HAProxy's files, so that a node's values cannot become directives of the configuration.
 _MODEL = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
@@ -42,7 +41,8 @@ class Node:
     Attributes:
         name: address of the node's daemon
         http, grpc: where the node accepts requests
-        models: names of the models it serves
+        models: names of the models whose requests it gets
+        unready: names of models that it does not serve yet. Their requests fail with 503 while no other node serves them
         leaves: whether the node is being removed, so that it gets no new requests
         shares: model -> share of its requests that go to the nodes on which it is provisional, all together
     """
@@ -51,6 +51,7 @@ class Node:
     http: Optional[NodeEndpoint] = None
     grpc: Optional[NodeEndpoint] = None
     models: frozenset[str] = field(default_factory=frozenset)
+    unready: frozenset[str] = field(default_factory=frozenset)
     leaves: bool = False
     shares: Mapping[str, float] = field(default_factory=dict, hash=False)
 
@@ -97,14 +98,11 @@ def update_nodes(
     """Return the current nodes. A node that does not answer is kept unchanged, because HAProxy checks its health.
 
     A node with an invalid status is left out and reported with `report`, so that it does not block the others. A
-    model that has just been added to a node but is not ready there is left out if another node serves it, because
-    HAProxy considers new servers healthy until their second check.
+    model that has just been added to a node, or whose node has a new address, gets requests there once it is ready:
+    HAProxy considers new servers healthy until their second check, and until then the node could answer 404.
     """
     former = {one.name: one for one in before}
     found = []
-    #: For each node that answers, its models that do not answer; and the number of nodes on which each model answers.
-    silent: dict[str, frozenset[str]] = {}
-    served: Counter[str] = Counter()
     for one in now:
         if one.status is not None:
             try:
@@ -112,22 +110,20 @@ def update_nodes(
             except PyTritonBadParameterError as error:
                 report(f"{one.node} is left out: {error}")
                 continue
-            found.append(node)
-            silent[node.name] = frozenset(
-                model.name for model in one.status.models if model.state in _SILENT
+            new = _new_models(node, former)
+            found.append(
+                _without(
+                    node,
+                    {
+                        model.name
+                        for model in one.status.models
+                        if model.state in _SILENT and (model.name in new or model.state == ABSENT)
+                    },
+                )
             )
-            served.update(node.models - silent[node.name])
         elif one.node in former:
             found.append(former[one.node])
-    return [
-        _without(
-            node,
-            {model for model in _new_models(node, former) & silent[node.name] if served[model]},
-        )
-        if node.name in silent
-        else node
-        for node in found
-    ]
+    return found
 
 
 def _new_models(node: Node, former: Mapping[str, Node]) -> frozenset[str]:
@@ -140,7 +136,9 @@ def _new_models(node: Node, former: Mapping[str, Node]) -> frozenset[str]:
 
 def _without(node: Node, models: Set[str]) -> Node:
     shares = {name: share for name, share in node.shares.items() if name not in models}
-    return replace(node, models=node.models - models, shares=shares)
+    return replace(
+        node, models=node.models - models, unready=node.models & models, shares=shares
+    )
 
 
 def _host(address: str) -> Optional[str]:

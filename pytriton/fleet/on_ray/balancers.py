@@ -11,7 +11,7 @@ import msgspec
 from pytriton._protocol import messages
 from pytriton.fleet.on_ray.cluster import ALL_MODELS
 from pytriton.fleet.on_ray.reconciler import ModelOnNode
-from pytriton.fleet.placement_status import NodeStatus
+from pytriton.fleet.placement_status import ABSENT, NodeStatus
 
 #: Timeout after which balancers get the state of the nodes that answer.
 _LATE_S = 60.0
@@ -43,6 +43,9 @@ class Balancers:
         self._generation = time.time_ns()
         self._born = self._clock()
         self._view: _View = {}
+        #: Registered models that nodes have served: those of the view, and those that no node serves at the moment.
+        self._served: set[str] = set()
+        self._absent: set[str] = set()
         self._encoded_view: tuple[int, bytes] = (0, b"")
         self._published: _Published = ({}, {}, set(), set())
         self._complete = False
@@ -65,7 +68,8 @@ class Balancers:
             statuses: node -> status, for each daemon that answers; the same object as long as it has not changed
             observed: node -> models that it serves
             leaving: (node, model) or (node, `ALL_MODELS`) that balancers must no longer use
-            wanted: names of the registered models. A restarted controller publishes nothing until all of them are
+            wanted: names of the registered models. A model that no node serves any longer is published as absent, so
+                that its clients do not get "not found". A restarted controller publishes nothing until all models are
                 served, because nodes that Ray considers dead may still serve them, and balancers still use these
                 nodes
         """
@@ -88,32 +92,14 @@ class Balancers:
                 # The node is alive, and HAProxy checks the health of its daemon.
                 view[node] = self._view[node]
         shown = {one.name for _, status in view.values() for one in status.models}
-        self._keep_absent(view, set(wanted) - shown, leaving)
-        if _facts(view) != _facts(self._view):
+        self._served = (self._served | shown).intersection(wanted)
+        absent = self._served - shown
+        if (_facts(view), absent) != (_facts(self._view), self._absent):
             self._generation += 1
-        self._view = view
+        self._view, self._absent = view, absent
         whole = len(view) == len(staying) > 0 and shown.issuperset(wanted)
         self._complete = self._complete or whole
         self._leaving = {key: self._leaving.get(key, self._generation) for key in leaving}
-
-    def _keep_absent(
-        self, view: _View, absent: Collection[str], leaving: Collection[tuple[str, str]]
-    ) -> None:
-        """Keep models that no node serves at the moment, so that their clients do not get "not found".
-
-        After a restart, a daemon serves nothing at first. HAProxy checks the model's readiness there, and returns 503
-        until
-        it is ready.
-        """
-        for node, (address, status) in view.items() if absent else ():
-            _, before = self._view.get(node, ("", status))
-            there = [
-                one
-                for one in before.models
-                if one.name in absent and (node, one.name) not in leaving
-            ]
-            models = [*status.models, *there]
-            view[node] = address, msgspec.structs.replace(status, models=models)
 
     def _is_published(
         self,
@@ -161,12 +147,18 @@ class Balancers:
         if fresh:
             return generation, b""
         if self._encoded_view[0] != self._generation:
-            found = [
-                NodeStatus(f"tcp://{address}/{node}", status)
-                for node, (address, status) in self._view.items()
-            ]
-            self._encoded_view = self._generation, msgspec.msgpack.encode(found)
+            self._encoded_view = self._generation, msgspec.msgpack.encode(self._nodes())
         return self._encoded_view
+
+    def _nodes(self) -> list[NodeStatus]:
+        # The first node lists the absent models, but any could: no node gets their requests.
+        absent = [messages.ModelInfo(name, 0, ABSENT, []) for name in sorted(self._absent)]
+        found = []
+        for node, (address, status) in self._view.items():
+            shown = msgspec.structs.replace(status, models=[*status.models, *absent])
+            found.append(NodeStatus(f"tcp://{address}/{node}", shown))
+            absent = []
+        return found
 
 
 def _facts(view: _View) -> list[Any]:

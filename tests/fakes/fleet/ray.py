@@ -19,6 +19,7 @@ from pytriton.fleet.on_ray.controller import Controller
 from pytriton.fleet.on_ray.controller_state import ControllerState, ControllerStore
 from pytriton.fleet.on_ray.reconciler import ModelOnNode
 from pytriton.fleet.on_ray.runtime_env import digest_with
+from pytriton.fleet.placement_status import ABSENT
 
 
 class FakeKeys:
@@ -237,7 +238,10 @@ class Fleet:
         generation, reported = self.controller.view(balancer, done)
         nodes = msgspec.msgpack.decode(reported, type=list[NodeStatus]) if reported else []
         return generation, {
-            one.node.rpartition("/")[2]: [model.name for model in one.status.models]
+            one.node.rpartition("/")[2]: [
+                f"{model.name} {ABSENT}" if model.state == ABSENT else model.name
+                for model in one.status.models
+            ]
             for one in nodes
             if one.status is not None
         }

@@ -21,6 +21,7 @@ from pytriton.fleet.balancer.balance import Balancer
 from pytriton.fleet.balancer.configuration import KEEP_ALIVE_S, BalancerSettings, Files
 from pytriton.fleet.balancer.dns import Names
 from pytriton.fleet.balancer.haproxy import HAProxy
+from pytriton.fleet.placement_status import ABSENT
 
 
 class FakeHAProxy:
@@ -83,6 +84,11 @@ class Loop:
         lines = found.partition("\nbackend ")[0].splitlines()
         return "".join(line.split()[1] for line in lines if line.split()[0] == "server")
 
+    def route(self, model: str) -> str:
+        """Return the backend of a model's requests."""
+        table = dict(line.split() for line in self.haproxy.used[-1].models.splitlines())
+        return table[model]
+
     def _apply(self) -> None:
         self.applied += 1
 
@@ -126,10 +132,10 @@ def test_a_new_node_gets_requests_once_it_serves_the_model(loop: Loop) -> None:
     loop.urls["a"], loop.nodes["c"] = "http://h:11", ["m", "n"]
     loop.states = {("a", "m"): "starting", ("c", "m"): "not_ready", ("c", "n"): "starting"}
     loop.balancer.follow()
-    assert (loop.serving("m"), loop.serving("n")) == ("b", "c")
+    assert (loop.serving("m"), loop.serving("n")) == ("b", "")
     loop.states = {("a", "m"): "starting"}
     loop.balancer.follow()
-    assert loop.serving("m") == "bc"
+    assert (loop.serving("m"), loop.serving("n")) == ("bc", "c")
     loop.states = {}
     loop.balancer.follow()
     assert loop.serving("m") == "abc"
@@ -139,11 +145,11 @@ def test_a_new_node_gets_requests_once_it_serves_the_model(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("b", ["gone", "silent", "starting"])
-def test_an_unserved_model_does_not_delay_requests(loop: Loop, b: str) -> None:
-    """A node that knows the model answers, with the reason why it cannot serve it."""
+def test_a_restarted_node_gets_no_requests_for_a_model_before_it_is_ready(loop: Loop, b: str) -> None:
+    """Not even if no other node serves the model: it might answer 404."""
     loop.balancer.follow()
     loop.urls["a"] = "http://h:11"
-    loop.states = {("a", "m"): "starting"}
+    loop.states = {("a", "m"): "restoring"}
     if b == "gone":
         del loop.nodes["b"]
     elif b == "silent":
@@ -151,7 +157,23 @@ def test_an_unserved_model_does_not_delay_requests(loop: Loop, b: str) -> None:
     else:
         loop.states["b", "m"] = "starting"
     loop.balancer.follow()
+    assert loop.serving("m") == ("" if b == "gone" else "b")
+    assert loop.route("m") == ("none" if b == "gone" else "model-m")
+    loop.states = {}
+    loop.balancer.follow()
     assert loop.serving("m") == ("a" if b == "gone" else "ab")
+    assert loop.route("m") == "model-m"
+
+
+def test_a_model_that_no_node_serves_keeps_its_route(loop: Loop) -> None:
+    loop.balancer.follow()
+    loop.states = {("a", "m"): ABSENT}
+    del loop.nodes["b"]
+    loop.balancer.follow()
+    assert (loop.serving("m"), loop.route("m")) == ("", "none")
+    loop.states = {}
+    loop.balancer.follow()
+    assert (loop.serving("m"), loop.route("m")) == ("a", "model-m")
 
 
 def test_a_change_holds_once_no_former_worker_can_get_a_request(loop: Loop) -> None:

@@ -103,11 +103,24 @@ def test_balancers_keep_a_model_whose_only_daemon_restarts(
     fleet.cluster.served[A].clear()
     fleet.steps()
     assert fleet.cluster.counts() == {}
-    assert fleet.seen()[1] == seen
+    assert fleet.seen()[1] == {A: ["m absent"], B: ["n"]}
     fleet.controller.unregister("m")
     fleet.steps()
     later, seen = fleet.seen(done=generation)
     assert (later > generation, seen) == (True, {A: [], B: ["n"]})
+
+
+def test_balancers_keep_a_model_whose_only_node_dies(fleet: Fleet) -> None:
+    fleet.register(instances=1)
+    fleet.register(instances=1, name="n")
+    fleet.steps(30)
+    fleet.cluster.refuses = {B}
+    fleet.cluster.die(A)
+    fleet.steps()
+    assert fleet.seen()[1] == {B: ["n", "m absent"]}
+    fleet.controller.unregister("m")
+    fleet.steps()
+    assert fleet.seen()[1] == {B: ["n"]}
 
 
 def test_an_up_to_date_balancer_gets_no_update(

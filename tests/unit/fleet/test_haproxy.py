@@ -270,6 +270,30 @@ def test_a_dead_node_costs_no_request(frontend: Frontend, serve: Callable[..., S
     assert {frontend.ask("/v2/models/m/infer") for _ in range(12)} == {(200, "b")}
 
 
+def test_a_model_that_no_node_serves_is_unavailable_instead_of_unknown(
+    frontend: Frontend, serve: Callable[..., Server]
+) -> None:
+    """The daemon came back on another port, and does not have the model yet: it would answer 404."""
+    before, now = serve("a", "m"), serve("a")
+    frontend.use(before)
+    assert frontend.ask("/v2/models/m/infer") == (200, "a")
+    before.close()
+    settings = BalancerSettings(f"127.0.0.1:{frontend.port}", "")
+    waiting = replace(now.node, unready=frozenset({"m"}))
+    frontend.haproxy.use(render([waiting], settings, str(frontend.haproxy.folder)))
+    for headers in ({}, {"x-sequence-id": "1"}):
+        connection = http.client.HTTPConnection("127.0.0.1", frontend.port, timeout=30)
+        connection.request("GET", "/v2/models/m/infer", headers=headers)
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("retry-after")) == (503, "1")
+        assert json.loads(answer.read()) == {"error": "no node can serve this request at the moment"}
+        connection.close()
+    assert frontend.ask("/v2/models/never-registered/infer")[0] == 404
+    now.models.add("m")
+    frontend.use(now)
+    assert frontend.ask("/v2/models/m/infer") == (200, "a")
+
+
 def test_reloads_cost_no_request(frontend: Frontend, serve: Callable[..., Server]) -> None:
     a, b = serve("a", "m"), serve("b", "m")
     frontend.use(a)
