@@ -24,6 +24,8 @@ INSTALL = "pip install ray"
 #: Ray namespace of all actors of fleets.
 NAMESPACE = "pytriton"
 _CONNECT_S = 5.0
+#: Ray's variable that turns on authentication with a token, in each process of the cluster and of its clients.
+_AUTH_MODE = "RAY_AUTH_MODE"
 #: Names of fleets are part of the names of actors, keys and folders. They must not contain a slash, so that no
 #: name is a prefix of another fleet's keys.
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,39}")
@@ -58,7 +60,7 @@ def connected(address: str | None) -> Any:
     """Connect to the cluster at an address ("auto": this machine's cluster) and return the module `ray`.
 
     Raises:
-        PyTritonDaemonError: Ray is not installed, or there is no such cluster
+        PyTritonDaemonError: Ray is not installed, there is no such cluster, or it does not accept this process's token
     """
     ray = import_ray()
     if not ray.is_initialized():
@@ -72,9 +74,24 @@ def connected(address: str | None) -> Any:
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise PyTritonDaemonError(
-                f"There is no Ray cluster at {address or 'auto'}: {error}. Start one with `ray start --head`."
+                f"Could not connect to a Ray cluster at {address or 'auto'}: {error}. Start one with "
+                f"`ray start --head`. {_token_advice()}"
+            ) from error
+        except ray.exceptions.RayError as error:  # this process has no token
+            raise PyTritonDaemonError(
+                f"Could not connect to a Ray cluster at {address or 'auto'}: {error}"
             ) from error
     return ray
+
+
+def _token_advice() -> str:
+    """Return what to check if Ray rejects this process's token: Ray only reports that it could not connect."""
+    if os.environ.get(_AUTH_MODE, "").lower() == "token":
+        return (
+            "If it is running, it may have another token than this process: see RAY_AUTH_TOKEN, the file that "
+            "RAY_AUTH_TOKEN_PATH names, and ~/.ray/auth_token, in this order."
+        )
+    return f"If it requires a token, set {_AUTH_MODE}=token for this process, too, and provide the token."
 
 
 def _check_that_it_answers(address: str | None) -> None:

@@ -19,6 +19,10 @@ from pytriton.fleet.on_ray.cluster import Cluster, nodes_expression
 A, B, C = "aaaa", "bbbb", "cccc"
 
 
+class RayError(Exception):
+    """Stands for `ray.exceptions.RayError`."""
+
+
 @pytest.fixture
 def fleet() -> Fleet:
     return Fleet(A, B)
@@ -209,6 +213,31 @@ def test_an_unresponsive_ray_head_is_reported_immediately(monkeypatch: pytest.Mo
         monkeypatch.setenv("RAY_ADDRESS", at)
         with pytest.raises(PyTritonDaemonError, match=f"Nothing answers at {at}"):
             connected("auto")
+
+
+@pytest.mark.parametrize(
+    ("mode", "raised", "advice"),
+    [
+        # Ray does not say that it was the token.
+        ("token", ConnectionError, "it may have another token than this process"),
+        ("", ConnectionError, "If it requires a token, set RAY_AUTH_MODE=token for this process"),
+        ("token", RayError, "no authentication token was found"),
+    ],
+)
+def test_a_wrong_or_missing_token_is_reported(
+    monkeypatch: pytest.MonkeyPatch, mode: str, raised: type[Exception], advice: str
+) -> None:
+    def init(**_: Any) -> None:
+        raise raised(
+            "no authentication token was found" if raised is RayError else "Failed to connect"
+        )
+
+    ray = Mock(is_initialized=lambda: False, init=init, exceptions=Mock(RayError=RayError))
+    monkeypatch.setattr("pytriton.fleet.on_ray.import_ray", lambda: ray)
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(PyTritonDaemonError, match=advice):
+        connected("auto")
 
 
 def test_a_refusal_of_a_daemon_is_reported_and_retried(fleet: Fleet) -> None:
