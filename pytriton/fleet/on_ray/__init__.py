@@ -12,9 +12,11 @@ functions. Payloads go through Ray's object store; inference requests do not.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -26,6 +28,8 @@ NAMESPACE = "pytriton"
 _CONNECT_S = 5.0
 #: Ray's variable that turns on authentication with a token, in each process of the cluster and of its clients.
 _AUTH_MODE = "RAY_AUTH_MODE"
+#: Ray's switch, read from the variable of this name when Ray is imported.
+_UV_RUN = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
 #: Names of fleets are part of the names of actors, keys and folders. They must not contain a slash, so that no
 #: name is a prefix of another fleet's keys.
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,39}")
@@ -66,12 +70,13 @@ def connected(address: str | None) -> Any:
     if not ray.is_initialized():
         _check_that_it_answers(address)
         try:
-            ray.init(
-                address=address or "auto",
-                namespace=NAMESPACE,
-                log_to_driver=False,
-                logging_level="error",
-            )
+            with _without_uv_run():
+                ray.init(
+                    address=address or "auto",
+                    namespace=NAMESPACE,
+                    log_to_driver=False,
+                    logging_level="error",
+                )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise PyTritonDaemonError(
                 f"Could not connect to a Ray cluster at {address or 'auto'}: {error}. Start one with "
@@ -82,6 +87,22 @@ def connected(address: str | None) -> Any:
                 f"Could not connect to a Ray cluster at {address or 'auto'}: {error}"
             ) from error
     return ray
+
+
+@contextlib.contextmanager
+def _without_uv_run() -> Iterator[None]:
+    """Make Ray ignore a `uv run` around this process.
+
+    Otherwise Ray would upload the working directory, and run the fleet's actors in an environment that uv creates for
+    this process. Ray deletes that environment with its actor, but the daemons outlive their actors.
+    """
+    constants = import_ray("ray._private.ray_constants")
+    enabled = getattr(constants, _UV_RUN, False)
+    setattr(constants, _UV_RUN, False)
+    try:
+        yield
+    finally:
+        setattr(constants, _UV_RUN, enabled)
 
 
 def _token_advice() -> str:

@@ -71,9 +71,11 @@ class NodeActor:
         self._ray = import_ray() if ray is None else ray
         #: A file descriptor, held until this process exits.
         self._owner: Optional[int] = None
-        #: The key of registrations, model -> (digest, instances), and the keys of the environments that they
-        #: need. One value, since polls may run concurrently.
-        self._kept: tuple[str, dict[str, tuple[str, int]], set[str]] = "", {}, set()
+        #: The key of registrations, model -> (digest, instances), the keys of the environments that they need, and
+        #: model -> interpreter of its environment. One value, since polls may run concurrently.
+        self._kept: tuple[str, dict[str, tuple[str, int]], set[str], dict[str, str]] = (
+            "", {}, set(), {},
+        )  # fmt: skip
         self._environments = Environments(holders, node, self._ray)
         #: None before the first poll: an actor that cannot be created is not recreated, one that fails is
         #: retried.
@@ -171,7 +173,7 @@ class NodeActor:
         if flags is not None and list(flags) != self._flags:
             self._flags, self._failed = list(flags), ("", 0.0, 0.0)
         mark = self._environments.mark()
-        state, kept, needed = self._kept
+        state, kept, needed, interpreters = self._kept
         client = self._daemon()
         # Query the status last, because its instances count as placed.
         try:
@@ -187,8 +189,12 @@ class NodeActor:
                 for spec, digest, key in known_as
             }
             needed = {key for _, _, key in known_as if key}
-            self._kept = changed.state, kept, needed
+            interpreters = {spec.name: spec.world.python for spec, _, key in known_as if key}
+            self._kept = changed.state, kept, needed, interpreters
         self._environments.keep(needed, mark)
+        # `uv run` deletes its environment when it ends, and Ray creates another one when it restarts the holder.
+        lost = [name for name, path in interpreters.items() if not os.path.exists(path)]
+        kept = {**kept, **{name: ("", kept[name][1]) for name in lost}}
         facts = msgspec.msgpack.encode((_balancer_view(status), kept))
         key = hashlib.sha256(facts).hexdigest()[:16]
         return msgspec.msgpack.encode(status), key, None if key == known else facts

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -254,6 +255,43 @@ def _run_interpreters(stage: _Stage, project: Path) -> None:
     stage.fleet.unregister("by_uv")
     stage.wait_for_holders(1)
     _say("uv")
+    _run_uv_run(stage, project)
+
+
+def _run_uv_run(stage: _Stage, project: Path) -> None:
+    """Run workers, and a client, with `uv run`. Its environment only exists as long as the process that it runs."""
+    from uv import find_uv_bin
+
+    uv_run = [find_uv_bin(), "run", "--offline", "--no-project", "--python", sys.executable]
+    launcher = " ".join([*uv_run, "--with", str(project), "python"])
+    stage.register("uv_run", runtime_env={"py_executable": launcher})
+    (first,) = stage.reported("uv_run")
+    assert first["tiny_part"] == "tiny", first
+    _say(f"py_executable with uv run: {first['python']}")
+    _kill("ray::EnvironmentHolder", every=True)
+    until(lambda: not Path(first["python"]).exists(), "uv deletes its environment")
+
+    def again() -> bool:
+        return all(
+            one["python"] != first["python"] and one["tiny_part"] == "tiny"
+            for one in stage.reported("uv_run")
+        )
+
+    until(again, "workers in the new environment")
+    stage.fleet.unregister("uv_run")
+    stage.wait_for_holders(1)
+    _say("the environment replaced")
+    program = (
+        "import sys\n"
+        "from pytriton.fleet.on_ray import connected\n"
+        "print(connected(sys.argv[1]).get_runtime_context().runtime_env)"
+    )
+    client = subprocess.run(
+        [*uv_run, "python", "-c", program, stage.cluster.address],
+        cwd=stage.folder, check=True, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert client.stdout.strip() == "{}", client.stdout
+    _say("a client in uv run")
 
 
 def _create_interpreter(folder: Path) -> str:
@@ -264,11 +302,13 @@ def _create_interpreter(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
 
-def _kill(title: str) -> None:
+def _kill(title: str, *, every: bool = False) -> None:
     found = [one for one in processes_here() if " ".join(_words(one)).startswith(title)]
     assert found, title
-    found[0].kill()
-    psutil.wait_procs(found[:1], timeout=10)
+    victims = found if every else found[:1]
+    for one in victims:
+        one.kill()
+    psutil.wait_procs(victims, timeout=10)
 
 
 def _words(process: psutil.Process) -> list[str]:

@@ -233,7 +233,7 @@ def test_a_wrong_or_missing_token_is_reported(
         )
 
     ray = Mock(is_initialized=lambda: False, init=init, exceptions=Mock(RayError=RayError))
-    monkeypatch.setattr("pytriton.fleet.on_ray.import_ray", lambda: ray)
+    monkeypatch.setattr("pytriton.fleet.on_ray.import_ray", lambda *_: ray)
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(PyTritonDaemonError, match=advice):

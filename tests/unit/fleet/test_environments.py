@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -285,7 +286,9 @@ def test_a_nodes_actor_registers_with_the_environment_under_the_fleets_digest(
     sent = next(one for one in daemon.heard if isinstance(one, messages.Register))
     assert daemon.payloads[daemon.heard.index(sent)] == [b"callable"]
     assert sent.spec.world.cwd == "/folder"
-    kept = [messages.KeptRegistration(sent.spec, "the daemon's own")]
+    world = msgspec.structs.replace(sent.spec.world, python=sys.executable)
+    registered = msgspec.structs.replace(sent.spec, world=world)
+    kept = [messages.KeptRegistration(registered, "the daemon's own")]
     daemon.answers[messages.GetRegistrations] = lambda asked: [
         messages.Registrations(kept, "one" if kept else "none")
     ]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ from fakes.fleet.ray import no_actors
 from pytriton._protocol import messages
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
 from pytriton.fleet.on_ray.actors import NodeActor, _owner_of
+from pytriton.fleet.on_ray.environments import VARIABLE
 
 
 def test_a_running_daemon_is_adopted_and_none_is_started_after_the_stop(
@@ -194,6 +196,28 @@ def test_registrations_are_requested_only_if_they_changed() -> None:
     assert facts == [{"m": ["digest", 2]}] * 3
     asked = [one.known for one in fake.heard if isinstance(one, messages.GetRegistrations)]
     assert asked == ["", "one", "one"]
+    fake.close()
+
+
+def test_a_model_whose_interpreter_is_gone_is_registered_again(tmp_path: Path) -> None:
+    """`uv run` deletes its environment when it ends, for example because its holder was killed."""
+    fake = FakeDispatcher()
+    python = tmp_path / "python"
+    python.touch()
+    world = messages.WorkerEnvironment(str(python), env={VARIABLE: "digest key"})
+    spec = messages.ModelSpec("m", 1, {}, world, instances=2)
+    now = messages.Registrations([messages.KeptRegistration(spec, "another digest")], "one")
+    fake.answers[messages.GetRegistrations] = lambda _: [now]
+    actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
+    actor._environments._holders["key"] = Mock()
+
+    def reported() -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = msgspec.msgpack.decode(actor.report_state()[2] or b"")[1]
+        return found
+
+    assert reported() == {"m": ["digest", 2]}
+    python.unlink()
+    assert reported() == {"m": ["", 2]}
     fake.close()
 
 
