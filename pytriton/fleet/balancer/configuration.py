@@ -44,6 +44,9 @@ _UNAVAILABLE = (
 )
 #: Idle timeout of client connections. Old HAProxy workers may get requests for this long.
 KEEP_ALIVE_S = 10
+#: File with the servers that were down before a reload, in HAProxy's format. Otherwise HAProxy would consider all servers
+#: healthy until their second check.
+STATE_FILE = "servers.state"
 _TOO_MANY = 65535
 #: HAProxy accepts 1 to 256.
 _FULL_WEIGHT = 200
@@ -216,6 +219,7 @@ def _head(settings: BalancerSettings, folder: str) -> list[str]:
         "global",
         *([f"    maxconn {settings.max_connections}"] if settings.max_connections else []),
         f"    stats socket {folder}/worker.sock mode 600 level admin expose-fd listeners",
+        f"    server-state-file {folder}/{STATE_FILE}",
         f"    hard-stop-after {wait}",
         "    log stderr format raw local0 notice",
         "defaults",
@@ -235,6 +239,7 @@ def _head(settings: BalancerSettings, folder: str) -> list[str]:
         # A reload must not close a connection with a request in transit; the old worker answers it, knowing
         # only the old nodes.
         "    option idle-close-on-response",
+        "    load-server-state-from-file global",
         _UNAVAILABLE,
         "    default-server check inter 1s fall 2 rise 1 observe layer4 error-limit 3 on-error mark-down",
     ]  # fmt: skip

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from pytriton.exceptions import PyTritonDaemonError
-from pytriton.fleet.balancer.configuration import Files
+from pytriton.fleet.balancer.configuration import STATE_FILE, Files
 
 #: Environment variable with the path of the program, which takes precedence.
 ENV_HAPROXY = "PYTRITON_DAEMON_HAPROXY"
@@ -30,6 +30,10 @@ _ANSWER_S = 10.0
 _START_S = 120.0
 _AWAY_S = 15.0
 _END_S = 10.0
+
+
+#: Version of HAProxy's state file, and its code for a server that is down.
+_STATE_VERSION, _STOPPED = "1", "0"
 
 
 class HAProxyError(PyTritonDaemonError):
@@ -97,11 +101,35 @@ class HAProxy:
         Raises:
             HAProxyError: HAProxy rejects the files; contains its message. A running HAProxy keeps its configuration
         """
+        running = self.pid is not None
+        (self.folder / STATE_FILE).write_text(
+            self._servers_down(files) if running else f"{_STATE_VERSION}\n", encoding="utf-8"
+        )
         self._write(files)
-        if self.pid is None:
+        if running:
+            self._reload()
+        else:
             self._start()
-            return
-        self._reload()
+
+    def _servers_down(self, files: Files) -> str:
+        """Return the state of the servers that are down, for the next worker.
+
+        Servers whose configuration changes are left out: HAProxy would apply the old port, too.
+        """
+        before = self.folder / "haproxy.cfg"
+        same = _servers(files.configuration)
+        same &= _servers(before.read_text(encoding="utf-8")) if before.exists() else set()
+        unchanged = {(backend, server) for backend, server, _ in same}
+        version, *rows = self.ask("@1 show servers state").strip().splitlines()
+        if version != _STATE_VERSION:
+            return f"{_STATE_VERSION}\n"
+        words = ((row, row.split()) for row in rows)
+        down = [
+            row
+            for row, (_, backend, _, server, _, state, *_) in words
+            if row.startswith("#") or (state == _STOPPED and (backend, server) in unchanged)
+        ]
+        return "\n".join([version, *down]) + "\n"
 
     def _reload(self) -> None:
         before = self.workers()[:1]
@@ -246,3 +274,16 @@ class HAProxy:
         self.stop()
         log_text = (self.folder / "haproxy.log").read_text(errors="replace")[-2000:]
         raise HAProxyError(f"HAProxy did not start:\n{log_text}")
+
+
+def _servers(configuration: str) -> set[tuple[str, str, str]]:
+    """Return the backend, name and complete line of each server in a configuration."""
+    found = set()
+    backend = ""
+    for line in configuration.splitlines():
+        words = line.split()
+        if words[:1] == ["backend"]:
+            backend = words[1]
+        elif words[:1] == ["server"]:
+            found.add((backend, words[1], line))
+    return found

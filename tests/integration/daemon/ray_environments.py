@@ -260,9 +260,8 @@ def _run_interpreters(stage: _Stage, project: Path) -> None:
 
 def _run_uv_run(stage: _Stage, project: Path) -> None:
     """Run workers, and a client, with `uv run`. Its environment only exists as long as the process that it runs."""
-    from uv import find_uv_bin
-
-    uv_run = [find_uv_bin(), "run", "--offline", "--no-project", "--python", sys.executable]
+    uv = str(Path(sys.executable).with_name("uv"))
+    uv_run = [uv, "run", "--offline", "--no-project", "--python", sys.executable]
     launcher = " ".join([*uv_run, "--with", str(project), "python"])
     stage.register("uv_run", runtime_env={"py_executable": launcher})
     (first,) = stage.reported("uv_run")

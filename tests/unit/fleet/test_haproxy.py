@@ -25,7 +25,7 @@ from tritonclient.grpc import service_pb2
 
 from pytriton.fleet.balancer.configuration import BalancerSettings, Files, render
 from pytriton.fleet.balancer.haproxy import INSTALL, HAProxy, HAProxyError, find_haproxy
-from pytriton.fleet.balancer.layout import NodeEndpoint
+from pytriton.fleet.balancer.layout import Node, NodeEndpoint
 
 try:
     PROGRAM = find_haproxy()
@@ -292,6 +292,38 @@ def test_a_model_that_no_node_serves_is_unavailable_instead_of_unknown(
     now.models.add("m")
     frontend.use(now)
     assert frontend.ask("/v2/models/m/infer") == (200, "a")
+
+
+def test_a_reload_does_not_forget_which_nodes_are_down(
+    frontend: Frontend, serve: Callable[..., Server]
+) -> None:
+    """HAProxy considers new servers healthy until their second check: b would answer 404."""
+    a, b, c = serve("a", "m"), serve("b", "m"), serve("c")
+    frontend.use(a, b)
+    b.models.clear()
+    down = ("http:model-m", "b")
+    eventually(lambda: frontend.haproxy.states()[down] == "DOWN", "the check notices it")
+    known = replace(b.node, models=frozenset({"m"}))
+
+    def use(*nodes: Node) -> None:
+        settings = BalancerSettings(f"127.0.0.1:{frontend.port}", "")
+        frontend.haproxy.use(render(nodes, settings, str(frontend.haproxy.folder)))
+
+    use(a.node, known, c.node)
+    assert {frontend.ask("/v2/models/m/infer") for _ in range(12)} == {(200, "a")}
+    b.models.add("m")
+    eventually(lambda: frontend.haproxy.states()[down] == "UP", "the check notices it")
+    a.close()
+    eventually(
+        lambda: frontend.haproxy.states()["http:model-m", "a"] == "DOWN", "the check notices it"
+    )
+    # It comes back on another port.
+    moved = serve("a", "m")
+    use(moved.node, b.node, c.node)
+    eventually(
+        lambda: {frontend.ask("/v2/models/m/infer") for _ in range(12)} == {(200, "a"), (200, "b")},
+        "both serve",
+    )
 
 
 def test_reloads_cost_no_request(frontend: Frontend, serve: Callable[..., Server]) -> None:
