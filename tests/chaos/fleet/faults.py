@@ -68,7 +68,7 @@ def kill_node_actor(target: Target, chance: random.Random) -> None:
 
 def kill_holder(target: Target, chance: random.Random) -> None:
     """Kill an actor that reserves an instance's resources: Ray restarts it, here or elsewhere."""
-    _kill_actor(target, chance, "ray::Holder")
+    _kill_actor(target, chance, "ray::ResourceHolder")
 
 
 def kill_controller(target: Target, chance: random.Random) -> None:
