@@ -10,7 +10,6 @@ import msgspec
 from pytriton._protocol import messages
 from pytriton.autoscale import Instances
 
-
 #: State of a model that a fleet on Ray has served and will serve again, but that no node serves at the moment.
 ABSENT = "absent"
 

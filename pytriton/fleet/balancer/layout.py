@@ -136,9 +136,7 @@ def _new_models(node: Node, former: Mapping[str, Node]) -> frozenset[str]:
 
 def _without(node: Node, models: Set[str]) -> Node:
     shares = {name: share for name, share in node.shares.items() if name not in models}
-    return replace(
-        node, models=node.models - models, unready=node.models & models, shares=shares
-    )
+    return replace(node, models=node.models - models, unready=node.models & models, shares=shares)
 
 
 def _host(address: str) -> Optional[str]:

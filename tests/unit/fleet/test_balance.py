@@ -145,7 +145,9 @@ def test_a_new_node_gets_requests_once_it_serves_the_model(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("b", ["gone", "silent", "starting"])
-def test_a_restarted_node_gets_no_requests_for_a_model_before_it_is_ready(loop: Loop, b: str) -> None:
+def test_a_restarted_node_gets_no_requests_for_a_model_before_it_is_ready(
+    loop: Loop, b: str
+) -> None:
     """Not even if no other node serves the model: it might answer 404."""
     loop.balancer.follow()
     loop.urls["a"] = "http://h:11"

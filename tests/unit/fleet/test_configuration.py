@@ -61,7 +61,8 @@ def test_many_models_share_the_backend_of_their_nodes() -> None:
         [node("a", *names), node("b", *names[::2])], BalancerSettings(own_backends=999), "/d"
     )
     servers = backends(files.configuration)
-    assert len([name for name in servers if name.startswith("http:")]) == 6  # all; none; two sets, twice
+    # all, none, and two for each of the two sets of nodes.
+    assert len([name for name in servers if name.startswith("http:")]) == 6
     leads = table(files.models)
     assert servers[f"http:{leads['m0']}"] == ["a", "b"]
     assert servers[f"http:{leads['m1']}"] == ["a"]

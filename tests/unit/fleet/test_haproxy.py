@@ -286,7 +286,9 @@ def test_a_model_that_no_node_serves_is_unavailable_instead_of_unknown(
         connection.request("GET", "/v2/models/m/infer", headers=headers)
         answer = connection.getresponse()
         assert (answer.status, answer.getheader("retry-after")) == (503, "1")
-        assert json.loads(answer.read()) == {"error": "no node can serve this request at the moment"}
+        assert json.loads(answer.read()) == {
+            "error": "no node can serve this request at the moment"
+        }
         connection.close()
     assert frontend.ask("/v2/models/never-registered/infer")[0] == 404
     now.models.add("m")
