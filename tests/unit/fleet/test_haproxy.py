@@ -274,12 +274,12 @@ def test_a_model_that_no_node_serves_is_unavailable_instead_of_unknown(
     frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
     """The daemon came back on another port, and does not have the model yet: it would answer 404."""
-    before, now = serve("a", "m"), serve("a")
+    before, now, grpc_port = serve("a", "m"), serve("a"), lasting_port()
     frontend.use(before)
     assert frontend.ask("/v2/models/m/infer") == (200, "a")
     before.close()
-    settings = BalancerSettings(f"127.0.0.1:{frontend.port}", "")
-    waiting = replace(now.node, unready=frozenset({"m"}))
+    settings = BalancerSettings(f"127.0.0.1:{frontend.port}", f"127.0.0.1:{grpc_port}")
+    waiting = replace(now.node, grpc=now.node.http, unready=frozenset({"m"}))
     frontend.haproxy.use(render([waiting], settings, str(frontend.haproxy.folder)))
     for headers in ({}, {"x-sequence-id": "1"}):
         connection = http.client.HTTPConnection("127.0.0.1", frontend.port, timeout=30)
@@ -290,6 +290,10 @@ def test_a_model_that_no_node_serves_is_unavailable_instead_of_unknown(
             "error": "no node can serve this request at the moment"
         }
         connection.close()
+    with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+        with pytest.raises(grpc.RpcError) as unavailable:
+            channel.unary_unary(_INFER)(_request("m"), timeout=30)
+        assert unavailable.value.code() is grpc.StatusCode.UNAVAILABLE
     assert frontend.ask("/v2/models/never-registered/infer")[0] == 404
     now.models.add("m")
     frontend.use(now)
