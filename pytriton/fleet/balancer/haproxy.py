@@ -32,8 +32,9 @@ _AWAY_S = 15.0
 _END_S = 10.0
 
 
-#: Version of HAProxy's state file, and its code for a server that is down.
-_STATE_VERSION, _STOPPED = "1", "0"
+#: Version of HAProxy's state file, and its code for a server that is down. The fields of a row begin with the backend's
+#: ID and name, the server's ID, name and address, and the code.
+_STATE_VERSION, _STOPPED, _STATE_FIELDS = "1", "0", 6
 
 
 class HAProxyError(PyTritonDaemonError):
@@ -120,16 +121,18 @@ class HAProxy:
         same = _servers(files.configuration)
         same &= _servers(before.read_text(encoding="utf-8")) if before.exists() else set()
         unchanged = {(backend, server) for backend, server, _ in same}
-        version, *rows = self.ask("@1 show servers state").strip().splitlines()
-        if version != _STATE_VERSION:
+        lines = self.ask("@1 show servers state").strip().splitlines()
+        if lines[:1] != [_STATE_VERSION]:  # of a future HAProxy
             return f"{_STATE_VERSION}\n"
-        words = ((row, row.split()) for row in rows)
-        down = [
-            row
-            for row, (_, backend, _, server, _, state, *_) in words
-            if row.startswith("#") or (state == _STOPPED and (backend, server) in unchanged)
+        words = [(line, line.split()) for line in lines]
+        kept = [
+            line
+            for line, row in words
+            if len(row) < _STATE_FIELDS
+            or row[0] == "#"
+            or (row[5] == _STOPPED and (row[1], row[3]) in unchanged)
         ]
-        return "\n".join([version, *down]) + "\n"
+        return "\n".join(kept) + "\n"
 
     def _reload(self) -> None:
         before = self.workers()[:1]
