@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pytriton._cli.flags import print_version_and_exit
-from pytriton._cli.typer_adapter import PlainFlags
+from pytriton._cli.typer_adapter import PlainFlags, resolved_parameters, show_parameters
 
 #: Section of --help -> command or group -> its module in `pytriton._cli.commands`, and its name there.
 _SECTIONS = {
@@ -89,3 +89,7 @@ def _pytriton_daemon(
     ] = False,
 ) -> None:
     """Serve Python callables through NVIDIA Triton Inference Server."""
+
+
+# In Python 3.9, typer ignores the flags in annotations that are text.
+show_parameters(_pytriton_daemon, resolved_parameters(_pytriton_daemon))

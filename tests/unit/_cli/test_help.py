@@ -29,6 +29,10 @@ def _said(*words: str) -> str:
     return done.output
 
 
+def test_the_flag_version_takes_precedence_over_a_command() -> None:
+    assert re.fullmatch(r"pytriton-daemon \d+\.\d+\.\d+ \(Python .*\)\n", _said("--version", "status"))
+
+
 def test_commands_are_listed_by_frequency_of_use() -> None:
     listed = re.findall(r"^  ([a-z-]+)  ", _said("--help").partition("Every day:")[2], re.MULTILINE)
     assert listed[:6] == ["serve", "call", "start", "register", "status", "logs"]
