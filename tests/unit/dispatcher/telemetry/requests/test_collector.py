@@ -92,8 +92,9 @@ class Stage:
         return [json.loads(line)["id"] for one in files for line in one.read_text().splitlines()]
 
 
+# In Python 3.9, its signals belong to the event loop that is current now.
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(loop: VirtualLoop, tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
     yield made
     made.collector.close()
@@ -339,32 +340,31 @@ def test_an_error_in_one_poll_does_not_end_the_collection(
 class Polls:
     """Counts the polls of a collector that runs on a virtual clock."""
 
-    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.loop = VirtualLoop()
+    def __init__(self, loop: VirtualLoop, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._loop = loop
         self._count = 0
         self._poll = stage.collector.poll
         monkeypatch.setattr(stage.collector, "poll", self._counted)
-        self._running = self.loop.create_task(stage.collector.run())
+        self._running = loop.create_task(stage.collector.run())
 
     def _counted(self) -> bool:
         self._count += 1
         return self._poll()
 
     def in_seconds(self, seconds: float) -> int:
-        self.loop.settle()
+        self._loop.settle()
         self._count = 0
-        self.loop.advance(seconds)
+        self._loop.advance(seconds)
         return self._count
 
     def close(self) -> None:
         self._running.cancel()
-        self.loop.settle()
-        self.loop.close()
+        self._loop.settle()
 
 
 @pytest.fixture
-def polls(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Polls]:
-    polls = Polls(stage, monkeypatch)
+def polls(loop: VirtualLoop, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Polls]:
+    polls = Polls(loop, stage, monkeypatch)
     yield polls
     polls.close()
 
