@@ -18,6 +18,10 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 for _name in THREADS:
     os.environ.setdefault(_name, "1")
 
+# In Python 3.9, subprocess forks, and gRPC's support for forks aborts one in twenty children before they run their program.
+if sys.version_info < (3, 10):
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 #: Prefixes of variables that are read when an interpreter starts, or when modules are imported.
 _OF_STARTS = ("PYTHON", "LD_", "OPENBLAS_", "OMP_", "MALLOC_", "GLIBC_")
 

@@ -160,8 +160,7 @@ def test_the_error_log_counts_and_quotes_nothing() -> None:
     assert "secret" not in "".join(lines)
 
 
-def test_connections_are_checked_only_while_there_are_any() -> None:
-    loop = VirtualLoop()
+def test_connections_are_checked_only_while_there_are_any(loop: VirtualLoop) -> None:
     connections = connections_of(9, loop.time, 10, 50)
     server: Any = SimpleNamespace(connections=[])
     watching = loop.create_task(connections.watch(server))
@@ -178,4 +177,3 @@ def test_connections_are_checked_only_while_there_are_any() -> None:
     assert silent.closed
     watching.cancel()
     loop.settle()
-    loop.close()
