@@ -119,7 +119,8 @@ def test_the_life_of_a_daemon(shell: Shell) -> None:
     assert _ask(model["url"], 1, 2) == [2, 4]
     with pytest.raises(urllib.error.HTTPError) as refused:
         _ask(model["url"], -1)
-    assert "no negative numbers" in refused.value.read().decode()
+    with refused.value as answer:
+        assert "no negative numbers" in answer.read().decode()
     pids = {instance["pid"] for instance in model["instances"]}
     assert all(str(pid) in shell("status") for pid in pids)
 

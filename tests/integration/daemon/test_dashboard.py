@@ -96,8 +96,9 @@ def _held(hold: Path) -> Any:
 
 def test_the_form_needs_the_token_to_send_a_request(daemon: RunningDaemon) -> None:
     body = json.dumps(ask(daemon, "/page/model.json?name=double")["request"]).encode()
-    with pytest.raises(urllib.error.HTTPError, match="401"):
+    with pytest.raises(urllib.error.HTTPError, match="401") as refused:
         ask(daemon, "/page/infer?name=double", body)
+    refused.value.close()
     answer = ask(daemon, "/page/infer?name=double", body, daemon.client.access_token or "")
     assert answer["outputs"][0]["data"] == [0.0]
 

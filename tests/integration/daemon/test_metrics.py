@@ -161,10 +161,11 @@ def test_openmetrics_is_sent_on_request(daemon: RunningDaemon) -> None:
 
 @pytest.mark.parametrize("given", ["", "Bearer", "Bearer wrong", "Basic x", "Bearer \xe9"])
 def test_metrics_require_the_token(daemon: RunningDaemon, given: str) -> None:
-    with pytest.raises(urllib.error.HTTPError) as error:
+    with pytest.raises(urllib.error.HTTPError) as refused:
         scrape(daemon, Authorization=given)
-    assert error.value.code == 401
-    assert b"pytriton_" not in error.value.read()
+    with refused.value as answer:
+        assert answer.code == 401
+        assert b"pytriton_" not in answer.read()
 
 
 def test_a_hung_worker_holds_up_no_scrape(daemon: RunningDaemon, tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def _status(daemon: RunningDaemon, path: str) -> int:
         with urllib.request.urlopen(f"http://{daemon.http}/v2/{path}", timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as refused:
-        return refused.code
+        with refused:
+            return refused.code
 
 
 @pytest.mark.skipif(FRONT == "triton", reason="NVIDIA's frontend refuses requests meanwhile")

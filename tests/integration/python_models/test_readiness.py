@@ -72,7 +72,8 @@ def health(daemon: RunningDaemon, model: str) -> int:
         with urllib.request.urlopen(f"http://{daemon.http}/v2/models/{model}/ready") as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
-        return error.code
+        with error:
+            return error.code
 
 
 def say(answers: Path, instance: str, text: str) -> None:

@@ -11,7 +11,6 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -204,8 +203,11 @@ def _ask_everything(daemon: RunningDaemon) -> None:
         assert _page(daemon, "/page/infer?name=obey", token, body)[0] == status
         path = "http://" + daemon.http + "/v2/models/obey/stats"
         request = urllib.request.Request(path, headers={"triton-access-token": token})
-        with suppress(urllib.error.HTTPError):
-            urllib.request.urlopen(request, timeout=60).read()
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                answer.read()
+        except urllib.error.HTTPError as error:  # only what the daemon writes about it matters
+            error.close()
 
 
 def _ask_openai(daemon: RunningDaemon) -> None:
@@ -224,6 +226,7 @@ def _ask_openai(daemon: RunningDaemon) -> None:
                 assert SECRETS["completion"] in answer.read().decode()
                 status = answer.status
         except urllib.error.HTTPError as error:
+            error.close()
             status = error.code
         assert status == code, what
 
@@ -239,7 +242,8 @@ def _page(
         with urllib.request.urlopen(request, timeout=60, context=trusting) as answer:
             return answer.status, answer.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()
 
 
 def _command(daemon: RunningDaemon, *arguments: str) -> str:

@@ -82,7 +82,8 @@ def post(
         with urllib.request.urlopen(request, timeout=60) as response:
             status, text = response.status, response.read().decode()
     except urllib.error.HTTPError as error:
-        status, text = error.code, error.read().decode()
+        with error:
+            status, text = error.code, error.read().decode()
     try:
         return status, json.loads(text)
     except ValueError:

@@ -68,7 +68,8 @@ def get(daemon: RunningDaemon, path: str) -> int:
         with urlrequest.urlopen(f"http://{daemon.http}/v2/{path}", timeout=60) as answer:
             return int(answer.status)
     except HTTPError as error:
-        return error.code
+        with error:
+            return error.code
 
 
 def test_the_server_is_ready_without_lazy_models(daemon: RunningDaemon) -> None:
