@@ -290,6 +290,9 @@ def _prepare(report: Report, work: Path) -> tuple[str | None, dict[str, str]]:
             else f"exited with {ended.code}"
         )
         return f"looking at the machine {how}: {ended.log[-1500:]}", env
+    if report.facts["torch_gpu"].get("error"):
+        # Threads of OpenMP that wait for each other on busy cores spin: five times the CPU time for an image.
+        env["OMP_NUM_THREADS"] = "1"
     return None, env
 
 
