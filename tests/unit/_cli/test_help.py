@@ -30,7 +30,9 @@ def _said(*words: str) -> str:
 
 
 def test_the_flag_version_takes_precedence_over_a_command() -> None:
-    assert re.fullmatch(r"pytriton-daemon \d+\.\d+\.\d+ \(Python .*\)\n", _said("--version", "status"))
+    assert re.fullmatch(
+        r"pytriton-daemon \d+\.\d+\.\d+ \(Python .*\)\n", _said("--version", "status")
+    )
 
 
 def test_commands_are_listed_by_frequency_of_use() -> None:
