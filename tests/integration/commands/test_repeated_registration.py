@@ -82,7 +82,9 @@ def test_repeated_registration_leaks_nothing(fresh_daemon: RunningDaemon) -> Non
         assert connection.infer(model.name, {"x": x})["y"].tolist() == (x * 2).tolist()
         model.unregister()
         if number == WARM_UP - 1:
-            settled = eventually(lambda: _settled(fresh_daemon), "the daemon is at rest")
+            settled = eventually(
+                lambda: _settled(fresh_daemon), lambda: f"at rest: {_footprint(fresh_daemon)}"
+            )
             resident = _resident(fresh_daemon)
     # Triton's own threads take a moment to end after an unload.
     eventually(
