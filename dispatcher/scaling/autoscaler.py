@@ -36,7 +36,6 @@ from pytriton.dispatcher.scaling.policy import (
 )
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.metrics.process_memory import memory_of
-from pytriton.dispatcher.workers.worker_process import usable_cpus
 
 _log = structlog.get_logger(__name__)
 
@@ -347,7 +346,7 @@ def resource_use_of(registration: Registration) -> ResourceUse:
 def machine_resources() -> MachineResources:
     """Return the resources of the machine, within the limits that apply to the daemon."""
     free = linux.available_memory()
-    return MachineResources(usable_cpus(), int(free * (1 - _RESERVE)))
+    return MachineResources(linux.usable_cpus(), int(free * (1 - _RESERVE)))
 
 
 def _cpu_s(pid: int) -> float:

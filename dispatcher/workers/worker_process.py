@@ -522,17 +522,6 @@ THREAD_VARIABLES = (
 _FOR_ALL = THREAD_VARIABLES[0]
 
 
-def usable_cpus() -> float:
-    """Return how many cores CPU affinity and cgroup quota allow this process and its children to use."""
-    cpus = float(len(os.sched_getaffinity(0)))
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-        return cpus if quota == "max" else min(cpus, int(quota) / int(period))
-    except (OSError, ValueError):  # no limit, or not cgroup v2
-        return cpus
-
-
 class DaemonCpus(NamedTuple):
     """The CPUs that this process and its children may use: their number, and how many of them a quota allows."""
 
@@ -542,7 +531,7 @@ class DaemonCpus(NamedTuple):
     @classmethod
     def read(cls) -> DaemonCpus:
         """Read the affinity and the quota."""
-        return cls(len(os.sched_getaffinity(0)), usable_cpus())
+        return cls(len(os.sched_getaffinity(0)), linux.usable_cpus())
 
 
 def thread_share(spec: messages.ModelSpec, cpus: DaemonCpus | None = None) -> int:

@@ -27,6 +27,7 @@ _SECTIONS = {
         "models": "models:models",
         "scale": "models:scale",
         "rollback": "models:rollback",
+        "tune": "tune:tune",
         "unregister": "models:unregister",
         "repository": "repository:repository",
     },

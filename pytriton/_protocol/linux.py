@@ -108,6 +108,17 @@ def total_memory() -> int:
     return min(limits)
 
 
+def usable_cpus() -> float:
+    """Return how many cores CPU affinity and cgroup quota allow this process and its children to use."""
+    cpus = float(len(os.sched_getaffinity(0)))
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
+            quota, period = file.read().split()
+        return cpus if quota == "max" else min(cpus, int(quota) / int(period))
+    except (OSError, ValueError):  # no limit, or not cgroup v2
+        return cpus
+
+
 def _left_to_control_groups() -> Iterator[int]:
     """Yield how many bytes each control group may still use, from this process's group up to the root."""
     for group in _control_groups():

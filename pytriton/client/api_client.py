@@ -172,7 +172,7 @@ class ApiClient:
     def _post(
         self, body: Any, arguments: Mapping[str, Any]
     ) -> AbstractContextManager[urllib3.BaseHTTPResponse]:
-        data, content_type = _encode_body(body, arguments)
+        data, content_type = encode_body(body, arguments)
         return self._request("POST", self._address.route, data, {"Content-Type": content_type})
 
     @contextmanager
@@ -266,7 +266,7 @@ class AsyncApiClient:
     def _post(
         self, body: Any, arguments: Mapping[str, Any]
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        data, content_type = _encode_body(body, arguments)
+        data, content_type = encode_body(body, arguments)
         return self._request("POST", self._address.route, data, {"Content-Type": content_type})
 
     @asynccontextmanager
@@ -366,7 +366,7 @@ class _Address(NamedTuple):
         return context
 
 
-def _encode_body(body: Any, arguments: Mapping[str, Any]) -> tuple[bytes, str]:
+def encode_body(body: Any, arguments: Mapping[str, Any]) -> tuple[bytes, str]:
     """Return a request's body and its media type: a form if there are files."""
     if body is not None:
         if arguments:

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from pytriton._protocol import messages
-from pytriton.dispatcher.workers import worker_process
+from pytriton._protocol import linux, messages
 from pytriton.dispatcher.workers.worker_process import (
     THREAD_VARIABLES,
     thread_share,
     thread_variables,
-    usable_cpus,
 )
 
 
@@ -47,7 +45,7 @@ def test_the_share_of_a_worker(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], quota: float, share: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(worker_process, "usable_cpus", lambda: quota)
+    monkeypatch.setattr(linux, "usable_cpus", lambda: quota)
     spec = spec_of(**fields)
     assert thread_share(spec) == share
     assert thread_variables(spec) == (dict.fromkeys(THREAD_VARIABLES, str(share)) if share else {})
@@ -55,7 +53,7 @@ def test_the_share_of_a_worker(
 
 def test_user_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(worker_process, "usable_cpus", lambda: 8.0)
+    monkeypatch.setattr(linux, "usable_cpus", lambda: 8.0)
     given = thread_variables(spec_of(env={"MKL_NUM_THREADS": "3"}, instances=2))
     assert given == dict.fromkeys(
         [name for name in THREAD_VARIABLES if name != "MKL_NUM_THREADS"], "4"
@@ -63,4 +61,4 @@ def test_user_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_usable_cpus_of_this_machine() -> None:
-    assert 0 < usable_cpus() <= len(os.sched_getaffinity(0))
+    assert 0 < linux.usable_cpus() <= len(os.sched_getaffinity(0))
