@@ -43,32 +43,32 @@ def tune(
     rundir = daemon_connection.runtime_dir(runtime_dir)
     with errors_of_clients(), connect(runtime_dir=rundir.path) as client:
         try:
-            config = client.model_info(model).config
-            kept = client.registrations(model, payloads=True)
-            if not kept:
-                raise NotTunable(
-                    f"{model} is ephemeral, so the daemon does not hand out a copy: register it without ephemeral=True"
-                )
-            check_tunable(kept[0].spec, kept[0].payloads)
-            request = request_for(kept[0].spec, config, arguments or ())
+            info = client.model_info(model)
+            has_workers = info.served_by == "workers"
+            kept = check_tunable(
+                info, client.registrations(model, payloads=True) if has_workers else []
+            )
+            request = request_for(kept.spec, info.config, arguments or ())
             os.nice(NICE)
-            tuner = Tuner(client, kept[0], request, clients=clients, limit_s=time_limit)
+            tuner = Tuner(client, kept, request, clients=clients, limit_s=time_limit)
         except NotTunable as error:
-            raise CliError(ExitCode.USAGE, _text_of(error, model)) from None
+            raise CliError(ExitCode.USAGE, _text_of(error, model, arguments)) from None
         except (ValueError, OSError) as error:
             raise CliError(ExitCode.USAGE, str(error)) from None
         try:
             _measure(tuner, model)
         except NotTunable as error:
-            raise CliError(ExitCode.REGISTRATION_FAILED, _text_of(error, model)) from None
+            raise CliError(
+                ExitCode.REGISTRATION_FAILED, _text_of(error, model, arguments)
+            ) from None
         finally:  # also after Ctrl-C
             if tuner.measurements and tuner.measurements[0].counts:
-                _print(tuner, clients, as_json=as_json, is_typed=kept[0].spec.web is not None)
+                _print(tuner, clients, as_json=as_json, is_typed=kept.spec.web is not None)
 
 
-def _text_of(error: NotTunable, model: str) -> str:
+def _text_of(error: NotTunable, model: str, arguments: Sequence[str] | None) -> str:
     hint = f"\nGive a request: pytriton-daemon tune {model} NAME=VALUE ..."
-    return f"{error}{hint if error.needs_request else ''}"
+    return f"{error}{hint if error.needs_request and not arguments else ''}"
 
 
 def _measure(tuner: Tuner, model: str) -> None:

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from urllib.parse import quote, urlsplit
 
@@ -45,6 +46,8 @@ _MAX_INSTANCES = 8
 _BATCH_SIZES = (1, 4, 16, 64)
 #: Share of the available memory that the copy may take.
 _MEMORY_SHARE = 0.8
+#: Maximum duration of the first connection to the HTTP endpoint, in seconds.
+_CONNECT_S = 10.0
 #: Values of a tensor's axis of any size.
 _ANY_SIZE = 16
 _TEXT = "The quick brown fox jumps over the lazy dog near the bank of the river."
@@ -84,6 +87,7 @@ class Measurement(NamedTuple):
     Attributes:
         memory: private memory of all workers, in bytes
         failed: number of failed requests
+        failure: why the first of them failed
     """
 
     combination: Combination
@@ -93,6 +97,7 @@ class Measurement(NamedTuple):
     memory: int = 0
     failed: int = 0
     problem: str = ""
+    failure: str = ""
 
     @property
     def counts(self) -> bool:
@@ -152,10 +157,11 @@ def batch_sizes(best: Combination, current: Combination, clients: int) -> list[C
 
 
 def best_of(measurements: Sequence[Measurement]) -> Measurement | None:
-    """Return the measurement with the highest throughput; of those that are nearly as high, the one that costs least.
+    """Return the best measurement whose requests all succeeded; None if there is none.
 
-    The least cost is the least memory, then the lowest p99. The first measurement, of the current combination, is
-    returned unless another one is better.
+    All within 5 % of the highest throughput are considered equal. Of those, it takes the one with the fewest instances,
+    then with the lowest p99. The first measurement, of the current combination, is preferred to others with as many
+    instances.
     """
     good = [one for one in measurements if one.counts]
     if not good:
@@ -192,7 +198,7 @@ def request_for(
 
     Args:
         spec: the model's declaration
-        config: Triton's configuration of the model, as loaded
+        config: Triton's configuration of the model, as loaded; empty if it is not loaded
         words: NAME=VALUE, or @FILE with the whole body, as for the command `call`; if empty, an example is made
 
     Raises:
@@ -205,6 +211,11 @@ def request_for(
     if len(words) == 1 and words[0].startswith("@") and "=" not in words[0]:
         with open(words[0][1:], "rb") as file:
             return HttpRequest(path, file.read())
+    if not config and spec.completed_by_workers:
+        raise NotTunable(
+            f"the inputs of {spec.name} are known once it is loaded: send it a request first"
+        )
+    config = config or spec.config
     given = dict(_pair(word) for word in words)
     batched = config.get("max_batch_size", 0) > 0
     entries = config.get("input", [])
@@ -237,7 +248,7 @@ def _typed_request(web: messages.WebRoute, words: Sequence[str]) -> HttpRequest:
     return HttpRequest(web.path, json.dumps(value).encode())
 
 
-def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int = 0) -> Any:
+def example_of(schema: Mapping[str, Any] | bool, schemas: Mapping[str, Any], depth: int = 0) -> Any:
     """Return a value that fits a JSON schema. Members of objects that are not required are left out.
 
     Args:
@@ -248,6 +259,8 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int
     Raises:
         NotTunable: a value depends on more than the schema's types, such as a file or a pattern
     """
+    if not isinstance(schema, Mapping):  # `true`: any value fits
+        return None
     if depth > 20:
         raise NotTunable(
             "no example can be made from its schema, which refers to itself", needs_request=True
@@ -263,8 +276,8 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int
             return schema[key][0]
     for key in ("anyOf", "oneOf", "allOf"):
         if schema.get(key):
-            other = [one for one in schema[key] if one.get("type") != "null"]
-            return example_of(other[0], schemas, depth + 1)
+            other = [one for one in schema[key] if one != {"type": "null"}]
+            return example_of(other[0], schemas, depth + 1) if other else None
     kind = schema.get("type")
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), None)
@@ -275,8 +288,8 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int
     if kind == "array":
         if "prefixItems" in schema:
             return [example_of(one, schemas, depth + 1) for one in schema["prefixItems"]]
-        item = example_of(schema.get("items", {}), schemas, depth + 1)
-        return [item] * max(1, schema.get("minItems", 1))
+        size = min(max(1, schema.get("minItems", 1)), schema.get("maxItems", math.inf))
+        return [example_of(schema.get("items", {}), schemas, depth + 1)] * size if size else []
     if kind == "string":
         if any(key in schema for key in ("contentEncoding", "pattern", "format")):
             raise NotTunable(
@@ -286,9 +299,33 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int
         text = _TEXT * (schema.get("minLength", 1) // len(_TEXT) + 1)
         return text[: schema.get("maxLength", len(text))]
     if kind in ("integer", "number"):
-        least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
-        return math.ceil(least) if kind == "integer" else float(least)
+        return _number_of(schema, is_integer=kind == "integer")
     return False if kind == "boolean" else None
+
+
+def _number_of(schema: Mapping[str, Any], *, is_integer: bool) -> float:
+    keys = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
+    # Fractions of the decimal text are exact: 0.3 is a multiple of 0.1.
+    limits = {key: Fraction(str(schema[key])) for key in keys if schema.get(key) is not None}
+    least, above, most, below, multiple = (limits.get(key) for key in keys)
+    step = multiple or Fraction(1)
+    if is_integer:
+        step = Fraction(step.numerator)  # integers that are multiples of a/b are multiples of a
+    near = [one for one in (least, above, Fraction(1), most, below) if one is not None]
+    found = [step * (one // step + offset) for one in near for offset in (0, 1, -1)]
+    if not is_integer and multiple is None:
+        found += [(one + other) / 2 for one in near for other in near]
+    for value in found:
+        if (
+            (least is None or value >= least)
+            and (above is None or value > above)
+            and (most is None or value <= most)
+            and (below is None or value < below)
+        ):
+            return int(value) if is_integer else float(value)
+    raise NotTunable(
+        "no example can be made from its schema: no number fits its limits", needs_request=True
+    )
 
 
 def _pair(word: str) -> tuple[str, Any]:
@@ -309,8 +346,7 @@ def _tensor(entry: Mapping[str, Any], given: Any, *, batched: bool) -> dict[str,
         text = f"no example can be made: its input {entry['name']} is of type {datatype}, which JSON cannot hold"
         raise NotTunable(text, needs_request=True)
     if given is None:
-        dims = entry.get("reshape", entry).get("shape", entry["dims"])
-        shape = [_ANY_SIZE if int(size) < 0 else int(size) for size in dims]
+        shape = [_ANY_SIZE if int(size) < 0 else int(size) for size in entry["dims"]]
         shape = [1, *shape] if batched else shape
         values = {"BYTES": _TEXT, "BOOL": False}
         data = [values.get(datatype, 0)] * math.prod(shape)
@@ -326,21 +362,29 @@ def _tensor(entry: Mapping[str, Any], given: Any, *, batched: bool) -> dict[str,
 # ── the copy of the model ──────────────────────────────────────────────────────────────────────
 
 
-def check_tunable(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
-    """Raise NotTunable if a copy of a model cannot be served and measured."""
+def check_tunable(
+    info: messages.ModelInfo, kept: Sequence[messages.KeptRegistration]
+) -> messages.KeptRegistration:
+    """Return the persisted registration of a model. Raise NotTunable if no copy of it can be served and measured."""
     why = ""
-    if spec.isolation == "thread":
+    if info.isolation == "thread":
         why = "its workers are threads of the process that registered it"
-    elif "sequence_batching" in spec.config:
+    elif not kept:
+        why = "the daemon does not persist it, because it is ephemeral or belongs to a model repository"
+    elif kept[0].spec.autoscale is not None:
+        why = (
+            "its number of instances follows the load: register it under another name with a fixed number of instances, "
+            "and tune that"
+        )
+    elif "sequence_batching" in kept[0].spec.config:
         why = "the requests of a sequence depend on each other"
-    elif spec.config.get("model_transaction_policy", {}).get("decoupled", False):
+    elif kept[0].spec.config.get("model_transaction_policy", {}).get("decoupled", False):
         why = "its responses are streams"
-    elif spec.openai is not None:
+    elif kept[0].spec.openai is not None:
         why = "its clients use the OpenAI API, which serves it under one name only"
-    elif not payloads and spec.python_model is None:
-        why = "the daemon does not have its callable"
     if why:
-        raise NotTunable(f"{spec.name} cannot be tuned: {why}")
+        raise NotTunable(f"{info.name} cannot be tuned: {why}")
+    return kept[0]
 
 
 def copy_of(
@@ -348,6 +392,7 @@ def copy_of(
 ) -> messages.ModelSpec:
     """Return the declaration of a copy with another name and these settings."""
     config = {**spec.config, "name": name, "max_batch_size": combination.max_batch_size}
+    config.pop("response_cache", None)  # the callable would get the first request only
     batcher = dict(config.get("dynamic_batching", {}))
     batcher.pop("preferred_batch_size", None)  # they may not exceed the batch size
     if "dynamic_batching" in config:
@@ -374,6 +419,12 @@ def copy_of(
         ),
         limits=msgspec.structs.replace(spec.limits, nice=min(19, spec.limits.nice + NICE)),
     )
+
+
+def payloads_of(model: messages.KeptRegistration) -> list[bytes]:
+    """Return the payloads for a copy. Of a list of callables, a model that was scaled down uses the first ones only."""
+    end = len(model.payloads) - model.spec.check
+    return [*model.payloads[:end][: model.spec.instances], *model.payloads[end:]]
 
 
 class Tuner:
@@ -407,12 +458,16 @@ class Tuner:
         self._deadline = time.monotonic() + limit_s
         self._name = f"{model.spec.name}-tune-{os.getpid()}"
         self._took_s = 0.0
-        self._worker_memory = 0
+        self._has_refused = False  # whether a response had another status than 200
         status = client.status()
-        server = urlsplit(status.server.http_url)
-        self._address = (server.scheme == "https", server.hostname or "", server.port or 0)
+        self._url = status.server.http_url
+        check_reachable(self._url)
         allowed = len(model.spec.limits.cpus) or len(os.sched_getaffinity(status.pid))
         self._cores = max(1, int(min(allowed, linux.usable_cpus())))
+        self._worker_memory = self._worker_gpu = (
+            0  # the highest use so far; the model's own use at first
+        )
+        self._memory(model.spec.name)
         info = client.model_info(model.spec.name, status.models)
         self.current = current_of(model.spec, info.threads, self._cores)
 
@@ -421,10 +476,10 @@ class Tuner:
         spec = self._model.spec
         first = self._measure(self.current)
         yield first
-        if first.problem:
+        if not first.counts:
+            why = first.problem or f"{first.failed} requests failed: {first.failure}"
             raise NotTunable(
-                f"{spec.name} could not be measured: {first.problem}",
-                needs_request=bool(first.failed),
+                f"{spec.name} could not be measured: {why}", needs_request=self._has_refused
             )
         several = len(self._model.payloads) - spec.check > 1
         for one in splits(self.current, self._cores, fixed_instances=several or bool(spec.devices)):
@@ -452,18 +507,21 @@ class Tuner:
         try:
             with self._served(combination, left):
                 request = self._request._replace(path=self._path())
-                load = _Load(self._address, self._client.access_headers(), request, self._deadline)
+                load = _Load(self._url, self._client.access_headers(), request, self._deadline)
                 load.run(self._clients, _WARM_UP_S)
-                latencies, seconds, refused = load.run(self._clients, _MEASURE_S)
-                memory = self._memory(combination)
+                latencies, seconds, failures = load.run(self._clients, _MEASURE_S)
+                memory = self._memory(self._name)
         except PyTritonError as error:
             return Measurement(combination, problem=str(error).splitlines()[0])
         self._took_s = max(self._took_s, time.monotonic() - began)
+        failed, failure = len(failures), failures[0].text if failures else ""
+        self._has_refused = any(one.status for one in failures)
         if not latencies:
-            problem = f"a request failed: {refused[0]}" if refused else "no request was answered"
-            return Measurement(combination, failed=len(refused), problem=problem)
+            problem = f"all requests failed: {failure}" if failures else "no request was answered"
+            return Measurement(combination, failed=failed, problem=problem, failure=failure)
         p50, p99 = (1000 * latencies[int(share * (len(latencies) - 1))] for share in (0.5, 0.99))
-        return Measurement(combination, len(latencies) / seconds, p50, p99, memory, len(refused))
+        rate = len(latencies) / seconds
+        return Measurement(combination, rate, p50, p99, memory, failed, failure=failure)
 
     def _path(self) -> str:
         is_typed = self._model.spec.web is not None
@@ -475,32 +533,53 @@ class Tuner:
         spec = copy_of(self._model.spec, self._name, combination, max(1.0, left_s))
         message = messages.Register(spec, ephemeral=True)
         try:
-            self._client.register_prepared(message, self._model.payloads)
+            self._client.register_prepared(message, payloads_of(self._model))
             yield
         finally:
             with suppress(PyTritonError):  # it could not be registered, or the daemon has exited
                 self._client.unregister(self._name)
 
-    def _memory(self, combination: Combination) -> int:
-        own = [one for one in self._client.metrics().models if one.name == self._name]
-        used = [
-            max(0, (one.resident or 0) - (one.shared or 0))
-            for model in own
-            for one in model.instances
+    def _memory(self, name: str) -> int:
+        """Return the memory of a model's workers, and remember how much one worker uses."""
+        workers = [
+            worker
+            for model in self._client.metrics().models
+            if model.name == name
+            for worker in model.instances
         ]
-        self._worker_memory = max(self._worker_memory, sum(used) // combination.instances)
+        used = [max(0, (one.resident or 0) - (one.shared or 0)) for one in workers]
+        self._worker_memory = max(self._worker_memory, *used, 0)
+        self._worker_gpu = max([self._worker_gpu, *(one.gpu or 0 for one in workers)])
         return sum(used)
 
     def _lacks_memory(self, combination: Combination) -> str:
-        """Describe why there is not enough memory for a copy; "" if there is, or if its size is not yet known."""
-        needed = self._worker_memory * combination.instances
-        free = int(linux.available_memory() * _MEMORY_SHARE)
-        for budget in self._client.status().memory:
-            if budget.resource == "memory":  # the daemon would suspend other models for the copy
-                free = min(free, budget.budget - budget.used)
-        if needed <= free:
-            return ""
-        return f"it needs {needed >> 20:,} MiB, and {max(0, free) >> 20:,} MiB are free"
+        """Describe why there is not enough memory for a copy; "" if there is.
+
+        A model whose workers are not running, because it is suspended or loaded on demand, is measured once before its
+        memory is known. GPU memory is compared with the budgets only, as if all workers used each GPU.
+        """
+        free = {"memory": int(linux.available_memory() * _MEMORY_SHARE)}
+        for (
+            budget
+        ) in self._client.status().memory:  # the daemon would suspend other models for the copy
+            left = budget.budget - budget.used
+            free[budget.resource] = min(free.get(budget.resource, left), left)
+        for resource, available in free.items():
+            worker = self._worker_memory if resource == "memory" else self._worker_gpu
+            needed = worker * combination.instances
+            if needed > available:
+                text = (
+                    f"it needs {needed >> 20:,} MiB, and {max(0, available) >> 20:,} MiB are free"
+                )
+                return text if resource == "memory" else f"{text} ({resource})"
+        return ""
+
+
+class _Failure(NamedTuple):
+    """Why a request failed. `status` is 0 if there was no response."""
+
+    status: int
+    text: str
 
 
 class _Load:
@@ -508,21 +587,21 @@ class _Load:
 
     def __init__(
         self,
-        address: tuple[bool, str, int],
+        url: str,
         headers: Mapping[str, str],
         request: HttpRequest,
         deadline: float,
     ) -> None:
-        self._is_secure, self._host, self._port = address
+        self._url = url
         self._headers = {**headers, "Content-Type": request.content_type}
         self._request = request
         self._deadline = deadline
         self._stop = threading.Event()
 
-    def run(self, clients: int, seconds: float) -> tuple[list[float], float, list[str]]:
+    def run(self, clients: int, seconds: float) -> tuple[list[float], float, list[_Failure]]:
         """Send requests for a while, at least one per client. Return sorted latencies, the duration, and the failures."""
         latencies: list[float] = []
-        failures: list[str] = []
+        failures: list[_Failure] = []
         began = time.perf_counter()
         threads = [
             threading.Thread(
@@ -530,9 +609,9 @@ class _Load:
             )
             for _ in range(clients)
         ]
-        for one in threads:
-            one.start()
         try:
+            for one in threads:
+                one.start()
             for one in threads:
                 one.join()
         finally:  # after Ctrl-C, the threads end with their current request
@@ -540,7 +619,7 @@ class _Load:
         self._stop.clear()
         return sorted(latencies), time.perf_counter() - began, failures
 
-    def _client(self, end: float, latencies: list[float], failures: list[str]) -> None:
+    def _client(self, end: float, latencies: list[float], failures: list[_Failure]) -> None:
         connection: Optional[http.client.HTTPConnection] = None
         try:
             while not self._stop.is_set():
@@ -550,23 +629,47 @@ class _Load:
                 response = connection.getresponse()
                 body = response.read()
                 if response.status != 200:
-                    failures.append(f"{response.status} {body[:500].decode(errors='replace')}")
+                    text = f"{response.status} {body[:500].decode(errors='replace')}"
+                    failures.append(_Failure(response.status, text))
                     return
                 now = time.perf_counter()
                 latencies.append(now - began)
                 if now >= end:
                     return
         except (OSError, http.client.HTTPException) as error:
-            failures.append(f"{type(error).__name__}: {error}")
+            failures.append(_Failure(0, f"{type(error).__name__}: {error}"))
         finally:
             if connection is not None:
                 connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
-        timeout = max(0.1, self._deadline - time.monotonic())
-        if self._is_secure:
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(
-                self._host, self._port, timeout=timeout, context=context
-            )
-        return http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        return _connection(self._url, max(0.1, self._deadline - time.monotonic()))
+
+
+def check_reachable(url: str) -> None:
+    """Raise NotTunable if the clients cannot connect to the daemon's HTTP endpoint, whose URL is "" if it is disabled."""
+    if not url:
+        raise NotTunable(
+            "requests are sent over HTTP, which the daemon does not serve: set allow_http=true"
+        )
+    connection = _connection(url, _CONNECT_S)
+    try:
+        connection.request("GET", "/v2/health/live")
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException) as error:
+        # With TLS 1.3, a server refuses a client without a certificate after the handshake: as a TLS error or a reset.
+        needs = "; tune has no client certificate, which http_client_authorities requires"
+        why = f"{type(error).__name__}: {error}{needs if url.startswith('https') else ''}"
+        raise NotTunable(f"no request can be sent to {url}: {why}") from None
+    finally:
+        connection.close()
+
+
+def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
+    parts = urlsplit(url)
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
+    # This is the daemon's server at its listening address, so there is no identity to verify.
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(parts.netloc, timeout=timeout_s, context=context)

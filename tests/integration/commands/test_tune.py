@@ -100,7 +100,7 @@ def test_an_ephemeral_model_has_no_copy(daemon: RunningDaemon) -> None:
     try:
         done = command("tune", "fleeting", env=_env(daemon))
         assert done.returncode == ExitCode.USAGE
-        assert "fleeting is ephemeral" in done.stderr
+        assert "fleeting cannot be tuned: the daemon does not persist it" in done.stderr
     finally:
         model.unregister()
 

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from typing import Any
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from pytriton._cli.commands import tuning
 from pytriton._cli.commands.tuning import (
     Combination,
+    HttpRequest,
     Measurement,
     NotTunable,
+    Tuner,
     batch_sizes,
     best_of,
+    check_reachable,
     check_tunable,
     code_for,
     copy_of,
     current_of,
     example_of,
+    payloads_of,
     request_for,
     splits,
 )
@@ -29,6 +39,10 @@ def spec_of(env: dict[str, str] | None = None, **fields: Any) -> messages.ModelS
     return messages.ModelSpec(
         "m", 1, config, messages.WorkerEnvironment("python", env=env or {}), **fields
     )
+
+
+def kept(spec: messages.ModelSpec) -> messages.KeptRegistration:
+    return messages.KeptRegistration(spec, "", [b"callable"])
 
 
 def measured(instances: int, requests_s: float, p99_ms: float = 1.0, **fields: Any) -> Measurement:
@@ -120,20 +134,15 @@ def test_the_copy_yields_to_the_model() -> None:
     spec = spec_of(
         {"A": "b"},
         web=web,
-        autoscale=messages.Autoscale(1, 4),
         standby_workers=1,
         config={
             "max_batch_size": 8,
             "dynamic_batching": {"preferred_batch_size": [8], "max_queue_delay_microseconds": 5},
+            "response_cache": {"enable": True},
         },
     )
     copy = copy_of(spec, "m-tune", Combination(2, 3, 4), 30.0)
-    assert (copy.name, copy.instances, copy.autoscale, copy.standby_workers) == (
-        "m-tune",
-        2,
-        None,
-        0,
-    )
+    assert (copy.name, copy.instances, copy.standby_workers) == ("m-tune", 2, 0)
     assert copy.web is not None
     assert copy.web.path == "/m-tune"
     assert copy.world.env == {"A": "b", "OMP_NUM_THREADS": "3"}
@@ -149,16 +158,148 @@ def test_the_copy_yields_to_the_model() -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"isolation": "thread"}, "threads of the process"),
+        ({"autoscale": messages.Autoscale(1, 4)}, "follows the load"),
         ({"config": {"sequence_batching": {}}}, "depend on each other"),
         ({"config": {"model_transaction_policy": {"decoupled": True}}}, "streams"),
         ({"openai": messages.OpenAICard(["chat"])}, "OpenAI"),
     ],
 )
 def test_models_that_cannot_be_tuned(fields: dict[str, Any], why: str) -> None:
+    info = messages.ModelInfo("m", 1, "ready", [])
     with pytest.raises(NotTunable, match=why):
-        check_tunable(spec_of(**fields), [b"callable"])
-    check_tunable(spec_of(), [b"callable"])
+        check_tunable(info, [kept(spec_of(**fields))])
+    tunable = kept(spec_of())
+    assert check_tunable(info, [tunable]) is tunable
+    with pytest.raises(NotTunable, match="ephemeral or belongs to a model repository"):
+        check_tunable(info, [])
+    hosted = messages.ModelInfo("m", 1, "ready", [], isolation="thread")
+    with pytest.raises(NotTunable, match="threads of the process"):
+        check_tunable(hosted, [])
+
+
+def test_a_list_of_callables_that_was_scaled_down() -> None:
+    payloads = [b"0", b"1", b"2", b"check"]
+    model = messages.KeptRegistration(spec_of(instances=2, check=True), "", payloads)
+    assert payloads_of(model) == [b"0", b"1", b"check"]
+    model = messages.KeptRegistration(spec_of(instances=2), "", [b"0"])
+    assert payloads_of(model) == [b"0"]
+
+
+# ── measuring ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Server(ThreadingHTTPServer):
+    """Answers requests with 200, and with 503 on connection number `refused` of those with POST requests."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.refused = 0
+        self.connections = itertools.count(1)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    number = 0
+
+    def do_GET(self) -> None:
+        self._answer(200)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        server = cast(Server, self.server)
+        self.number = self.number or next(server.connections)
+        self._answer(503 if self.number == server.refused else 200)
+
+    def _answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"text")
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Daemon:
+    """A daemon whose models use `resident` bytes each, with memory budgets."""
+
+    def __init__(self, url: str, resident: int = 0) -> None:
+        self.resident = resident
+        self.budgets: list[messages.MemoryInfo] = []
+        self.registered: list[messages.Register] = []
+        self._server = messages.ServerInfo("ready", 1, http_url=url)
+
+    def status(self) -> Any:
+        return SimpleNamespace(server=self._server, pid=0, models=[], memory=self.budgets)
+
+    def model_info(self, name: str, among: object) -> messages.ModelInfo:
+        return messages.ModelInfo(name, 1, "ready", [], threads=1)
+
+    def metrics(self) -> Any:
+        worker = SimpleNamespace(resident=self.resident, shared=0, gpu=self.resident)
+        return SimpleNamespace(models=[SimpleNamespace(name="m", instances=[worker])])
+
+    def access_headers(self) -> dict[str, str]:
+        return {}
+
+    def register_prepared(self, message: messages.Register, payloads: list[bytes]) -> None:
+        self.registered.append(message)
+
+    def unregister(self, name: str) -> None:
+        assert name == self.registered[-1].spec.name
+
+
+def tuner_of(daemon: Daemon, **fields: Any) -> Tuner:
+    return Tuner(
+        cast(Any, daemon), kept(spec_of(**fields)), HttpRequest("/m", b"{}"), clients=2, limit_s=60
+    )
+
+
+def test_failures_of_some_requests_are_reported(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "_WARM_UP_S", 0.05)
+    monkeypatch.setattr(tuning, "_MEASURE_S", 0.05)
+    server.refused = 4  # of the two clients that warm up and the two that measure, the last one
+    steps = tuner_of(Daemon(server.url)).run()
+    first = next(steps)
+    assert (first.failed, first.failure, first.problem) == (1, "503 text", "")
+    assert first.requests_s > 0
+    with pytest.raises(
+        NotTunable, match="m could not be measured: 1 requests failed: 503 text"
+    ) as caught:
+        next(steps)
+    assert caught.value.needs_request
+
+
+def test_a_copy_that_does_not_fit_into_the_memory_is_not_registered(server: Server) -> None:
+    for resource in ("memory", "GPU-0"):
+        daemon = Daemon(server.url, resident=2 << 20)
+        daemon.budgets = [messages.MemoryInfo(resource, budget=9 << 20, used=8 << 20)]
+        first = next(tuner_of(daemon).run())
+        assert first.problem.startswith("it needs 2 MiB, and 1 MiB are free")
+        assert daemon.registered == []
+
+
+def test_a_daemon_that_cannot_be_reached_over_http(server: Server) -> None:
+    with pytest.raises(NotTunable, match="allow_http"):
+        check_reachable("")
+    check_reachable(server.url)
+    with pytest.raises(NotTunable, match="has no client certificate"):
+        check_reachable(server.url.replace("http", "https"))
 
 
 # ── requests ───────────────────────────────────────────────────────────────────────────────────
@@ -180,6 +321,17 @@ def test_models_that_cannot_be_tuned(fields: dict[str, Any], why: str) -> None:
         ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "boolean"}]}, [1, False]),
         ({"$ref": "#/components/schemas/Row"}, {"a": 1}),
         ({}, None),
+        (True, None),
+        ({"anyOf": [True, {"type": "null"}]}, None),
+        ({"anyOf": [{"type": "null"}]}, None),
+        ({"type": "array", "items": True}, [None]),
+        ({"type": "array", "maxItems": 0}, []),
+        ({"type": "integer", "maximum": -3}, -3),
+        ({"type": "integer", "exclusiveMaximum": 0}, -1),
+        ({"type": "integer", "exclusiveMinimum": 3, "multipleOf": 2.5}, 5),
+        ({"type": "integer", "minimum": 6.5}, 7),
+        ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, 0.5),
+        ({"type": "number", "minimum": 0.25, "maximum": 0.35, "multipleOf": 0.1}, 0.3),
     ],
 )
 def test_an_example_of_a_schema(schema: dict[str, Any], value: Any) -> None:
@@ -197,6 +349,8 @@ def test_an_example_of_a_schema(schema: dict[str, Any], value: Any) -> None:
         {"type": "string", "contentEncoding": "base64"},
         {"type": "string", "pattern": "^x$"},
         {"$ref": "#/components/schemas/Node"},
+        {"type": "integer", "minimum": 3, "maximum": 2},
+        {"type": "integer", "exclusiveMinimum": 2, "exclusiveMaximum": 3},
     ],
 )
 def test_values_that_cannot_be_made_up(schema: dict[str, Any]) -> None:
@@ -233,6 +387,21 @@ def test_a_given_request_of_tensors() -> None:
         request_for(spec_of(), _CONFIG, ["y=1"])
     with pytest.raises(ValueError, match="is not NAME=VALUE"):
         request_for(spec_of(), _CONFIG, ["y"])
+
+
+def test_a_scalar_is_sent_with_the_dimension_that_triton_gives_it() -> None:
+    entry = {"name": "x", "data_type": "TYPE_FP32", "dims": [1], "reshape": {"shape": []}}
+    for batch, shape in ((0, [1]), (8, [1, 1])):
+        config = {"max_batch_size": batch, "input": [entry]}
+        (x,) = json.loads(request_for(spec_of(), config, ()).body)["inputs"]
+        assert (x["shape"], x["data"]) == (shape, [0])
+
+
+def test_a_model_that_is_not_loaded() -> None:
+    spec = spec_of(config=_CONFIG)
+    assert request_for(spec, {}, ()) == request_for(spec, _CONFIG, ())
+    with pytest.raises(NotTunable, match="known once it is loaded"):
+        request_for(spec_of(completed_by_workers=True), {}, ())
 
 
 def test_json_holds_no_half_floats() -> None:
