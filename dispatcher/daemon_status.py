@@ -107,12 +107,25 @@ class DaemonStatus:
         return list(self.each_model())
 
     def each_model(self) -> Iterator[messages.ModelInfo]:
-        """Yield the status of all models, in the order of registration. Models may change during the iteration."""
+        """Yield the status of all models, in the order of registration.
+
+        Models may change during the iteration. One that is served by then is yielded last, for example if its restore
+        ends; one that is no longer served is left out.
+        """
         http_url, cpus = self._server.info().http_url, DaemonCpus.read()
-        served = list(self._registry.served)
-        for one in served:
-            yield self._model_info(one, http_url, cpus)
-        yield from self._other_infos({one.spec.name for one in served}, http_url)
+        served, seen = self._registry.served, set[str]()
+        for name in [one.spec.name for one in served]:
+            current = served.get(name)
+            if current is not None:
+                seen.add(name)
+                yield self._model_info(current, http_url, cpus)
+        for info in self._other_infos(seen, http_url):
+            seen.add(info.name)
+            yield info
+        for name in [one.spec.name for one in served]:
+            current = served.get(name)
+            if current is not None and name not in seen:
+                yield self._model_info(current, http_url, cpus)
 
     def find_model(self, name: str) -> messages.ModelInfo | None:
         """Return the status of a model, even while it is starting; None if it is unknown."""

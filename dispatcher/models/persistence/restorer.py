@@ -351,10 +351,10 @@ class Restorer:
         return was_known
 
     def infos(self, without: set[str], http_url: str = "") -> Iterator[messages.ModelInfo]:
-        """Yield the status of all models whose names are not in `without`."""
+        """Yield the status of all models whose names are not in `without`. Models may change during the iteration."""
         cpus = DaemonCpus.read()
         for name, queued in list(self._queued.items()):
-            if name in without:
+            if name in without or self._queued.get(name) is not queued:
                 continue
             state = (
                 "suspended" if queued.is_lazy else "restoring" if queued.error is None else "failed"

@@ -113,6 +113,23 @@ def test_models_are_ordered_by_who_serves_them(parts: Parts, tmp_path: Path) -> 
     assert parts.asked_of[0] == ("http://x:8000", log_file)
 
 
+def test_models_that_change_while_they_are_listed(parts: Parts) -> None:
+    parts.registered = [_info("a"), _info("b"), _info("c")]
+    parts.not_yet_restored = [_info("k", "restoring"), _info("l", "restoring")]
+    listed = parts.status.each_model()
+    assert next(listed).name == "a"
+    parts.registered = [
+        _info("a"),
+        _info("c", "degraded"),
+        _info("k"),
+    ]  # b is unregistered, k restored
+    parts.not_yet_restored = [_info("l", "restoring")]
+    assert next(listed).state == "degraded"
+    assert next(listed).name == "l"
+    parts.registered += [_info("l"), _info("n")]
+    assert [one.name for one in listed] == ["k", "n"]
+
+
 def test_a_model_is_found_whatever_serves_it(parts: Parts) -> None:
     parts.registered, parts.in_repositories = [_info("a")], [_info("r", "unloaded")]
     parts.not_yet_restored = [_info("a", "failed"), _info("k", "restoring")]
