@@ -24,7 +24,7 @@ struct Routes {
 struct RouteTable {
     pthread_mutex_t lock;
     Routes *current;
-    atomic_bool logs_errors; /* of the current ones */
+    atomic_bool has_routes, logs_errors; /* of the current ones */
 };
 
 static Routes *routes_new(void)
@@ -131,6 +131,11 @@ const Route *route_table_find(RouteTable *table, const Target *target, Routes **
     else
         routes_release(current);
     return found;
+}
+
+bool route_table_has_routes(RouteTable *table)
+{
+    return atomic_load_explicit(&table->has_routes, memory_order_relaxed);
 }
 
 bool route_table_logs_errors(RouteTable *table)
@@ -311,6 +316,7 @@ bool route_table_replace(RouteTable *table, Slice document, Problem *problem)
     pthread_mutex_lock(&table->lock);
     Routes *former = table->current;
     table->current = routes;
+    atomic_store(&table->has_routes, routes->count > 0);
     atomic_store(&table->logs_errors, routes->logs_errors);
     pthread_mutex_unlock(&table->lock);
     routes_release(former);

@@ -41,6 +41,8 @@ bool route_table_replace(RouteTable *table, Slice document, Problem *problem);
  */
 const Route *route_table_find(RouteTable *table, const Target *target, Routes **routes);
 void routes_release(Routes *routes);
+/* Returns whether anything is served. */
+bool route_table_has_routes(RouteTable *table);
 /* Returns whether error responses are logged. */
 bool route_table_logs_errors(RouteTable *table);
 /* Returns whether pages of another origin may send requests to routes. */

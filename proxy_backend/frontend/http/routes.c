@@ -239,7 +239,7 @@ static bool run_typed(HttpRequest *request)
 }
 
 /* Set the problem of a path that nothing is served at. Outside of Triton's API, paths belong to typed functions, whose
- * clients expect problem details.
+ * clients expect problem details. The page /openapi.json exists only if there are any.
  */
 static void set_not_found(HttpRequest *request, Problem *problem)
 {
@@ -249,7 +249,9 @@ static void set_not_found(HttpRequest *request, Problem *problem)
     if (service->paths == HTTP_API && service->settings.route_table && !is_of_triton) {
         http_call(request->call)->is_typed = true;
         problem_set(problem, PROBLEM_NOT_FOUND,
-            "nothing is served at this path; /openapi.json lists the paths of typed functions");
+            route_table_has_routes(service->settings.route_table)
+                ? "nothing is served at this path; /openapi.json lists the paths of typed functions"
+                : "nothing is served at this path");
     } else {
         problem_set(problem, PROBLEM_NOT_FOUND, "Not Found");
     }

@@ -145,6 +145,16 @@ def test_a_damaged_table_is_served_or_refused(changing: OpenAIProcess) -> None:
     assert ask(changing, post("/a/b", b"1"))[2] == b"1"
 
 
+def test_an_unknown_path_names_the_list_of_routes_if_there_is_one(changing: OpenAIProcess) -> None:
+    for routes, names_list in (([], False), ([route("/a")], True), ([], False)):
+        assert publish(changing, {"routes": routes})[0] == 200
+        status, headers, body = ask(changing, post("/nowhere", b"x"))
+        assert (status, headers["content-type"]) == (404, "application/problem+json")
+        detail = json.loads(body)["detail"]
+        assert detail.startswith("nothing is served at this path")
+        assert ("/openapi.json" in detail) == names_list
+
+
 def test_thousands_of_routes_are_found(changing: OpenAIProcess) -> None:
     """In any order: paths that are prefixes of others, and characters that sort before and after the slash."""
     chance = random.Random(2)
