@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -129,7 +130,15 @@ def misfit(native: Path, tree: ServerTree) -> str | None:
         check=False,
         env={**os.environ, "LD_LIBRARY_PATH": f"{paths}:{os.environ.get('LD_LIBRARY_PATH', '')}"},
     )
-    return done.stderr.strip().rpartition("\n")[2] if done.returncode else None
+    if done.returncode == 0:
+        return None
+    if done.returncode < 0:
+        name = signal.strsignal(-done.returncode)
+        return f"the process that checked it was killed by signal {-done.returncode} ({name})"
+    return (
+        done.stderr.strip().rpartition("\n")[2]
+        or f"the process that checked it exited with code {done.returncode}"
+    )
 
 
 def _loads(library: Path) -> bool:

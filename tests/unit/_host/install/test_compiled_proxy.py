@@ -86,7 +86,7 @@ def test_compiler_output_is_reported(small: Path, tmp_path: Path) -> None:
 
 
 def test_a_tritonserver_that_is_too_old_is_reported(tmp_path: Path) -> None:
-    """It lacks a function that the proxy calls, or has all of them and an older API."""
+    """It lacks a function that the proxy calls, has all of them and an older API, or cannot be loaded at all."""
     native = compiled_proxy.build(cache_dir(), lambda _: None)
     (tmp_path / "lib").mkdir()
     empty = ServerTree(None, tmp_path / "backends", None, (tmp_path / "lib",), (), None)
@@ -98,6 +98,8 @@ def test_a_tritonserver_that_is_too_old_is_reported(tmp_path: Path) -> None:
     for functions, expected in (
         (["void TRITONSERVER_ErrorNew(void) {}"], "undefined symbol: TRITON"),
         (_old_core(native / PROXY.file), "tritonserver has version 1.7 of the backend API, but"),
+        ([_library_that("abort()")], "was killed by signal 6 (Aborted)"),
+        ([_library_that("_exit(3)")], "exited with code 3"),
     ):
         source = tmp_path / "old.c"
         source.write_text("\n".join(functions))
@@ -107,6 +109,14 @@ def test_a_tritonserver_that_is_too_old_is_reported(tmp_path: Path) -> None:
         tree = read_tree(tmp_path)
         assert isinstance(tree, ServerTree)
         assert expected in (compiled_proxy.misfit(native, tree) or "")
+
+
+def _library_that(call: str) -> str:
+    """Return a library that calls a function when it is loaded."""
+    return (
+        "#include <stdlib.h>\n#include <unistd.h>\n"
+        f"__attribute__((constructor)) static void load(void) {{ {call}; }}"
+    )
 
 
 def _old_core(proxy: Path) -> list[str]:
