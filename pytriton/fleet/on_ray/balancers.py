@@ -151,13 +151,12 @@ class Balancers:
         return self._encoded_view
 
     def _nodes(self) -> list[NodeStatus]:
-        # The first node lists the absent models, but any could: no node gets their requests.
+        # Each node lists the absent models, because balancers may leave out any node; none gets their requests.
         absent = [messages.ModelInfo(name, 0, ABSENT, []) for name in sorted(self._absent)]
         found = []
         for node, (address, status) in self._view.items():
             shown = msgspec.structs.replace(status, models=[*status.models, *absent])
             found.append(NodeStatus(f"tcp://{address}/{node}", shown))
-            absent = []
         return found
 
 
