@@ -10,13 +10,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import numpy as np
 import pytest
+import trustme
 from support.forks.prefork import command
 from support.real_daemon import FRONT, RunningDaemon, eventually
 
+from pytriton import Tensor
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton.client import ApiClient
+from pytriton.decorators import batch
 
 pytestmark = [
     pytest.mark.skipif(FRONT == "triton", reason="NVIDIA's frontend has no routes"),
@@ -34,6 +39,15 @@ def strict(n: int) -> int:
     if n < 100:
         raise ValueError("too small")
     return n
+
+
+@batch
+def double(x: np.ndarray) -> list[np.ndarray]:
+    """Double scalars."""
+    return [2 * x]
+
+
+_SCALAR = [Tensor(name="x", dtype=np.float32, shape=())]
 
 
 def _env(daemon: RunningDaemon) -> dict[str, str]:
@@ -93,6 +107,54 @@ def test_a_request_that_the_function_refuses(daemon: RunningDaemon) -> None:
         assert done.returncode == ExitCode.USAGE
         assert "there is no parameter m" in done.stderr
         assert [one.name for one in daemon.client.models()] == [name]
+
+
+def test_a_list_of_callables_for_scalars_that_was_scaled_down(daemon: RunningDaemon) -> None:
+    model = daemon.client.register(
+        [double] * 3, "scalars", inputs=_SCALAR, outputs=_SCALAR, progress=False
+    )
+    try:
+        daemon.client.scale("scalars", 2)
+        done = command("tune", "scalars", "--json", "--clients", "2", env=_env(daemon))
+        assert done.returncode == ExitCode.OK, done.stderr
+        assert {one["instances"] for one in json.loads(done.stdout)["measurements"]} == {2}
+    finally:
+        model.unregister()
+
+
+def test_a_model_of_threads_has_no_copy(daemon: RunningDaemon) -> None:
+    model = daemon.client.register(
+        double, "threads", inputs=_SCALAR, outputs=_SCALAR, isolation="thread", progress=False
+    )
+    try:
+        done = command("tune", "threads", env=_env(daemon))
+        assert done.returncode == ExitCode.USAGE
+        assert "threads of the process that registered it" in done.stderr
+    finally:
+        model.unregister()
+
+
+@pytest.mark.parametrize("needs_certificate", [False, True])
+def test_a_daemon_with_https(tmp_path: Path, needs_certificate: bool) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("serving.example")  # not the address that tune connects to
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key"))
+    authority.cert_pem.write_to_path(str(tmp_path / "root"))
+    settings = {"http_certificate": str(tmp_path / "cert"), "http_key": str(tmp_path / "key")}
+    if needs_certificate:
+        settings["http_client_authorities"] = str(tmp_path / "root")
+    with (
+        RunningDaemon.start(frontend="native", **settings) as daemon,
+        _served(daemon, shout) as name,
+    ):
+        done = command("tune", name, "--time-limit", "5", env=_env(daemon))
+        if needs_certificate:
+            assert done.returncode == ExitCode.USAGE
+            assert "tune has no client certificate" in done.stderr
+        else:
+            assert done.returncode == ExitCode.OK, done.stderr
+            assert "current" in done.stdout
 
 
 def test_an_ephemeral_model_has_no_copy(daemon: RunningDaemon) -> None:
