@@ -78,3 +78,15 @@ def test_missing_models_are_reported(
 def test_without_any_model_the_error_says_so(tmp_path: Path) -> None:
     with pytest.raises(RemoteFailure, match="registered models: none"):
         ServedModels(tmp_path, Restorer(Content([], []))).by_name("m")
+
+
+def test_a_model_restored_while_others_are_listed_is_left_out() -> None:
+    specs = [
+        messages.ModelSpec(name, 1, {}, messages.WorkerEnvironment("python")) for name in "abc"
+    ]
+    entries = [Entry(serial, 0.0, spec, [b""]) for serial, spec in enumerate(specs, 1)]
+    restorer = Restorer(Content(entries, []))
+    listed = restorer.infos(set())
+    assert next(listed).name == "a"
+    restorer.restored("b")
+    assert [one.name for one in listed] == ["c"]
