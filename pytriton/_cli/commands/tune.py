@@ -123,7 +123,7 @@ def _print_table(tuner: Tuner, best: Measurement) -> None:
         figures.append(f"{one.memory / (1 << 20):,.0f} MiB")
         remarks = ["current"] if one.combination == tuner.current else []
         remarks += ["best"] if one is best else []
-        remarks += [f"{one.failed} requests failed"] if one.failed else []
+        remarks += [one.failures] if one.failed else []
         remarks += [f"not measured: {one.problem}"] if one.problem else []
         batch = one.combination.max_batch_size
         table.add_row(

@@ -104,6 +104,11 @@ class Measurement(NamedTuple):
         """Whether it can be proposed."""
         return not self.problem and not self.failed
 
+    @property
+    def failures(self) -> str:
+        """How many requests failed, in words."""
+        return f"{self.failed} request{'s' * (self.failed != 1)} failed"
+
 
 class HttpRequest(NamedTuple):
     """The request that all clients repeat. `path` contains the model's name or route."""
@@ -259,8 +264,12 @@ def example_of(schema: Mapping[str, Any] | bool, schemas: Mapping[str, Any], dep
     Raises:
         NotTunable: a value depends on more than the schema's types, such as a file or a pattern
     """
-    if not isinstance(schema, Mapping):  # `true`: any value fits
+    if schema is True:  # any value fits
         return None
+    if not isinstance(schema, Mapping):
+        raise NotTunable(
+            "no example can be made from its schema: no value fits a part of it", needs_request=True
+        )
     if depth > 20:
         raise NotTunable(
             "no example can be made from its schema, which refers to itself", needs_request=True
@@ -276,7 +285,7 @@ def example_of(schema: Mapping[str, Any] | bool, schemas: Mapping[str, Any], dep
             return schema[key][0]
     for key in ("anyOf", "oneOf", "allOf"):
         if schema.get(key):
-            other = [one for one in schema[key] if one != {"type": "null"}]
+            other = [one for one in schema[key] if not _is_null(one)]
             return example_of(other[0], schemas, depth + 1) if other else None
     kind = schema.get("type")
     if isinstance(kind, list):
@@ -303,10 +312,16 @@ def example_of(schema: Mapping[str, Any] | bool, schemas: Mapping[str, Any], dep
     return False if kind == "boolean" else None
 
 
+def _is_null(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and schema.get("type") == "null"
+
+
 def _number_of(schema: Mapping[str, Any], *, is_integer: bool) -> float:
     keys = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
     # Fractions of the decimal text are exact: 0.3 is a multiple of 0.1.
-    limits = {key: Fraction(str(schema[key])) for key in keys if schema.get(key) is not None}
+    limits = {
+        key: Fraction(str(schema[key])) for key in keys if type(schema.get(key)) in (int, float)
+    }
     least, above, most, below, multiple = (limits.get(key) for key in keys)
     step = multiple or Fraction(1)
     if is_integer:
@@ -408,7 +423,6 @@ def copy_of(
         web=web,
         instances=combination.instances,
         devices=devices,
-        autoscale=None,
         standby_workers=0,
         lazy=False,
         access_log=False,
@@ -464,9 +478,8 @@ class Tuner:
         check_reachable(self._url)
         allowed = len(model.spec.limits.cpus) or len(os.sched_getaffinity(status.pid))
         self._cores = max(1, int(min(allowed, linux.usable_cpus())))
-        self._worker_memory = self._worker_gpu = (
-            0  # the highest use so far; the model's own use at first
-        )
+        # The highest use of a worker so far: at first, that of the model's own.
+        self._worker_memory = self._worker_gpu = 0
         self._memory(model.spec.name)
         info = client.model_info(model.spec.name, status.models)
         self.current = current_of(model.spec, info.threads, self._cores)
@@ -477,7 +490,7 @@ class Tuner:
         first = self._measure(self.current)
         yield first
         if not first.counts:
-            why = first.problem or f"{first.failed} requests failed: {first.failure}"
+            why = first.problem or f"{first.failures}: {first.failure}"
             raise NotTunable(
                 f"{spec.name} could not be measured: {why}", needs_request=self._has_refused
             )
@@ -559,19 +572,17 @@ class Tuner:
         memory is known. GPU memory is compared with the budgets only, as if all workers used each GPU.
         """
         free = {"memory": int(linux.available_memory() * _MEMORY_SHARE)}
-        for (
-            budget
-        ) in self._client.status().memory:  # the daemon would suspend other models for the copy
+        for budget in self._client.status().memory:
+            # If the copy exceeded the budget, the daemon would suspend other models.
             left = budget.budget - budget.used
             free[budget.resource] = min(free.get(budget.resource, left), left)
         for resource, available in free.items():
             worker = self._worker_memory if resource == "memory" else self._worker_gpu
             needed = worker * combination.instances
             if needed > available:
-                text = (
-                    f"it needs {needed >> 20:,} MiB, and {max(0, available) >> 20:,} MiB are free"
-                )
-                return text if resource == "memory" else f"{text} ({resource})"
+                left = max(0, available)
+                where = "" if resource == "memory" else f" of {resource}"
+                return f"it needs {needed >> 20:,} MiB, and {left >> 20:,} MiB{where} are free"
         return ""
 
 
@@ -658,7 +669,7 @@ def check_reachable(url: str) -> None:
         connection.getresponse().read()
     except (OSError, http.client.HTTPException) as error:
         # With TLS 1.3, a server refuses a client without a certificate after the handshake: as a TLS error or a reset.
-        needs = "; tune has no client certificate, which http_client_authorities requires"
+        needs = ". If http_client_authorities is set: tune has no client certificate"
         why = f"{type(error).__name__}: {error}{needs if url.startswith('https') else ''}"
         raise NotTunable(f"no request can be sent to {url}: {why}") from None
     finally:
