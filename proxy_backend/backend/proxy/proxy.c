@@ -68,8 +68,10 @@ char *proxy_attach(Proxy *proxy, bool batch)
         if (failure == NULL && !is_suspended)
             /* The connection fails if the worker has ended since the dispatcher answered. */
             proxy->lane = lane_connect(path, &failure);
-        if (proxy->lane)
+        if (proxy->lane) {
+            lane_set_timeout(proxy->lane, proxy->execution_timeout_s);
             serve_calls(proxy, path);
+        }
         free(lost);
         lost = proxy->worker ? strdup(proxy->worker) : NULL;
         free(path);
@@ -77,8 +79,6 @@ char *proxy_attach(Proxy *proxy, bool batch)
         buffer_free(&reply);
     }
     free(lost);
-    if (proxy->lane)
-        lane_set_timeout(proxy->lane, proxy->execution_timeout_s);
     return failure;
 }
 
