@@ -265,6 +265,17 @@ static LaneState handle_memory_message(Lane *lane, Reader *message, bool inlined
     return LANE_OK;
 }
 
+static ssize_t receive_packet(Lane *lane)
+{
+    ssize_t size;
+    if (lane->spins)
+        return spin_receive(&lane->spin, lane->fd, lane->packet, sizeof lane->packet);
+    do
+        size = recv(lane->fd, lane->packet, sizeof lane->packet, 0);
+    while (size < 0 && errno == EINTR);
+    return size;
+}
+
 LaneState lane_receive(Lane *lane, Reader *message)
 {
     for (;;) {
@@ -273,10 +284,7 @@ LaneState lane_receive(Lane *lane, Reader *message)
             if (state != LANE_OK)
                 return state;
         }
-        ssize_t size;
-        do
-            size = recv(lane->fd, lane->packet, sizeof lane->packet, 0);
-        while (size < 0 && errno == EINTR);
+        ssize_t size = receive_packet(lane);
         if (size < 0)
             return receive_error(lane);
         if (size == 0)

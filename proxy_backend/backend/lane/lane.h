@@ -6,6 +6,7 @@
 
 #include "lane/memory.h"
 #include "lane/peer_memory.h"
+#include "lane/spin.h"
 #include "wire/msgpack.h"
 
 /* Longer messages are written to the sender's arena. */
@@ -15,6 +16,8 @@ typedef struct {
     int fd;
     Arena arena;
     bool arena_announced;
+    bool spins; /* receiving may wait actively, as decided by `spin` */
+    Spin spin;
     bool was_reset; /* sending failed because the worker left data unread; receiving does not report this again */
     Memory *memories;
     size_t memory_count;

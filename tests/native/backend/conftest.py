@@ -41,6 +41,12 @@ def codec_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def spin_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that waits actively for messages, with sanitizers."""
+    return _built("spin", ["lane/spin.c"], tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
 def flow_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program that acts as both sides of a stream's flow control, with sanitizers."""
     return _built("flow", ["calls/flow.c"], tmp_path_factory)

@@ -1,0 +1,105 @@
+#define _GNU_SOURCE
+#include "lane/spin.h"
+
+#include "common/clock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+/* How long to poll, and the longest wait after which the next one may be short enough: it includes the time in which a
+ * sleeping thread wakes up.
+ */
+enum { SPIN_NS = 100000, EXPECTED_NS = 2 * SPIN_NS };
+/* When yielding the processor takes this long, something else runs on it. */
+enum { BUSY_NS = 100000 };
+enum { MIN_PAUSE = 16, MAX_PAUSE = 4096 };
+
+/* Number of threads of this process that may still start to poll, so that it never occupies many processors. */
+static atomic_int places;
+static pthread_once_t counted = PTHREAD_ONCE_INIT;
+
+/* Returns how many processors the process may use, by its affinity and its container's quota. */
+static double usable_cpus(void)
+{
+    cpu_set_t set;
+    long quota_us, period_us;
+    double cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (file == NULL)
+        return cpus;
+    if (fscanf(file, "%ld %ld", &quota_us, &period_us) == 2 && period_us > 0 &&
+        (double)quota_us / (double)period_us < cpus)
+        cpus = (double)quota_us / (double)period_us;
+    fclose(file);
+    return cpus;
+}
+
+static void count_places(void)
+{
+    double cpus = usable_cpus();
+    atomic_store(&places, cpus >= 4 ? (int)(cpus / 4) : cpus >= 2);
+}
+
+static bool take_place(void)
+{
+    pthread_once(&counted, count_places);
+    if (atomic_fetch_sub(&places, 1) > 0)
+        return true;
+    atomic_fetch_add(&places, 1);
+    return false;
+}
+
+static ssize_t receive(int fd, void *to, size_t size, int flags)
+{
+    ssize_t received;
+    do
+        received = recv(fd, to, size, flags);
+    while (received < 0 && errno == EINTR);
+    return received;
+}
+
+/* Poll for a message. Returns false if none has arrived in time, or if the processor is needed. */
+static bool poll_actively(int fd, void *to, size_t size, ssize_t *received)
+{
+    uint64_t begun_ns = clock_ns(), last_ns = begun_ns;
+    while (last_ns - begun_ns < SPIN_NS) {
+        *received = receive(fd, to, size, MSG_DONTWAIT);
+        if (*received >= 0 || errno != EAGAIN)
+            return true;
+        sched_yield();
+        uint64_t now_ns = clock_ns();
+        if (now_ns - last_ns > BUSY_NS)
+            return false;
+        last_ns = now_ns;
+    }
+    return false;
+}
+
+ssize_t spin_receive(Spin *spin, int fd, void *to, size_t size)
+{
+    ssize_t received;
+    if (spin->pause > 0) {
+        spin->pause--;
+        return receive(fd, to, size, 0);
+    }
+    if (!spin->expected || !take_place()) {
+        uint64_t begun_ns = clock_ns();
+        received = receive(fd, to, size, 0);
+        spin->expected = clock_ns() - begun_ns < EXPECTED_NS;
+        return received;
+    }
+    bool arrived = poll_actively(fd, to, size, &received);
+    atomic_fetch_add(&places, 1);
+    if (arrived) {
+        spin->next_pause /= 2;
+        return received;
+    }
+    spin->expected = false;
+    spin->pause = spin->next_pause < MIN_PAUSE ? MIN_PAUSE : spin->next_pause;
+    spin->next_pause = spin->pause < MAX_PAUSE ? 2 * spin->pause : MAX_PAUSE;
+    return receive(fd, to, size, 0);
+}

@@ -1,0 +1,23 @@
+/* Waiting actively for a worker's answer. Waking a thread on another processor takes longer than a small callable does.
+ */
+#ifndef PYTRITON_BACKEND_LANE_SPIN_H
+#define PYTRITON_BACKEND_LANE_SPIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Whether the receiver of one lane waits actively; zero-initialized. */
+typedef struct {
+    bool expected; /* the last wait was short, so the next one probably is, too */
+    uint32_t pause; /* number of waits left to which none of this applies */
+    uint32_t next_pause; /* number of waits to pause after the next failure */
+} Spin;
+
+/* recv(2), repeated on EINTR. If the last answer came soon and a processor has nothing else to run, poll for up to 100
+ * µs before sleeping. A failure doubles the number of waits that then sleep at once; a success halves it.
+ */
+ssize_t spin_receive(Spin *spin, int fd, void *to, size_t size);
+
+#endif
