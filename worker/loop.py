@@ -30,6 +30,7 @@ from pytriton.worker.fork_hooks import call_in_forked_children
 from pytriton.worker.model import Unrecoverable, WorkerModel
 from pytriton.worker.request_log import Answers, Part
 from pytriton.worker.shutdown import EndSignal
+from pytriton.worker.spin import Events, SpinningPoll
 from pytriton.worker.worker_limits import Allowance
 
 
@@ -81,7 +82,7 @@ class Loop:
     def run(self, end_fd: int) -> None:
         """Serve until the descriptor `end_fd` becomes readable, or the callable is unrecoverable."""
         self._start_watching(end_fd)
-        poll, lanes, handlers = self._poll.poll, self._lanes, self._handlers
+        poll, lanes, handlers = self._create_poll(), self._lanes, self._handlers
         while not self._is_finished():
             awake, gone = [], []
             for fd, event in poll(self._idle_s):
@@ -98,6 +99,16 @@ class Loop:
             if self._memory_check_at is not None and time.monotonic() > self._memory_check_at:
                 self._release_unused_memory()
         self.close()
+
+    def _create_poll(self) -> Callable[[float | None], Events]:
+        """Return the function that waits for events. Only the worker of a model that answers once waits actively: in a
+        stream, responses cost more than batches.
+        """
+        poll = self._poll.poll
+        may_spin = (
+            self._model.own_process and not self._model.decoupled and linux.usable_cpus() >= 2
+        )
+        return SpinningPoll(poll) if may_spin else poll
 
     def watch_signals(self, end: EndSignal) -> None:
         """Handle the signals of this process. Call this before `run(end.fd)`."""

@@ -43,6 +43,7 @@ class Callable:
 
     name = "m"
     own_process = True
+    decoupled = False
     names_requests = True
     log = CallLog()
 

@@ -1,0 +1,84 @@
+"""Waiting actively for the next batch: waking a process on another processor takes longer than a small callable does."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+#: Events of an epoll object: descriptors and what happened to them.
+Events = list[tuple[int, int]]
+
+#: How long to poll.
+_SPIN_NS = 200_000
+#: The longest wait after which the next one may be short enough: it includes the time in which a sleeping process wakes
+#: up.
+_EXPECTED_NS = 2 * _SPIN_NS
+#: When yielding the processor takes this long, something else runs on it.
+_BUSY_NS = 100_000
+_MIN_PAUSE = 16
+_MAX_PAUSE = 4096
+
+
+class SpinningPoll:
+    """Waits for events as `select.epoll.poll` does, but polls before it sleeps, if that probably pays off.
+
+    If the last wait was short and the processor has nothing else to run, poll for up to 200 µs before sleeping. A failure
+    doubles the number of waits that then sleep at once; a success halves it.
+
+    Args:
+        poll: waits for a number of seconds, or without a limit
+        clock: returns the time in nanoseconds
+        yield_cpu: lets other processes run
+    """
+
+    __slots__ = ("_clock", "_expected", "_next_pause", "_pause", "_poll", "_yield_cpu")
+
+    def __init__(
+        self,
+        poll: Callable[[float | None], Events],
+        clock: Callable[[], int] = time.monotonic_ns,
+        yield_cpu: Callable[[], object] = os.sched_yield,
+    ) -> None:
+        self._poll = poll
+        self._clock = clock
+        self._yield_cpu = yield_cpu
+        self._expected = False  #: the last wait was short, so the next one probably is, too
+        self._pause = 0  #: number of waits left to which none of this applies
+        self._next_pause = 0  #: number of waits to pause after the next failure
+
+    def __call__(self, timeout_s: float | None) -> Events:
+        """Wait for events, and return them."""
+        if self._pause:
+            self._pause -= 1
+            return self._poll(timeout_s)
+        if not self._expected:
+            clock = self._clock
+            begun_ns = clock()
+            events = self._poll(timeout_s)
+            self._expected = clock() - begun_ns < _EXPECTED_NS
+            return events
+        events = self._spin()
+        if events:
+            self._next_pause //= 2
+            return events
+        self._expected = False
+        self._pause = max(self._next_pause, _MIN_PAUSE)
+        self._next_pause = min(2 * self._pause, _MAX_PAUSE)
+        return self._poll(timeout_s)
+
+    def _spin(self) -> Events:
+        """Poll for events. Return none if none have happened in time, or if the processor is needed."""
+        poll, clock, yield_cpu = self._poll, self._clock, self._yield_cpu
+        last_ns = clock()
+        end_ns = last_ns + _SPIN_NS
+        while last_ns < end_ns:
+            events = poll(0)
+            if events:
+                return events
+            yield_cpu()
+            now_ns = clock()
+            if now_ns - last_ns > _BUSY_NS:
+                break
+            last_ns = now_ns
+        return []
