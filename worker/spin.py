@@ -14,6 +14,8 @@ _SPIN_NS = 200_000
 #: The longest wait after which the next one may be short enough: it includes the time in which a sleeping process wakes
 #: up.
 _EXPECTED_NS = 2 * _SPIN_NS
+#: After longer work, a wake-up adds little.
+_MAX_WORK_NS = 1_000_000
 #: When yielding the processor takes this long, something else runs on it.
 _BUSY_NS = 100_000
 _MIN_PAUSE = 16
@@ -23,8 +25,8 @@ _MAX_PAUSE = 4096
 class SpinningPoll:
     """Waits for events as `select.epoll.poll` does, but polls before it sleeps, if that probably pays off.
 
-    If the last wait was short and the processor has nothing else to run, poll for up to 200 µs before sleeping. A failure
-    doubles the number of waits that then sleep at once; a success halves it.
+    If the last wait and the work since then were short, and the processor has nothing else to run, poll for up to 200 µs
+    before sleeping. A failure doubles the number of waits that then sleep at once; a success halves it.
 
     Args:
         poll: waits for a number of seconds, or without a limit
@@ -32,7 +34,9 @@ class SpinningPoll:
         yield_cpu: lets other processes run
     """
 
-    __slots__ = ("_clock", "_expected", "_next_pause", "_pause", "_poll", "_yield_cpu")
+    __slots__ = (
+        "_clock", "_ended_ns", "_expected", "_next_pause", "_pause", "_poll", "_yield_cpu",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class SpinningPoll:
         self._poll = poll
         self._clock = clock
         self._yield_cpu = yield_cpu
+        self._ended_ns = 0  #: when the last measured wait ended
         self._expected = False  #: the last wait was short, so the next one probably is, too
         self._pause = 0  #: number of waits left to which none of this applies
         self._next_pause = 0  #: number of waits to pause after the next failure
@@ -52,13 +57,13 @@ class SpinningPoll:
         if self._pause:
             self._pause -= 1
             return self._poll(timeout_s)
-        if not self._expected:
-            clock = self._clock
-            begun_ns = clock()
+        begun_ns = self._clock()
+        if not self._expected or begun_ns - self._ended_ns > _MAX_WORK_NS:
             events = self._poll(timeout_s)
-            self._expected = clock() - begun_ns < _EXPECTED_NS
+            self._ended_ns = self._clock()
+            self._expected = self._ended_ns - begun_ns < _EXPECTED_NS
             return events
-        events = self._spin()
+        events = self._spin(begun_ns)
         if events:
             self._next_pause //= 2
             return events
@@ -67,14 +72,14 @@ class SpinningPoll:
         self._next_pause = min(2 * self._pause, _MAX_PAUSE)
         return self._poll(timeout_s)
 
-    def _spin(self) -> Events:
+    def _spin(self, last_ns: int) -> Events:
         """Poll for events. Return none if none have happened in time, or if the processor is needed."""
         poll, clock, yield_cpu = self._poll, self._clock, self._yield_cpu
-        last_ns = clock()
         end_ns = last_ns + _SPIN_NS
         while last_ns < end_ns:
             events = poll(0)
             if events:
+                self._ended_ns = last_ns
                 return events
             yield_cpu()
             now_ns = clock()

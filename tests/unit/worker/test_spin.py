@@ -21,13 +21,14 @@ class Machine:
         self.timeouts: list[float | None] = []
         self.poll = SpinningPoll(self._poll, lambda: self.now_us * 1000, self._yield)
 
-    def waits(self, arrivals_us: Iterable[int]) -> list[bool]:
-        """Wait for batches that arrive after these times. Return which waits slept."""
+    def waits(self, arrivals_us: Iterable[int], work_us: int = 0) -> list[bool]:
+        """Wait for batches that arrive after these times, and work on each. Return which waits slept."""
         found = []
         for arrival_us in arrivals_us:
             self.arrives_us = self.now_us + arrival_us
             assert self.poll(None) == BATCH
             found.append(self.timeouts[-1] is None)
+            self.now_us += work_us
         return found
 
     @property
@@ -52,6 +53,12 @@ def test_it_polls_while_batches_arrive_soon() -> None:
 def test_it_sleeps_while_batches_arrive_late() -> None:
     machine = Machine()
     assert all(machine.waits([LATE] * 100))
+    assert machine.polled == 0
+
+
+def test_it_sleeps_between_batches_that_take_long() -> None:
+    machine = Machine()
+    assert all(machine.waits([SOON] * 100, work_us=5_000))
     assert machine.polled == 0
 
 
