@@ -18,15 +18,18 @@ _EXPECTED_NS = 2 * _SPIN_NS
 _MAX_WORK_NS = 1_000_000
 #: When yielding the processor takes this long, something else runs on it.
 _BUSY_NS = 100_000
-_MIN_PAUSE = 16
-_MAX_PAUSE = 4096
+#: What polling must not cost more than: a success earns the time of a wake-up, up to a limit. Without any left, each wait
+#: earns enough to try again at times.
+_EARNED_NS = 20_000
+_EARNED_BY_WAITING_NS = 2_000
+_MAX_BUDGET_NS = 1_000_000
 
 
 class SpinningPoll:
     """Waits for events as `select.epoll.poll` does, but polls before it sleeps, if that probably pays off.
 
     If the last wait and the work since then were short, and the processor has nothing else to run, poll for up to 200 µs
-    before sleeping. A failure doubles the number of waits that then sleep at once; a success halves it.
+    before sleeping. Successes earn the time that failures cost, so without enough successes, waits sleep at once.
 
     Args:
         poll: waits for a number of seconds, or without a limit
@@ -34,9 +37,7 @@ class SpinningPoll:
         yield_cpu: lets other processes run
     """
 
-    __slots__ = (
-        "_clock", "_ended_ns", "_expected", "_next_pause", "_pause", "_poll", "_yield_cpu",
-    )  # fmt: skip
+    __slots__ = ("_budget_ns", "_clock", "_ended_ns", "_expected", "_poll", "_yield_cpu")
 
     def __init__(
         self,
@@ -49,13 +50,12 @@ class SpinningPoll:
         self._yield_cpu = yield_cpu
         self._ended_ns = 0  #: when the last measured wait ended
         self._expected = False  #: the last wait was short, so the next one probably is, too
-        self._pause = 0  #: number of waits left to which none of this applies
-        self._next_pause = 0  #: number of waits to pause after the next failure
+        self._budget_ns = 0  #: how long failures may still take
 
     def __call__(self, timeout_s: float | None) -> Events:
         """Wait for events, and return them."""
-        if self._pause:
-            self._pause -= 1
+        if self._budget_ns <= 0:
+            self._budget_ns += _EARNED_BY_WAITING_NS
             return self._poll(timeout_s)
         begun_ns = self._clock()
         if not self._expected or begun_ns - self._ended_ns > _MAX_WORK_NS:
@@ -65,11 +65,10 @@ class SpinningPoll:
             return events
         events = self._spin(begun_ns)
         if events:
-            self._next_pause //= 2
+            self._budget_ns = min(self._budget_ns + _EARNED_NS, _MAX_BUDGET_NS)
             return events
         self._expected = False
-        self._pause = max(self._next_pause, _MIN_PAUSE)
-        self._next_pause = min(2 * self._pause, _MAX_PAUSE)
+        self._budget_ns -= self._clock() - begun_ns
         return self._poll(timeout_s)
 
     def _spin(self, last_ns: int) -> Events:

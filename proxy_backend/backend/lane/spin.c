@@ -16,7 +16,10 @@
 enum { SPIN_NS = 100000, EXPECTED_NS = 2 * SPIN_NS };
 /* When yielding the processor takes this long, something else runs on it. */
 enum { BUSY_NS = 100000 };
-enum { MIN_PAUSE = 16, MAX_PAUSE = 4096 };
+/* What polling must not cost more than: a success earns the time of a wake-up, up to a limit. Without any left, each
+ * wait earns enough to try again at times.
+ */
+enum { EARNED_NS = 20000, EARNED_BY_WAITING_NS = 2000, MAX_BUDGET_NS = 1000000 };
 
 /* Number of threads of this process that may still start to poll, so that it never occupies many processors. */
 static atomic_int places;
@@ -63,9 +66,9 @@ static ssize_t receive(int fd, void *to, size_t size, int flags)
 }
 
 /* Poll for a message. Returns false if none has arrived in time, or if the processor is needed. */
-static bool poll_actively(int fd, void *to, size_t size, ssize_t *received)
+static bool poll_actively(int fd, void *to, size_t size, ssize_t *received, uint64_t begun_ns)
 {
-    uint64_t begun_ns = clock_ns(), last_ns = begun_ns;
+    uint64_t last_ns = begun_ns;
     while (last_ns - begun_ns < SPIN_NS) {
         *received = receive(fd, to, size, MSG_DONTWAIT);
         if (*received >= 0 || errno != EAGAIN)
@@ -82,24 +85,25 @@ static bool poll_actively(int fd, void *to, size_t size, ssize_t *received)
 ssize_t spin_receive(Spin *spin, int fd, void *to, size_t size)
 {
     ssize_t received;
-    if (spin->pause > 0) {
-        spin->pause--;
+    if (spin->budget_ns <= 0) {
+        spin->budget_ns += EARNED_BY_WAITING_NS;
         return receive(fd, to, size, 0);
     }
+    uint64_t begun_ns = clock_ns();
     if (!spin->expected || !take_place()) {
-        uint64_t begun_ns = clock_ns();
         received = receive(fd, to, size, 0);
         spin->expected = clock_ns() - begun_ns < EXPECTED_NS;
         return received;
     }
-    bool arrived = poll_actively(fd, to, size, &received);
+    bool arrived = poll_actively(fd, to, size, &received, begun_ns);
     atomic_fetch_add(&places, 1);
     if (arrived) {
-        spin->next_pause /= 2;
+        spin->budget_ns += EARNED_NS;
+        if (spin->budget_ns > MAX_BUDGET_NS)
+            spin->budget_ns = MAX_BUDGET_NS;
         return received;
     }
     spin->expected = false;
-    spin->pause = spin->next_pause < MIN_PAUSE ? MIN_PAUSE : spin->next_pause;
-    spin->next_pause = spin->pause < MAX_PAUSE ? 2 * spin->pause : MAX_PAUSE;
+    spin->budget_ns -= (int64_t)(clock_ns() - begun_ns);
     return receive(fd, to, size, 0);
 }

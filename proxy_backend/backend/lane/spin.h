@@ -11,12 +11,11 @@
 /* Whether the receiver of one lane waits actively; zero-initialized. */
 typedef struct {
     bool expected; /* the last wait was short, so the next one probably is, too */
-    uint32_t pause; /* number of waits left to which none of this applies */
-    uint32_t next_pause; /* number of waits to pause after the next failure */
+    int64_t budget_ns; /* how long failures may still take */
 } Spin;
 
 /* recv(2), repeated on EINTR. If the last answer came soon and a processor has nothing else to run, poll for up to 100
- * µs before sleeping. A failure doubles the number of waits that then sleep at once; a success halves it.
+ * µs before sleeping. Successes earn the time that failures cost, so without enough successes, this sleeps at once.
  */
 ssize_t spin_receive(Spin *spin, int fd, void *to, size_t size);
 

@@ -28,11 +28,7 @@ static void receive(const char *what, Spin *spin)
     char to[8];
     ssize_t size = spin_receive(spin, ends[0], to, sizeof to);
     const char *failure = errno == EAGAIN ? "EAGAIN" : errno == ECONNRESET ? "ECONNRESET" : "another error";
-    printf("%s: %s, pause %u, then %u\n", what,
-        size > 0        ? "received"
-            : size == 0 ? "closed"
-                        : failure,
-        spin->pause, spin->next_pause);
+    printf("%s: %s\n", what, size > 0 ? "received" : size == 0 ? "closed" : failure);
 }
 
 static void *send_soon(void *unused)
@@ -45,46 +41,49 @@ static void *send_soon(void *unused)
 
 int main(void)
 {
-    Spin spin = {.expected = true, .next_pause = 64};
+    Spin spin = {0};
     connect_ends();
-    send_soon(NULL);
-    receive("already there", &spin);
-    spin = (Spin){.pause = 16, .next_pause = 64};
-    send_soon(NULL);
-    receive("in a pause", &spin);
-
-    struct timeval limit = {.tv_usec = 1000};
-    setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    spin = (Spin){.expected = true};
-    receive("nothing", &spin);
-    printf("next wait %s short\n", spin.expected ? "expected to be" : "not expected to be");
-    for (int i = 0; i < 12; i++) {
-        spin.expected = true;
-        spin.pause = 0;
+    for (int i = 0; i < 100; i++) {
+        send_soon(NULL);
         char to[8];
         spin_receive(&spin, ends[0], to, sizeof to);
     }
+    printf("always there: next wait %s short, %s\n", spin.expected ? "expected to be" : "not expected to be",
+        spin.budget_ns == 1000000 ? "most earned" : "less earned");
     spin.expected = true;
-    spin.pause = 0;
-    receive("nothing again and again", &spin);
+    send_soon(NULL);
+    receive("there", &spin);
+
+    struct timeval limit = {.tv_usec = 1000};
+    setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    spin = (Spin){.expected = true, .budget_ns = 1};
+    receive("nothing", &spin);
+    printf("next wait %s short, %s\n", spin.expected ? "expected to be" : "not expected to be",
+        spin.budget_ns < 0 ? "in debt" : "not in debt");
+    int waits = 0;
+    for (spin.budget_ns = -20000; spin.budget_ns <= 0; waits++) {
+        char to[8];
+        spin_receive(&spin, ends[0], to, sizeof to);
+    }
+    printf("waits until it may poll again: %d\n", waits);
     close_ends();
 
     connect_ends();
     pthread_t sender;
-    spin = (Spin){.expected = true};
+    spin = (Spin){.expected = true, .budget_ns = 1};
     if (pthread_create(&sender, NULL, send_soon, NULL) != 0)
         return 1;
     char to[8];
     printf("from another thread: %zd\n", spin_receive(&spin, ends[0], to, sizeof to));
     pthread_join(sender, NULL);
 
-    spin = (Spin){.expected = true};
+    spin = (Spin){.expected = true, .budget_ns = 1};
     close(ends[1]);
     receive("the peer has closed", &spin);
     close(ends[0]);
 
     connect_ends();
-    spin = (Spin){.expected = true};
+    spin = (Spin){.expected = true, .budget_ns = 1};
     if (send(ends[0], "x", 1, 0) != 1)
         return 1;
     close(ends[1]);
