@@ -67,6 +67,7 @@ class Loop:
         self._withdrawals = Withdrawals()
         self._end_fd = -1  #: becomes readable when the worker must end
         self._poll = select.epoll()
+        self._spinning_poll: SpinningPoll | None = None
         #: When to check again for unused memory, and the poll timeout until then; None if no lane has excess memory.
         self._memory_check_at: float | None = None
         self._idle_s: float | None = None
@@ -82,7 +83,7 @@ class Loop:
     def run(self, end_fd: int) -> None:
         """Serve until the descriptor `end_fd` becomes readable, or the callable is unrecoverable."""
         self._start_watching(end_fd)
-        poll, lanes, handlers = self._create_poll(), self._lanes, self._handlers
+        poll, lanes, handlers = self._choose_poll(), self._lanes, self._handlers
         while not self._is_finished():
             awake, gone = [], []
             for fd, event in poll(self._idle_s):
@@ -100,15 +101,14 @@ class Loop:
                 self._release_unused_memory()
         self.close()
 
-    def _create_poll(self) -> Callable[[float | None], Events]:
-        """Return the function that waits for events. Only the worker of a model that answers once waits actively: in a
-        stream, responses cost more than batches.
-        """
-        poll = self._poll.poll
-        may_spin = (
-            self._model.own_process and not self._model.decoupled and linux.usable_cpus() >= 2
-        )
-        return SpinningPoll(poll) if may_spin else poll
+    def _choose_poll(self) -> Callable[[float | None], Events]:
+        """Return the function that waits for events."""
+        cpus = len(os.sched_getaffinity(0))
+        # Within a quota, a processor that seems to be idle may not be free.
+        if not self._model.may_poll or not 2 <= cpus <= linux.usable_cpus():
+            return self._poll.poll
+        self._spinning_poll = SpinningPoll(self._poll.poll)
+        return self._spinning_poll
 
     def watch_signals(self, end: EndSignal) -> None:
         """Handle the signals of this process. Call this before `run(end.fd)`."""
@@ -213,6 +213,9 @@ class Loop:
 
     def _run(self, parts: list[Part]) -> None:
         begun_ns = self._record_start(parts)
+        if self._spinning_poll is not None and _requests(parts) > 1:
+            # Other processes have work, too, for which polling would take the processor.
+            self._spinning_poll.sleep_next()
         for part in parts:
             part.lane.reads = part.batch.reads
         try:

@@ -67,6 +67,8 @@ class WorkerModel:
         self.own_process = own_process
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
         self.asynchronous = kind_of(infer) in ASYNCHRONOUS
+        #: Whether the worker may poll for batches. The autoscaler would take the time for work.
+        self.may_poll = own_process and not self.decoupled and spec.autoscale is None
         self.execution_timeout_s = spec.execution_timeout_s
         #: The callable as registered. `_infer` wraps it for models that answer once.
         self.produce = infer

@@ -52,6 +52,10 @@ class SpinningPoll:
         self._expected = False  #: the last wait was short, so the next one probably is, too
         self._budget_ns = 0  #: how long failures may still take
 
+    def sleep_next(self) -> None:
+        """Make the next wait sleep at once."""
+        self._expected = False
+
     def __call__(self, timeout_s: float | None) -> Events:
         """Wait for events, and return them."""
         if self._budget_ns <= 0:

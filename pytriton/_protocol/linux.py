@@ -109,14 +109,13 @@ def total_memory() -> int:
 
 
 def usable_cpus() -> float:
-    """Return how many cores CPU affinity and cgroup quota allow this process and its children to use."""
+    """Return how many cores CPU affinity and cgroup quotas (v2) allow this process and its children to use."""
     cpus = float(len(os.sched_getaffinity(0)))
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-        return cpus if quota == "max" else min(cpus, int(quota) / int(period))
-    except (OSError, ValueError):  # no limit, or not cgroup v2
-        return cpus
+    for group in _control_groups():
+        with contextlib.suppress(OSError, ValueError):  # the root, version 1, no controller, or "max"
+            quota, period = (group / "cpu.max").read_text().split()
+            cpus = min(cpus, int(quota) / int(period))
+    return cpus
 
 
 def _left_to_control_groups() -> Iterator[int]:

@@ -65,6 +65,7 @@ class LoadedPythonModel(WorkerModel):
         self.name = spec.name
         self.log = log
         self.decoupled = bool(spec.config.get("model_transaction_policy", {}).get("decoupled"))
+        self.may_poll = not self.decoupled and spec.autoscale is None
         self.asynchronous = False
         self.streams = spec.python_model.streams or self.decoupled
         self.execution_timeout_s = spec.execution_timeout_s

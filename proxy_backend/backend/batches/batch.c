@@ -179,6 +179,8 @@ static LaneState send_and_receive(Execution *batch, Reader *answer, bool *again,
 {
     Proxy *proxy = batch->proxy;
     LossReport loss = loss_report(batch);
+    /* Several requests mean that other threads have work, too, for which polling would take the processor. */
+    proxy->lane->spins = proxy->streams == NULL && batch->end - batch->first == 1;
     LaneState state = lane_send(proxy->lane, &proxy->message);
     batch->sent_ns = clock_ns();
     while (state == LANE_OK) {

@@ -4,11 +4,14 @@
 #include "common/clock.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 /* How long to poll, and the longest wait after which the next one may be short enough: it includes the time in which a
  * sleeping thread wakes up.
@@ -25,26 +28,47 @@ enum { EARNED_NS = 20000, EARNED_BY_WAITING_NS = 2000, MAX_BUDGET_NS = 1000000 }
 static atomic_int places;
 static pthread_once_t counted = PTHREAD_ONCE_INIT;
 
-/* Returns how many processors the process may use, by its affinity and its container's quota. */
-static double usable_cpus(void)
+/* Returns whether a quota limits the processor time of a control group (v2). */
+static bool has_quota(const char *group)
 {
-    cpu_set_t set;
-    long quota_us, period_us;
-    double cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    char path[PATH_MAX + 64];
+    long quota_us;
+    snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group);
+    FILE *file = fopen(path, "re");
     if (file == NULL)
-        return cpus;
-    if (fscanf(file, "%ld %ld", &quota_us, &period_us) == 2 && period_us > 0 &&
-        (double)quota_us / (double)period_us < cpus)
-        cpus = (double)quota_us / (double)period_us;
+        return false;
+    bool found = fscanf(file, "%ld", &quota_us) == 1; /* otherwise "max" */
     fclose(file);
-    return cpus;
+    return found;
 }
 
+/* Returns whether a quota limits this process's control group, or one above it. */
+static bool is_limited(void)
+{
+    char group[PATH_MAX];
+    bool found = has_quota("");
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    while (file && fgets(group, sizeof group, file)) {
+        char *name = group + 3;
+        if (strncmp(group, "0::", 3) != 0)
+            continue;
+        name[strcspn(name, "\n")] = 0;
+        for (char *end = strrchr(name, '/'); end && !found; end = strrchr(name, '/')) {
+            found = has_quota(name);
+            *end = 0;
+        }
+    }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* Within a quota, nothing polls: a processor that seems to be idle may not be free. */
 static void count_places(void)
 {
-    double cpus = usable_cpus();
-    atomic_store(&places, cpus >= 4 ? (int)(cpus / 4) : cpus >= 2);
+    cpu_set_t set;
+    int cpus = sched_getaffinity(getpid(), sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    atomic_store(&places, cpus < 2 || is_limited() ? 0 : cpus < 4 ? 1 : cpus / 4);
 }
 
 static bool take_place(void)

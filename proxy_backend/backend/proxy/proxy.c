@@ -70,7 +70,6 @@ char *proxy_attach(Proxy *proxy, bool batch)
             proxy->lane = lane_connect(path, &failure);
         if (proxy->lane) {
             lane_set_timeout(proxy->lane, proxy->execution_timeout_s);
-            proxy->lane->spins = proxy->streams == NULL;
             serve_calls(proxy, path);
         }
         free(lost);

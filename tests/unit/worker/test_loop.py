@@ -43,6 +43,7 @@ class Callable:
 
     name = "m"
     own_process = True
+    may_poll = True
     decoupled = False
     names_requests = True
     log = CallLog()
