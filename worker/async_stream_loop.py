@@ -15,6 +15,7 @@ from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchPart,
     BatchParts,
+    BatchTexts,
     FromWorker,
     Metrics,
     PartRef,
@@ -25,7 +26,7 @@ from pytriton.worker.async_loop import OnEventLoop
 from pytriton.worker.event_loops import within_limit
 from pytriton.worker.request_log import Part, serving
 from pytriton.worker.stream_loop import StreamLoop
-from pytriton.worker.streams import BatchStream, Outbox
+from pytriton.worker.streams import INLINE_PARTS, BatchStream, Outbox
 
 
 class AsyncStreamLoop(StreamLoop, OnEventLoop):
@@ -72,9 +73,11 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
             # Otherwise, the streams that wait for room would wake up only to wait again.
             if not outbox.full:
                 self._heard[lane].set()
-            for stream in outbox.streams.values():
-                if stream.abandoned:
-                    self._tasks[stream].cancel()
+            if outbox.cancelled:
+                outbox.cancelled = False
+                for stream in outbox.streams.values():
+                    if stream.abandoned:
+                        self._tasks[stream].cancel()
 
     def _stream(self, outbox: Outbox, batch: Batch) -> None:
         if self.unrecoverable:
@@ -92,7 +95,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         try:
             requests = self._requests(outbox, batch, stream)
             stream.send_begun()
-            sending.set(stream.put)
+            sending.set(stream.put_text)
             limit_s = self._model.execution_timeout_s
             with stream.spans.calling(requests):
                 producing = self._produce_async(outbox, stream, requests)
@@ -282,7 +285,11 @@ class GatheringOutbox(Outbox):
         super().__init__(lane, batches)
         self._turns = turns
         self._on_fault = on_fault
+        #: Waiting parts: general ones, or texts, which are of one output. Never both.
         self._waiting: list[PartRef] = []
+        self._ids: list[int] = []
+        self._texts: list[str] = []
+        self._output = ""
         self._held_ns = 0  #: when the first waiting part was produced
 
     def put(self, message: BatchPart | Metrics) -> None:
@@ -295,6 +302,8 @@ class GatheringOutbox(Outbox):
         if not turns.gathers:
             super().put(message)
             return
+        if self._ids:
+            self._flush()
         if not self._waiting:
             self._held_ns = now
             turns.flush_at_turn_end(self)
@@ -302,6 +311,30 @@ class GatheringOutbox(Outbox):
         self._waiting.append(PartRef(message.id, message.responses))
         if len(self._waiting) >= _MAX_WAITING or turns.is_long or now - self._held_ns > _HELD_NS:
             self._flush()
+
+    def put_text(self, number: int, output: str, text: str) -> bool:
+        """Send a text, either now or together with others at the end of this turn."""
+        turns = self._turns
+        if self._parts >= INLINE_PARTS:
+            return False
+        if len(self.streams) < 2 and not turns.has_begun:
+            return super().put_text(number, output, text)
+        now = turns.part()
+        if not turns.gathers:
+            return super().put_text(number, output, text)
+        if self._waiting or output != self._output:
+            self._flush()
+            self._output = output
+        ids = self._ids
+        if not ids:
+            self._held_ns = now
+            turns.flush_at_turn_end(self)
+        self._parts += 1
+        ids.append(number)
+        self._texts.append(text)
+        if len(ids) >= _MAX_WAITING or turns.is_long or now - self._held_ns > _HELD_NS:
+            self._flush()
+        return True
 
     def send(self, message: FromWorker) -> None:
         """Send the waiting parts, then a message that needs no credit."""
@@ -311,6 +344,7 @@ class GatheringOutbox(Outbox):
     def forget(self) -> None:
         """Drop waiting parts: the lane is gone."""
         self._waiting.clear()
+        self._ids, self._texts = [], []
 
     def on_turn_end(self) -> None:
         """Send the waiting parts."""
@@ -325,12 +359,20 @@ class GatheringOutbox(Outbox):
         Raises:
             LaneClosed: the proxy is gone, or sending failed, which ends all streams of the lane.
         """
-        parts, self._waiting = self._waiting, []
+        if self._ids:
+            message = BatchTexts(self._output, self._ids, self._texts)
+            self._ids, self._texts = [], []
+            self._send_waiting(message)
+        elif self._waiting:
+            parts, self._waiting = self._waiting, []
+            first = parts[0]
+            self._send_waiting(
+                BatchParts(parts) if len(parts) > 1 else BatchPart(first.id, first.responses)
+            )
+
+    def _send_waiting(self, message: BatchPart | BatchParts | BatchTexts) -> None:
         try:
-            if len(parts) == 1:
-                self.lane.send(BatchPart(parts[0].id, parts[0].responses))
-            elif parts:
-                self.lane.send(BatchParts(parts))
+            self.lane.send(message)
         except LaneClosed:
             raise
         except Exception as error:

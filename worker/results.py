@@ -21,7 +21,7 @@ from pytriton._protocol.lanes.lane_messages import OWN, RequestRef, ResponseRef,
 from pytriton._protocol.lanes.tensors import Array, TextError
 from pytriton._protocol.numpy_types import MASKED, is_masked, lost_by_cast
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.proxy.results import OneText, Pieces
+from pytriton.proxy.results import Pieces
 from pytriton.proxy.types import Request
 from pytriton.worker.fault_reports import ExecutionTimeout, reason
 from pytriton.worker.output_buffers import OutputBuffers
@@ -171,16 +171,12 @@ class ResultWriter:
             responses.append(ResponseRef(outputs))
         return responses
 
-    def write_text(self, text: OneText, request: RequestRef, lane: Lane) -> ResponseRef | None:
-        """Write a response that is a single string. Return None if it needs the general path.
-
-        Raises:
-            ArenaError: not enough memory.
-        """
-        requested = request.requested
-        if text.name != self._text or (requested and text.name not in requested):
+    def text_output(self, requests: Sequence[RequestRef]) -> str | None:
+        """Return the name of the output with which a single string is a response to these requests; None if it is not."""
+        if self._text is None or len(requests) != 1:
             return None
-        return ResponseRef([tensors.write_string(lane, text.name, text.data)])
+        requested = requests[0].requested
+        return self._text if not requested or self._text in requested else None
 
     def _write_pieces(
         self, results: Pieces, requests: Sequence[RequestRef], lane: Lane

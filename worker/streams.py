@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
 from pytriton._protocol.lanes.lane_messages import (
     Batch,
@@ -19,6 +20,7 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchDone,
     BatchFailed,
     BatchPart,
+    BatchTexts,
     Cancel,
     Credit,
     FromProxy,
@@ -42,6 +44,10 @@ _PARTS = 32
 #: Per stream if there are many, because room for one part wakes all streams that wait for room.
 _EACH = 8
 _BYTES = 8 << 20
+#: Maximum size in bytes of a text that is sent inside a message, and number of unread parts up to which one may be.
+#: Linux's default socket buffer (208 KiB) has room for 160 messages of this size.
+INLINE_BYTES = 512
+INLINE_PARTS = 64
 
 
 class Outbox:
@@ -51,6 +57,7 @@ class Outbox:
         """Announce to the proxy how many batches it may send at once."""
         self.lane = lane
         self.streams: dict[int, BatchStream] = {}
+        self.cancelled = False  #: whether a client has disconnected, for the loop to reset
         self._batches = batches
         self._parts = 0  #: sent, and not yet acknowledged by a credit
         lane.send(Room(batches))
@@ -69,6 +76,14 @@ class Outbox:
         """Send a part, or another message that the proxy acknowledges with a credit."""
         self.lane.send(message)
         self._parts += 1
+
+    def put_text(self, number: int, output: str, text: str) -> bool:
+        """Send a part of batch `number` that is one short string. Return False if it must be sent in shared memory."""
+        if self._parts >= INLINE_PARTS:
+            return False
+        self.lane.send(BatchTexts(output, [number], [text]))
+        self._parts += 1
+        return True
 
     def send(self, message: FromWorker) -> None:
         """Send a message that needs no credit."""
@@ -111,10 +126,10 @@ class Outbox:
             raise LaneError(f"unexpected message from the proxy: {type(message).__name__}")
         return None
 
-    @staticmethod
-    def _on_request_message(stream: BatchStream, message: Cancel | Hold | Go) -> None:
+    def _on_request_message(self, stream: BatchStream, message: Cancel | Hold | Go) -> None:
         if isinstance(message, Cancel):
             stream.cancel(message.request)
+            self.cancelled = True
         elif isinstance(message, Hold):
             stream.hold(message.request)
         else:
@@ -164,6 +179,8 @@ class BatchStream:
         self.batch = batch
         self._requests = batch.requests
         self._writer = writer
+        #: The output with which a string is a response to the only request; None if it is not.
+        self._text_output = writer.text_output(batch.requests)
         self._cancelled: set[int] = set()
         self._held: set[int] = set()
         self._held_since = 0.0
@@ -187,12 +204,41 @@ class BatchStream:
             ArenaError: not enough memory.
             LaneClosed: the proxy is gone.
         """
-        responses = self._text(results) if type(results) is OneText else None
-        if responses is None:
-            checked = self._writer.check(results, len(self._requests))
-            responses = [self._response(index, result) for index, result in enumerate(checked)]
-            if not any(response is not None for response in responses):
-                return
+        if type(results) is OneText and self._put_text(results.name, results.text):
+            return
+        checked = self._writer.check(results, len(self._requests))
+        responses = [self._response(index, result) for index, result in enumerate(checked)]
+        if not any(response is not None for response in responses):
+            return
+        self._put_part(responses)
+
+    def put_text(self, output: str, text: str) -> bool:
+        """Send a text as the response to the only request. Return False if the callable must now wait for room, which
+        it does at its next `yield`.
+
+        Raises: as `put` does
+        """
+        if not self._put_text(output, text):
+            self.put(OneText(output, text))
+        return not (self._outbox.full or self._held)
+
+    def _put_text(self, output: str, text: str) -> bool:
+        """Send a text as the response to the only request. Return False if that needs the general path."""
+        if output != self._text_output or self._cancelled:
+            return False
+        # Here, an invalid text fails only this stream. In a message with texts of others, it would fail all of them.
+        nbytes = len(text) if text.isascii() else len(text.encode())
+        if nbytes > INLINE_BYTES or not self._outbox.put_text(self.id, output, text):
+            ref = tensors.write_string(self._outbox.lane, output, text.encode())
+            self._put_part([ResponseRef([ref])])
+            return True
+        if self.bytes_out is not None:
+            self.bytes_out += 4 + nbytes
+        last_ns = self._last_ns
+        self._last_ns = self._stats.responded(last_ns or self.begun_ns, first=not last_ns)
+        return True
+
+    def _put_part(self, responses: list[ResponseRef | None]) -> None:
         self._outbox.put(BatchPart(self.id, responses))
         if self.bytes_out is not None:
             self.bytes_out += sum(map(nbytes_of, responses))
@@ -257,13 +303,6 @@ class BatchStream:
         """Drop the stream without notifying the proxy, which is gone."""
         self._outbox.streams.pop(self.id, None)
         self.spans.end()
-
-    def _text(self, text: OneText) -> list[ResponseRef | None] | None:
-        """Write a text as the response of a single request. Return None if it needs the general path."""
-        if self._cancelled or len(self._requests) != 1:
-            return None
-        response = self._writer.write_text(text, self._requests[0], self._outbox.lane)
-        return None if response is None else [response]
 
     def _response(self, index: int, result: Any) -> ResponseRef | None:
         if result is None or index in self._cancelled:

@@ -28,6 +28,7 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchPart,
     BatchParts,
     BatchReturned,
+    BatchTexts,
     BatchTrace,
     Cancel,
     Credit,
@@ -142,6 +143,9 @@ class StreamLane:
         if isinstance(message, BatchParts):
             self._forward(*message.parts)
             return
+        if isinstance(message, BatchTexts):
+            self._forward_texts(message)
+            return
         if (
             isinstance(message, (Batch, BatchLent, Credit, Cancel, Hold, Go))
             or message.id not in self.flights
@@ -183,12 +187,28 @@ class StreamLane:
 
     def _forward(self, *parts: BatchPart | PartRef) -> None:
         for part in parts:
-            flight = self.flights.get(part.id)
-            # A batch that has not begun could be retried although an answer was sent.
-            if flight is None or not flight.begun:
-                raise LaneError(f"the worker answered batch {part.id}, which has not begun")
-            self._forward_part(flight, part)
+            self._forward_part(self._begun_flight(part.id), part)
         self._credits.take(len(parts))
+
+    def _begun_flight(self, number: int) -> Flight:
+        flight = self.flights.get(number)
+        # A batch that has not begun could be retried although an answer was sent.
+        if flight is None or not flight.begun:
+            raise LaneError(f"the worker answered batch {number}, which has not begun")
+        return flight
+
+    def _forward_texts(self, message: BatchTexts) -> None:
+        if len(message.ids) != len(message.texts):
+            raise LaneError(
+                f"the worker sent {len(message.texts)} texts for {len(message.ids)} batches"
+            )
+        for number, text in zip(message.ids, message.texts):
+            flight = self._begun_flight(number)
+            if len(flight.senders) != 1:
+                raise LaneError(f"the worker returned 1 response to {len(flight.senders)} requests")
+            flight.answered = True
+            flight.send(0, self._translator.text_response(message.output, text), final=False)
+        self._credits.take(len(message.ids))
 
     def _forward_part(self, flight: Flight, part: BatchPart | PartRef) -> None:
         flight.answered = True

@@ -256,6 +256,18 @@ class Translator:
         data = tensors.encode_bytes(tensor.as_numpy()) if raw is None else raw.data
         return tensors.write_raw(lane, name, "BYTES", shape, data)
 
+    def text_response(self, output: str, text: str) -> Any:
+        """Create a response of the stub whose only output is one string."""
+        data = text.encode()
+        serialized = memoryview(len(data).to_bytes(4, "little") + data)
+        return pb_utils.InferenceResponse([self._bytes_tensor(output, [1], serialized)])
+
+    def _bytes_tensor(self, name: str, shape: Sequence[int], data: memoryview) -> Any:
+        tensor = self._bytes.make(name, shape, data)
+        if tensor is None:
+            tensor = pb_utils.Tensor(name, tensors.decode_bytes(data, shape))
+        return tensor
+
     def tensor(self, ref: TensorRef, lane: tensors.Memories) -> Any:
         """Convert a worker's tensor to a tensor of the stub."""
         self._unchecked += max(0, ref.nbytes)
@@ -265,10 +277,7 @@ class Translator:
         if ref.datatype == "BYTES":
             data = memoryview(bytes(tensors.read_raw(lane, ref)))  # the worker could change it
             tensors.check_bytes(data, ref.shape)
-            tensor = self._bytes.make(ref.name, ref.shape, data)
-            if tensor is None:
-                tensor = pb_utils.Tensor(ref.name, tensors.decode_bytes(data, ref.shape))
-            return tensor
+            return self._bytes_tensor(ref.name, ref.shape, data)
         dtype = numpy_types.NUMERIC.get(ref.datatype)
         if dtype is None:
             raise LaneError(

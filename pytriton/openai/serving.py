@@ -74,8 +74,12 @@ class AsyncTexts:
                         pieces = await self._pieces(request)
                         try:
                             async for piece in pieces:
-                                if not buffer.try_buffer(_text(invocation, piece, index)):
-                                    yield _results(invocation, buffer.drain())
+                                text = _text(invocation, piece, index)
+                                if not buffer.put(text):
+                                    rest = buffer.drain()
+                                    yield (
+                                        _results(invocation, rest) if rest or not text else _NOTHING
+                                    )
                         finally:
                             if hasattr(pieces, "aclose"):
                                 await pieces.aclose()
@@ -148,12 +152,14 @@ def _results(invocation: Invocation, text: str) -> Results:
     return _result_of(invocation.mark) if invocation.is_keepalive_due() else _NOTHING
 
 
-def _sender(invocation: Invocation) -> Callable[[str], None] | None:
-    """Return a function that sends a text without a `yield`; None if each piece must be a response of its own."""
-    put = sending.get()
-    if put is None or not invocation.mark:
+def _sender(invocation: Invocation) -> Callable[[str], bool] | None:
+    """Return a function that sends a text without a `yield`, and returns False if there is no room for more; None if each
+    piece must be a response of its own.
+    """
+    put, mark = sending.get(), invocation.mark
+    if put is None or not mark:
         return None
-    return lambda text: put(_result_of(invocation.mark + text))
+    return lambda text: put(OUTPUT, mark + text)
 
 
 def _end(invocation: Invocation, text: str = "") -> Results:
@@ -166,7 +172,7 @@ def _end(invocation: Invocation, text: str = "") -> Results:
 
 
 def _result_of(text: str) -> Results:
-    return OneText(OUTPUT, text.encode())
+    return OneText(OUTPUT, text)
 
 
 # ── coalescing of pieces that arrive at the same time, because each response costs time in every process ──────
@@ -186,14 +192,14 @@ class ChunkCoalescer:
     event loop. So a text is never delayed while the callable awaits something.
 
     Args:
-        send: function that sends a text immediately; None: do not buffer
+        send: function that sends a text immediately, and returns False if there is no room for more; None: send nothing
         soon: function that schedules a function for the next iteration of the event loop
         clock: function like time.perf_counter
     """
 
     def __init__(
         self,
-        send: Callable[[str], None] | None,
+        send: Callable[[str], bool] | None,
         soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -207,23 +213,25 @@ class ChunkCoalescer:
         )
         self._failed: Exception | None = None
 
-    def try_buffer(self, text: str) -> bool:
-        """Buffer the text of a piece. Return False if the buffer must be sent now.
+    def put(self, text: str) -> bool:
+        """Send or buffer the text of a piece. Return False if the callable must yield: what `drain` returns or, if that is
+        nothing, to wait for room.
 
         Raises:
-            Exception: the previously buffered text could not be sent
+            Exception: the text could not be sent, or the previously buffered text
         """
         if self._failed is not None:
             raise self._failed
+        texts, send = self._texts, self._send
         if text:
-            self._texts.append(text)
-        if self._send is None:
+            texts.append(text)
+        if send is None:
             return False
         now = self._clock()
         quick = now - self._last < _QUICK_S
         self._last = now
-        if not quick or len(self._texts) >= _MAX_CHUNKS:
-            return False
+        if not quick or len(texts) >= _MAX_CHUNKS:
+            return send(self.drain()) if texts else False
         if not self._flushes:
             self._flushes = True
             self._soon(self._flush)

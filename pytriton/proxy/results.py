@@ -55,23 +55,24 @@ class Pieces(list[Any]):
 class OneText(Sequence[Any]):
     """The results for one request whose only output is a single string, as in a stream of text.
 
-    Reading an item creates an array, so that this can be used like other results. A worker's loop uses `data`
+    Reading an item creates an array, so that this can be used like other results. A worker's loop uses `text`
     directly: creating and checking arrays would take half of its time for a token.
     """
 
-    __slots__ = ("data", "name")
+    __slots__ = ("name", "text")
 
-    def __init__(self, name: str, data: bytes) -> None:
+    def __init__(self, name: str, text: str) -> None:
         self.name = name
-        self.data = data
+        self.text = text
 
     def __len__(self) -> int:
         return 1
 
     def __getitem__(self, index: Any) -> Any:
-        return [{self.name: np.array([self.data], object)}][index]
+        return [{self.name: np.array([self.text.encode()], object)}][index]
 
 
-#: Function that sends a result while an asynchronous callable awaits something, as `yield` would. It is set in the
-#: task of the callable's stream. If there is no room, the next `yield` waits.
-sending: ContextVar[Optional[Callable[[Any], None]]] = ContextVar("sending", default=None)
+#: Function that sends a text, given the name of the output, without a `yield`: as the result for the only request of an
+#: asynchronous callable. It is set in the task of the callable's stream. If it returns False, there is no room for more,
+#: and the callable should yield soon, which waits.
+sending: ContextVar[Optional[Callable[[str, str], bool]]] = ContextVar("sending", default=None)

@@ -362,6 +362,7 @@ void lane_close(Lane *lane)
     arena_trim_cancel(&lane->arena);
     arena_close(&lane->arena);
     buffer_free(&lane->spilled);
+    buffer_free(&lane->serialized);
     for (size_t i = 0; i < lane->memory_count; i++)
         mapped_close(&lane->memories[i].memory);
     free(lane->memories);

@@ -28,6 +28,7 @@ typedef struct {
     bool worker_lost; /* the worker ended while its memory was being read */
     uint64_t unchecked_bytes; /* bytes of outputs since available memory was last checked */
     Buffer spilled; /* copy of a message from the worker's arena */
+    Buffer serialized; /* a string in Triton's format, while it is sent */
     bool announced; /* the next packet contains the descriptor of memory `announced_number` */
     int64_t announced_number;
     char fault[160]; /* how the worker violated the protocol, or that memory is lacking */

@@ -138,6 +138,34 @@ static LaneState handle_begun(Streams *streams, Flight *flight)
     return LANE_OK;
 }
 
+/* Begin to answer a request of a batch. */
+static LaneState begin_answer(Streams *streams, Flight *flight, const Stream *stream)
+{
+    if (stream->to.factory == NULL)
+        return set_fault(streams->lane, "the worker answered a request that it had already completed", (Slice){"", 0});
+    flight->answered = true;
+    watchdog_send_begins(&streams->sender);
+    return LANE_OK;
+}
+
+/* Handle the outcome of an answer to a request, the one at `index` of its batch. `right` means that the worker's message
+ * was valid.
+ */
+static LaneState end_answer(Streams *streams, Flight *flight, uint32_t index, const Outcome *outcome, bool right)
+{
+    Stream *stream = &flight->streams[index];
+    if (outcome->failed)
+        stream_set_failed(stream);
+    if (outcome->final && outcome->nothing_sent)
+        stream_end(stream);
+    else if (outcome->final)
+        stream_close(stream);
+    if (outcome->final && stream->paused)
+        stream_clear_pause(streams, flight, stream);
+    watchdog_send_ended(&streams->sender);
+    return right ? stream_pause(streams, flight, index) : LANE_FAULT;
+}
+
 static LaneState handle_part(Streams *streams, Flight *flight, Reader *message)
 {
     if (msgpack_get_array(message) != flight->count)
@@ -147,24 +175,11 @@ static LaneState handle_part(Streams *streams, Flight *flight, Reader *message)
         Outcome outcome;
         if (msgpack_get_nil(message))
             continue;
-        if (stream->to.factory == NULL)
-            return set_fault(
-                streams->lane, "the worker answered a request that it had already completed", (Slice){"", 0});
-        flight->answered = true;
-        watchdog_send_begins(&streams->sender);
-        bool right = response_forward(streams->proxy, &stream->to, message, &outcome);
-        if (outcome.failed)
-            stream_set_failed(stream);
-        if (outcome.final && outcome.nothing_sent)
-            stream_end(stream);
-        else if (outcome.final)
-            stream_close(stream);
-        if (outcome.final && stream->paused)
-            stream_clear_pause(streams, flight, stream);
-        watchdog_send_ended(&streams->sender);
-        if (!right)
-            return LANE_FAULT;
-        LaneState state = stream_pause(streams, flight, i);
+        LaneState state = begin_answer(streams, flight, stream);
+        if (state == LANE_OK) {
+            bool right = response_forward(streams->proxy, &stream->to, message, &outcome);
+            state = end_answer(streams, flight, i, &outcome, right);
+        }
         if (state != LANE_OK)
             return state;
     }
@@ -188,6 +203,40 @@ static LaneState handle_parts(Streams *streams, Reader *message, Slice tag)
         if (state == LANE_OK)
             msgpack_skip_rest(message, fields, PART_REF_SIZE);
     }
+    return state == LANE_OK ? streams_add_credit(streams, count) : state;
+}
+
+static LaneState handle_text(Streams *streams, Flight *flight, char *output, Slice text)
+{
+    Outcome outcome;
+    if (flight->count != 1)
+        return set_fault(streams->lane, "the worker returned too few or too many responses", (Slice){"", 0});
+    LaneState state = begin_answer(streams, flight, &flight->streams[0]);
+    if (state != LANE_OK)
+        return state;
+    response_send_text(streams->proxy, &flight->streams[0].to, output, text, &outcome);
+    return end_answer(streams, flight, 0, &outcome, true);
+}
+
+/* Handle a message with texts for several batches. */
+static LaneState handle_texts(Streams *streams, Reader *message, Slice tag)
+{
+    char *output = strdup_slice(msgpack_get_text(message));
+    Reader ids = *message;
+    msgpack_skip(message, 0);
+    uint32_t count = msgpack_get_array(&ids);
+    LaneState state = LANE_OK;
+    if (msgpack_get_array(message) != count || output == NULL)
+        state = set_fault(streams->lane, output ? "malformed message" : "out of memory", tag);
+    for (uint32_t i = 0; i < count && state == LANE_OK; i++) {
+        Flight *flight = find_flight(streams, msgpack_get_int(&ids));
+        Slice text = msgpack_get_text(message);
+        if (flight == NULL || !flight->begun)
+            state = set_fault(streams->lane, "the worker sent a message about a batch that is not in flight", tag);
+        else
+            state = handle_text(streams, flight, output, text);
+    }
+    free(output);
     return state == LANE_OK ? streams_add_credit(streams, count) : state;
 }
 
@@ -259,6 +308,8 @@ static LaneState handle_message(Streams *streams, Reader *message)
     }
     if (slice_is(tag, BATCH_PARTS_NAME))
         return handle_parts(streams, message, tag);
+    if (slice_is(tag, BATCH_TEXTS_NAME))
+        return handle_texts(streams, message, tag);
     int64_t number = msgpack_get_int(message);
     if (message->malformed)
         return set_fault(streams->lane, "malformed message", tag);

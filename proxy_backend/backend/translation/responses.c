@@ -145,6 +145,53 @@ bool response_client_is_gone(TRITONBACKEND_ResponseFactory *factory)
     return !triton_error_consume(TRITONBACKEND_ResponseFactoryIsCancelled(factory, &gone)) && gone;
 }
 
+/* Create a response. Once created, it must be sent: tritonserver reserves its place and holds back later ones. Returns
+ * false if there is none, so that the request cannot be answered at all.
+ */
+static bool open_response(const Proxy *proxy, const Receiver *to, TRITONBACKEND_Response **response, Outcome *outcome)
+{
+    TRITONSERVER_Error *error = new_response(to, response);
+    if (error == NULL)
+        return true;
+    log_error("model %s: %s", proxy->model->name, TRITONSERVER_ErrorMessage(error));
+    TRITONSERVER_ErrorDelete(error);
+    outcome->failed = outcome->final = true;
+    return false;
+}
+
+/* Add a string as the output of a response. */
+static TRITONSERVER_Error *fill_text(Lane *lane, TRITONBACKEND_Response *response, char *output, Slice text)
+{
+    Buffer *serialized = &lane->serialized;
+    uint32_t size = (uint32_t)text.size; /* A message has at most MAX_SPILLED_BYTES. */
+    buffer_clear(serialized);
+    buffer_put(serialized, &size, sizeof size);
+    buffer_put_slice(serialized, text);
+    if (serialized->failed)
+        return TRITONSERVER_ErrorNew(ERROR_UNAVAILABLE, "out of memory");
+    Tensor tensor = {.name = output, .datatype = TYPE_BYTES, .shape = {1}, .dims = 1, .elements = 1};
+    tensor.size = (int64_t)serialized->size;
+    tensor.bytes = (const uint8_t *)serialized->data;
+    TRITONSERVER_Error *error = NULL;
+    if (!output_fill(lane, NULL, response, &tensor, serialized->size, &error) && error == NULL)
+        error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, lane->fault);
+    buffer_reset(serialized, INLINE_BYTES);
+    return error;
+}
+
+void response_send_text(Proxy *proxy, const Receiver *to, char *output, Slice text, Outcome *outcome)
+{
+    TRITONBACKEND_Response *response = NULL;
+    *outcome = (Outcome){0};
+    outcome->nothing_sent = !to->is_call && response_client_is_gone(to->factory);
+    if (outcome->nothing_sent || !open_response(proxy, to, &response, outcome))
+        return;
+    TRITONSERVER_Error *error = is_requested(to, output) ? fill_text(proxy->lane, response, output, text) : NULL;
+    outcome->failed = error != NULL;
+    triton_error_consume(TRITONBACKEND_ResponseSend(response, 0, error));
+    triton_error_consume(error);
+}
+
 bool response_forward(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome)
 {
     Details details = {.error = {"", 0}, .code = {"", 0}, .parameters = {"", 0}};
@@ -163,17 +210,11 @@ bool response_forward(Proxy *proxy, const Receiver *to, Reader *answer, Outcome 
     outcome->nothing_sent = to->factory && (details.empty || (!to->is_call && response_client_is_gone(to->factory)));
     if (outcome->nothing_sent)
         return true;
-    /* Once created, a response must be sent: tritonserver reserves its place and holds back later ones. */
     TRITONBACKEND_Response *response = NULL;
-    TRITONSERVER_Error *error = new_response(to, &response);
-    if (error) { /* Without a response object, tritonserver cannot be answered at all. */
-        log_error("model %s: %s", proxy->model->name, TRITONSERVER_ErrorMessage(error));
-        TRITONSERVER_ErrorDelete(error);
-        outcome->failed = outcome->final = true;
+    if (!open_response(proxy, to, &response, outcome))
         return true;
-    }
     bool right;
-    error = fill_response(proxy, to, &details, outputs, response, &right);
+    TRITONSERVER_Error *error = fill_response(proxy, to, &details, outputs, response, &right);
     if (proxy->lane->worker_lost) {
         triton_error_consume(error);
         return false;

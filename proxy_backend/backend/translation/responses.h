@@ -33,6 +33,8 @@ typedef struct {
  * fault was sent as the last response if `outcome->final`, and otherwise nothing was sent.
  */
 bool response_forward(Proxy *proxy, const Receiver *to, Reader *answer, Outcome *outcome);
+/* Send a response whose only output is one string. It is not the last response. */
+void response_send_text(Proxy *proxy, const Receiver *to, char *output, Slice text, Outcome *outcome);
 /* Returns whether the client of a request has disconnected. */
 bool response_client_is_gone(TRITONBACKEND_ResponseFactory *factory);
 /* Send an error as the last response. With `names`, the id of the request is appended to it. */

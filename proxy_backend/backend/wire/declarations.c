@@ -115,6 +115,15 @@ static const Field BatchParts_fields[] = {
 };
 static const Declared BatchParts = {"BatchParts", false, 1, BatchParts_fields};
 
+static const Shape BatchTexts_ids_item = {.kind = SHAPE_INT};
+static const Shape BatchTexts_texts_item = {.kind = SHAPE_TEXT};
+static const Field BatchTexts_fields[] = {
+    {"output", true, {.kind = SHAPE_TEXT}},
+    {"ids", true, {.kind = SHAPE_LIST, .item = &BatchTexts_ids_item}},
+    {"texts", true, {.kind = SHAPE_LIST, .item = &BatchTexts_texts_item}},
+};
+static const Declared BatchTexts = {"BatchTexts", false, 3, BatchTexts_fields};
+
 static const Field BatchBegun_fields[] = {
     {"id", true, {.kind = SHAPE_INT}},
 };
@@ -346,8 +355,8 @@ static const Field Failure_fields[] = {
 static const Declared Failure = {"Failure", true, 3, Failure_fields};
 
 const Declared *const lane_messages[] = {
-    &Announce, &Batch, &BatchDone, &BatchLent, &BatchFailed, &BatchPart, &BatchParts, &BatchBegun, &Room,
-    &BatchReturned, &Metrics, &Credit, &Cancel, &Hold, &Go, &Spilled, NULL
+    &Announce, &Batch, &BatchDone, &BatchLent, &BatchFailed, &BatchPart, &BatchParts, &BatchTexts, &BatchBegun,
+    &Room, &BatchReturned, &Metrics, &Credit, &Cancel, &Hold, &Go, &Spilled, NULL
 };
 
 const Declared *const call_messages[] = {

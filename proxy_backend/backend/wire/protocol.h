@@ -9,7 +9,7 @@
 
 /* ── Numbers and names ─────────────────────────────────────────────────────────────────────────────────── */
 
-enum { PROTOCOL = 22 };
+enum { PROTOCOL = 23 };
 enum { ARENA_MEMORY = 0, OWN_MEMORY = -1 };
 enum { MAX_LANE_MEMORIES = 16, MAX_CALL_MEMORIES = 1024 };
 enum { MAX_METRICS = 4096, MAX_LABELS = 64, MAX_BUCKETS = 1024 };
@@ -92,6 +92,12 @@ enum { BATCH_PART_SIZE = 3, BATCH_PART_LEAST = 3, BATCH_PART_id = 1, BATCH_PART_
 /* worker → proxy: several `BatchPart`s in order. Each counts separately for `Credit`. */
 #define BATCH_PARTS_NAME "BatchParts"
 enum { BATCH_PARTS_SIZE = 2, BATCH_PARTS_LEAST = 2, BATCH_PARTS_parts = 1 };
+/* worker → proxy: a response each to batches with a single request: one string, which is the only output. */
+#define BATCH_TEXTS_NAME "BatchTexts"
+enum {
+    BATCH_TEXTS_SIZE = 4, BATCH_TEXTS_LEAST = 4, BATCH_TEXTS_output = 1, BATCH_TEXTS_ids = 2,
+    BATCH_TEXTS_texts = 3
+};
 /* worker → proxy: the inputs have been copied; the next batch may be sent if `Room` allows it. */
 #define BATCH_BEGUN_NAME "BatchBegun"
 enum { BATCH_BEGUN_SIZE = 2, BATCH_BEGUN_LEAST = 2, BATCH_BEGUN_id = 1 };

@@ -24,6 +24,7 @@ A decoupled model answers a batch many times, and its worker may process several
       │◀────────────────────────────────────────────────────────│
       │        BatchPart(id, responses) …, then BatchDone(id)   │
       │        BatchParts(parts)      of several at once        │
+      │        BatchTexts(output, …)  the same for short texts  │
       │        Room(0)                it retires: no new batches│
       │◀────────────────────────────────────────────────────────│
       │  Credit(parts)        passed to tritonserver            │

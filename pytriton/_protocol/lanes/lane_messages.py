@@ -179,6 +179,18 @@ class BatchParts(_LaneMessage, frozen=True):
     parts: list[PartRef]
 
 
+class BatchTexts(_LaneMessage, frozen=True):
+    """worker → proxy: a response each to batches with a single request: one string, which is the only output.
+
+    Like `BatchPart`s whose output is a BYTES tensor of the shape [1], but without shared memory. Used for short strings.
+    `ids` and `texts` have the same length. Each text counts separately for `Credit`.
+    """
+
+    output: str
+    ids: list[int]
+    texts: list[str]
+
+
 class BatchReturned(_LaneMessage, frozen=True):
     """worker → proxy: `execute` of a Triton Python model has returned; its responses may follow later.
 
@@ -262,6 +274,7 @@ FromWorker = Union[
     BatchFailed,
     BatchPart,
     BatchParts,
+    BatchTexts,
     BatchBegun,
     Room,
     BatchReturned,
@@ -276,6 +289,7 @@ LaneMessage = Union[
     BatchFailed,
     BatchPart,
     BatchParts,
+    BatchTexts,
     BatchBegun,
     Room,
     BatchReturned,

@@ -7,7 +7,7 @@ import msgspec
 #: The version of all messages. It must be raised when a field of a message, of a part of one (ModelSpec, ModelInfo) or of
 #: a lane descriptor is added, removed or gets another type: `scripts/generate --raise-protocol` does that, also for the
 #: compiled proxy.
-PROTOCOL = 22
+PROTOCOL = 23
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

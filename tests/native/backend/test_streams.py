@@ -21,6 +21,7 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchDone,
     BatchPart,
     BatchParts,
+    BatchTexts,
     Credit,
     PartRef,
     ResponseDetails,
@@ -87,6 +88,53 @@ def test_one_message_can_hold_responses_of_several_batches(program: Path, tmp_pa
     assert credits == [Credit(8)]
     found = sorted(line for line in lines if line.startswith("response"))
     assert found == sorted([*[_STREAMED[0]] * 8, *[_STREAMED[1]] * 2])
+
+
+def test_texts_are_responses_with_one_string(program: Path, tmp_path: Path) -> None:
+    """However long they are."""
+    texts = ["", "é", "x" * (1 << 17)]
+    credits: list[Credit] = []
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(2))
+        numbers = []
+        for _ in range(2):
+            batch = lane.receive()
+            assert isinstance(batch, Batch)
+            lane.send(BatchBegun(batch.id))
+            numbers.append(batch.id)
+        lane.send(BatchTexts("z", numbers * 3, [text for text in texts for _ in numbers]))
+        for number in numbers:
+            lane.send(BatchDone(number, []))
+        message = lane.receive()
+        assert isinstance(message, Credit)
+        credits.append(message)
+        with suppress(LaneClosed):
+            while True:
+                lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], batches=2, decoupled=True)
+    assert credits == [Credit(6)]
+    data = [text.encode() for text in texts]
+    shown = [(len(one).to_bytes(4, "little") + one).hex() for one in data]
+    found = [line for line in lines if line.startswith("response")]
+    assert sorted(found) == sorted(f"response to 0, flags 0: z 13 [1] {one}" for one in shown * 2)
+
+
+def test_a_text_for_one_of_several_requests_is_refused(program: Path, tmp_path: Path) -> None:
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        batch = lane.receive()
+        assert isinstance(batch, Batch)
+        lane.send(BatchBegun(batch.id))
+        lane.send(BatchTexts("z", [batch.id], ["x"]))
+        with suppress(LaneClosed):
+            while True:
+                lane.receive()
+
+    lines, _ = run(program, tmp_path, [work], requests=2, decoupled=True)
+    errors = [line for line in lines if "too few or too many responses" in line]
+    assert len(errors) == 2, lines
 
 
 @pytest.mark.parametrize(

@@ -31,16 +31,28 @@ def request(*, stream: bool = True) -> Request:
 
 
 def run(
-    target: Callable[..., Any], sent: list[str], send: Callable[[Any], None] | None = None
+    target: Callable[..., Any],
+    sent: list[str],
+    send: Callable[[str, str], bool] | None = None,
+    waited: list[int] | None = None,
 ) -> None:
-    """Answer a stream with a callable; `sent` gets what the worker's loop would send."""
+    """Answer a stream with a callable; `sent` gets what the worker's loop would send. `waited` gets the number of texts at
+    each `yield` without one.
+    """
 
     def put(results: Any) -> None:
         if results[0] is not None:
             sent.append(results[0]["text_output"][0].decode())
+        elif waited is not None:
+            waited.append(len(sent))
+
+    def put_text(output: str, text: str) -> bool:
+        assert output == "text_output"
+        sent.append(text)
+        return True
 
     async def answer() -> None:
-        sending.set(send or put)
+        sending.set(send or put_text)
         produced = served(target, ["chat"])([request()])
         try:
             async for results in produced:
@@ -113,10 +125,13 @@ def test_buffered_text_of_a_closed_stream_is_dropped() -> None:
 
     sent: list[str] = []
 
+    def put_text(output: str, text: str) -> bool:
+        sent.append(text)
+        return True
+
     async def answer() -> None:
-        sending.set(lambda results: sent.append("late"))
+        sending.set(put_text)
         produced = served(gives_up, ["chat"])([request()])
-        sent.append((await produced.__anext__())[0]["text_output"][0].decode())
         await produced.__anext__()
 
     async def outlived() -> None:
@@ -126,7 +141,6 @@ def test_buffered_text_of_a_closed_stream_is_dropped() -> None:
         await asyncio.sleep(0)  # the loop's next turn
 
     asyncio.run(outlived())
-    assert "late" not in sent
     assert contents(sent) == ["a"]
 
 
@@ -134,18 +148,41 @@ def test_slow_pieces_are_not_held_back() -> None:
     now = [0.0]
     due: list[Callable[[], None]] = []
     sent: list[str] = []
-    held = ChunkCoalescer(sent.append, due.append, lambda: now[0])
-    for after_s, kept in ((0, False), (0.0002, True), (0.0002, True), (0.0004, False)):
+
+    def send(text: str) -> bool:
+        sent.append(text)
+        return True
+
+    held = ChunkCoalescer(send, due.append, lambda: now[0])
+    for after_s, expected in ((0, ["x"]), (0.0002, []), (0.0002, []), (0.0004, ["xxx"])):
         now[0] += after_s
-        assert held.try_buffer("x") is kept
-        if not kept:
-            held.drain()
-    assert held.try_buffer("y")
+        assert held.put("x")
+        assert sent == expected
+        sent.clear()
+    assert held.put("y")
     assert len(due) == 1  # one for all that is held
     due.pop()()
     assert sent == ["y"]
-    assert held.try_buffer("z")
+    assert held.put("z")
     assert len(due) == 1
+
+
+def test_without_room_the_callable_waits_at_a_yield() -> None:
+    async def pauses(request: ChatRequest) -> AsyncIterator[str]:
+        for number in range(4):
+            yield str(number)
+            await asyncio.sleep(0)
+
+    sent: list[str] = []
+    waited: list[int] = []
+
+    def full(output: str, text: str) -> bool:
+        sent.append(text)
+        return False
+
+    run(pauses, sent, full, waited)
+    assert contents(sent) == ["0", "1", "2", "3", ""]
+    assert waited == [1]  # the others are sent in the loop's next turn
 
 
 def test_a_failure_to_send_ends_the_stream_and_closes_the_generator() -> None:
@@ -160,7 +197,7 @@ def test_a_failure_to_send_ends_the_stream_and_closes_the_generator() -> None:
         finally:
             closed.append(True)
 
-    def full(results: Any) -> None:
+    def full(output: str, text: str) -> bool:
         raise MemoryError("full")
 
     with pytest.raises(MemoryError, match="full"):
@@ -189,8 +226,12 @@ def test_timeouts_and_cancellation_reach_the_callable() -> None:
         def put(results: Any) -> None:
             sent.append(results[0]["text_output"][0].decode())
 
+        def put_text(output: str, text: str) -> bool:
+            sent.append(text)
+            return True
+
         async def answer() -> None:
-            sending.set(put)
+            sending.set(put_text)
             produced = served(limited, ["chat"])([request()])
             try:
                 async for results in produced:
@@ -217,7 +258,7 @@ def test_single_answers_and_tritons_clients_are_unaffected() -> None:
 
     def texts(asked: Request) -> list[str]:
         async def collected() -> list[Any]:
-            sending.set(lambda results: None)
+            sending.set(lambda output, text: True)
             return [one async for one in served(burst, ["chat"])([asked])]
 
         return [one[0]["text_output"][0].decode() for one in asyncio.run(collected()) if one[0]]

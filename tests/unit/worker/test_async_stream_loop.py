@@ -15,6 +15,7 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchDone,
     BatchPart,
     BatchParts,
+    BatchTexts,
     Credit,
     FromProxy,
     FromWorker,
@@ -236,9 +237,50 @@ def test_many_streams_have_room_for_some_parts_each(loop: Loop) -> None:
     assert not loop.outbox.full
 
 
+def test_texts_are_grouped_in_one_message_in_order_with_other_parts(loop: Loop) -> None:
+    def texts(*numbers: int) -> BatchTexts:
+        return BatchTexts("y", list(numbers), [f"text {number}" for number in numbers])
+
+    def turn(*numbers: int) -> None:
+        for number in numbers:
+            assert loop.outbox.put_text(number, "y", f"text {number}")
+        loop.end()
+
+    turn(1, 2)
+    assert loop.said(2) == [texts(1), texts(2)]
+    turn(1, 2, 3)
+    assert loop.said(1) == [texts(1, 2, 3)]
+    loop.outbox.put_text(1, "y", "text 1")
+    loop.outbox.put(part(1))
+    loop.outbox.put_text(1, "y", "text 1")
+    loop.outbox.put_text(2, "z", "other")
+    loop.outbox.send(BatchDone(2, []))
+    loop.end()
+    assert loop.said(5) == [
+        texts(1),
+        part(1),
+        texts(1),
+        BatchTexts("z", [2], ["other"]),
+        BatchDone(2, []),
+    ]
+    turn(*range(40))
+    assert loop.said(2) == [texts(*range(32)), texts(*range(32, 40))]
+
+
+def test_unread_texts_fit_into_the_socket(loop: Loop) -> None:
+    """Beyond that, they are sent in shared memory."""
+    taken = [loop.outbox.put_text(number, "y", "😀" * 128) for number in range(70)]
+    assert taken == [True] * 64 + [False] * 6
+    loop.end()
+    assert loop.faults == []
+    loop.said(64)
+
+
 def test_a_closed_lane_is_sent_nothing(loop: Loop) -> None:
     loop.turn(1, 2)
     loop.outbox.put(part(1))
+    loop.outbox.forget()
+    loop.outbox.put_text(1, "y", "text")
     loop.outbox.forget()
     loop.end()
     assert loop.faults == []

@@ -39,6 +39,9 @@ class Writer:
         assert len(results) == count
         return results
 
+    def text_output(self, requests: Any) -> None:
+        return None
+
     def write(self, results: Any, requests: Any, lane: Lane) -> list[ResponseRef]:
         return [ResponseRef([], result) for result in results]
 

@@ -15,7 +15,11 @@ from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
     BatchPart,
+    BatchTexts,
     Cancel,
+    Credit,
+    Go,
+    Hold,
     RequestRef,
     Room,
 )
@@ -44,6 +48,9 @@ class Rig:
     def texts(self) -> list[dict[str, list[bytes]]]:
         """Return the outputs of the received part."""
         message = self.proxy.receive()
+        if isinstance(message, BatchTexts):
+            assert message.ids == [7]
+            return [{message.output: [text.encode()]} for text in message.texts]
         assert isinstance(message, BatchPart)
         return [
             {
@@ -69,19 +76,61 @@ def no_array(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_array")
 @pytest.mark.parametrize("dims", [1, -1])
 @pytest.mark.parametrize("requested", [[], ["text"], ["other", "text"]])
-@pytest.mark.parametrize("data", [b"", b"\0", "é".encode() * 3000])
+@pytest.mark.parametrize("text", ["", "\0", "é", "é" * 3000])
 def test_the_only_output_is_the_text(
-    lanes: tuple[Lane, Lane], dims: int, requested: list[str], data: bytes
+    lanes: tuple[Lane, Lane], dims: int, requested: list[str], text: str
 ) -> None:
     rig = Rig(lanes, strings("text", dims), requested=requested)
-    rig.stream.put(OneText("text", data))
-    assert rig.texts() == [{"text": [data]}]
+    rig.stream.put(OneText("text", text))
+    assert rig.texts() == [{"text": [text.encode()]}]
     assert rig.stats.counts().parts == 1
+
+
+def test_only_short_texts_and_few_unread_ones_are_in_the_message(lanes: tuple[Lane, Lane]) -> None:
+    """The socket's buffer is limited, and a full one ends the lane."""
+    rig = Rig(lanes, strings("text", 1), requested=[])
+
+    def kind(text: str) -> type:
+        rig.stream.put(OneText("text", text))
+        return type(rig.proxy.receive())
+
+    assert [kind("😀" * 128) for _ in range(64)] == [BatchTexts] * 64
+    rig.stream.put(OneText("text", "x"))
+    assert rig.texts() == [{"text": [b"x"]}]
+    rig.outbox.heard(Credit(65))
+    assert [kind("😀" * 128 + "x"), kind("x" * 512)] == [BatchPart, BatchTexts]
+
+
+def test_a_callable_learns_that_there_is_no_more_room(lanes: tuple[Lane, Lane]) -> None:
+    rig = Rig(lanes, strings("text", 1), requested=[])
+    found = [rig.stream.put_text("text", "x") for _ in range(32)]
+    assert found == [True] * 31 + [False]
+    rig.outbox.heard(Credit(32))
+    rig.outbox.heard(Hold(7, 0))
+    assert not rig.stream.put_text("text", "x")
+    rig.outbox.heard(Go(7, 0))
+    assert rig.stream.put_text("text", "x")
+
+
+def test_a_text_that_is_not_unicode_fails_in_its_stream(lanes: tuple[Lane, Lane]) -> None:
+    rig = Rig(lanes, strings("text", 1), requested=[])
+    with pytest.raises(UnicodeEncodeError):
+        rig.stream.put_text("text", "\ud800")
+    rig.stream.end()
+    assert rig.proxy.receive() == BatchDone(7, [])
+
+
+def test_the_access_log_gets_the_size_of_the_texts(lanes: tuple[Lane, Lane]) -> None:
+    rig = Rig(lanes, strings("text", 1), requested=[])
+    rig.stream.bytes_out = 0
+    rig.stream.put_text("text", "é")
+    rig.stream.put_text("text", "é" * 1000)
+    assert rig.stream.bytes_out == 4 + 2 + 4 + 2000
 
 
 def test_other_declarations_take_the_general_path(lanes: tuple[Lane, Lane]) -> None:
     rig = Rig(lanes, strings("text", 1), requested=["other"])
-    rig.stream.put(OneText("text", b"x"))
+    rig.stream.put(OneText("text", "x"))
     assert rig.texts() == [{}]
 
 
@@ -101,19 +150,19 @@ def test_a_text_that_does_not_fit_is_refused_like_any_result(
 ) -> None:
     rig = Rig(lanes, *outputs, requested=[], count=count)
     with pytest.raises(ResultError, match=refusal):
-        rig.stream.put(OneText("text", b"x"))
+        rig.stream.put(OneText("text", "x"))
 
 
 def test_a_disconnected_client_gets_no_text(lanes: tuple[Lane, Lane]) -> None:
     rig = Rig(lanes, strings("text", 1), requested=[])
     rig.outbox.heard(Cancel(7, 0))
-    rig.stream.put(OneText("text", b"x"))
+    rig.stream.put(OneText("text", "x"))
     rig.stream.end()
     assert rig.proxy.receive() == BatchDone(7, [])
 
 
 def test_other_code_sees_a_list_of_a_dict_of_an_array() -> None:
-    text = OneText("text", b"x")
+    text = OneText("text", "x")
     found: list[Any] = list(text)
     assert len(text) == len(found) == 1
     assert found[0]["text"].tolist() == text[0]["text"].tolist() == [b"x"]

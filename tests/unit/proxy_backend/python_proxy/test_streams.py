@@ -20,6 +20,7 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchPart,
     BatchParts,
     BatchReturned,
+    BatchTexts,
     Cancel,
     Credit,
     FromWorker,
@@ -85,6 +86,36 @@ def test_one_message_contains_parts_of_several_batches(make: Callable[..., Proxy
     worker.send(BatchDone(other, []))
     assert worker.receive() == Credit(2)
     assert [sender.sent for sender in senders] == [[({}, 0)] * 4 + [({}, FINAL)]] * 2
+
+
+def test_one_message_contains_texts_of_several_batches(make: Callable[..., Proxy]) -> None:
+    proxy = make()
+    senders, batches = [], []
+    for _ in range(2):
+        senders += proxy.begin()
+        worker = proxy.worker()
+        batches.append(batch_of(worker))
+        worker.send(BatchBegun(batches[-1].id))
+        proxy.executed()
+    one, other = (batch.id for batch in batches)
+    worker.send(BatchTexts("y", [one, other, one], ["a", "b", "é"]))
+    worker.send(BatchDone(one, []))
+    worker.send(BatchDone(other, []))
+    assert worker.receive() == Credit(3)
+    said = [[response and response["y"].tolist() for response, _ in one.sent] for one in senders]
+    assert said == [[[b"a"], ["é".encode()], None], [[b"b"], None]]
+
+
+def test_a_text_for_one_of_several_requests_is_refused(make: Callable[..., Proxy]) -> None:
+    proxy = make()
+    senders = proxy.begin(2)
+    worker = proxy.worker()
+    number = batch_of(worker).id
+    worker.send(BatchBegun(number))
+    worker.send(BatchTexts("y", [number], ["x"]))
+    proxy.executed()
+    eventually(lambda: all(map(ended, senders)), "they are answered")
+    assert error(senders[0]) == "model m: the worker returned 1 response to 2 requests"
 
 
 def test_the_next_batch_waits_for_room(make: Callable[..., Proxy]) -> None:
@@ -262,6 +293,13 @@ BREACHES: dict[str, Callable[[int], list[FromWorker]]] = {
     "parts before it began": lambda number: [BatchParts([PartRef(number, [ANSWER])])],
     "parts of another batch": lambda number: [
         BatchBegun(number), BatchParts([PartRef(number, [ANSWER]), PartRef(number + 1, [ANSWER])]),
+    ],
+    "texts before it began": lambda number: [BatchTexts("y", [number], ["x"])],
+    "texts of another batch": lambda number: [
+        BatchBegun(number), BatchTexts("y", [number, number + 1], ["x", "x"]),
+    ],
+    "fewer texts than batches": lambda number: [
+        BatchBegun(number), BatchTexts("y", [number, number], ["x"]),
     ],
     "requests that are none": lambda number: [BatchBegun(number), BatchReturned(number, [1])],
 }  # fmt: skip
