@@ -262,7 +262,7 @@ class Translator:
         serialized = memoryview(len(data).to_bytes(4, "little") + data)
         return pb_utils.InferenceResponse([self._bytes_tensor(output, [1], serialized)])
 
-    def _bytes_tensor(self, name: str, shape: Sequence[int], data: memoryview) -> Any:
+    def _bytes_tensor(self, name: str, shape: list[int], data: memoryview) -> Any:
         tensor = self._bytes.make(name, shape, data)
         if tensor is None:
             tensor = pb_utils.Tensor(name, tensors.decode_bytes(data, shape))

@@ -58,11 +58,23 @@ bool http_connection_is_last(Call *call)
     return !state->keep_alive;
 }
 
-void http_connection_set_events(Call *call, bool goes_on)
+bool http_connection_begin_events(Call *call, const struct iovec *parts, int count)
+{
+    Connection *connection = http_call(call)->connection;
+    HttpConnection *http = state_of(connection);
+    /* In one step: the client may shut down sending as soon as it has the first event, and is then probed (probe_reader). */
+    pthread_mutex_lock(&http->lock);
+    bool written = connection_write_all(connection, parts, count);
+    http->sent_so_far = SENT_EVENTS;
+    pthread_mutex_unlock(&http->lock);
+    return written;
+}
+
+void http_connection_end_events(Call *call)
 {
     HttpConnection *http = state_of(http_call(call)->connection);
     pthread_mutex_lock(&http->lock);
-    http->sent_so_far = goes_on ? SENT_EVENTS : SENT_RESPONSE;
+    http->sent_so_far = SENT_RESPONSE;
     pthread_mutex_unlock(&http->lock);
 }
 

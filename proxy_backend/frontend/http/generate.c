@@ -249,6 +249,13 @@ static bool events_of(const CallResponse *response, Slice *events)
     return true;
 }
 
+/* Send a piece of the body, the first one together with the head: each message wakes the client. */
+static bool send_piece(Call *call, Slice piece)
+{
+    const HttpCall *state = http_call(call);
+    return state->begun ? response_send_chunk(call, piece) : response_open(call, state->status, TYPE_EVENTS, piece);
+}
+
 /* Send one event. Returns false if the client is gone. */
 static bool send_event(Call *call, const CallResponse *response)
 {
@@ -275,10 +282,9 @@ static bool send_event(Call *call, const CallResponse *response)
     problem_clear(&problem);
     if (text->failed)
         return false;
-    if (!state->begun && !response_open(call, status, TYPE_EVENTS))
-        return false;
+    state->status = status;
     return state->relay ? relay_send_to_requester(state->relay, buffer_slice(text))
-                        : response_send_chunk(call, buffer_slice(text));
+                        : send_piece(call, buffer_slice(text));
 }
 
 /* Handle one answer of a stream. Any thread. */
@@ -295,7 +301,7 @@ static void on_stream_response(Call *call, CallResponse *response)
     if (!final)
         return;
     if (!state->begun)
-        response_open(call, 200, TYPE_EVENTS);
+        response_open(call, 200, TYPE_EVENTS, SLICE(""));
     if (state->relay == NULL || relay_end(state->relay))
         response_close(call);
 }
@@ -319,7 +325,7 @@ static bool run_generate(Call *call, Problem *problem)
 
 static bool send_to_requester(void *call, Slice piece)
 {
-    return response_send_chunk(call, piece);
+    return send_piece(call, piece);
 }
 
 static void cancel(void *call)

@@ -77,6 +77,7 @@ typedef struct {
     LoadReport load_report; /* requested by the client */
     bool binary_output; /* the client's default for outputs */
     bool begun; /* the head of a stream has been written */
+    int status; /* of a stream that is about to begin */
     bool is_broken; /* the client of a stream is gone */
     unsigned responses; /* number of answers with outputs or an error */
     bool is_typed; /* the request is for a typed function or a page, so errors are sent as problem details */
@@ -137,8 +138,10 @@ void response_send_problem(Call *call, Problem *problem);
 /* Send an error without a call, as {"error": ...} or problem details, and end the connection. Only in the loop's thread. */
 void response_refuse(Connection *connection, bool is_typed, Problem *problem);
 
-/* Begin an answer of unknown size, which is sent in chunks. Returns false if the client is gone. */
-bool response_open(Call *call, int status, const char *type);
+/* Begin an answer of unknown size, which is sent in chunks, with its first piece if that is not empty. Returns false if
+ * the client is gone.
+ */
+bool response_open(Call *call, int status, const char *type, Slice piece);
 bool response_send_chunk(Call *call, Slice piece);
 void response_close(Call *call);
 
@@ -157,10 +160,12 @@ void response_close(Call *call);
 
 /* Returns whether an answer that is written from now on is the connection's last. Any thread. */
 bool http_connection_is_last(Call *call);
-/* Record that the answer's head has been written and events follow, or with `goes_on` false, that the events have
- * ended. Any thread.
+/* Write the head of an answer, and perhaps its first event; others follow. Returns false if the client is gone. Any
+ * thread.
  */
-void http_connection_set_events(Call *call, bool goes_on);
+bool http_connection_begin_events(Call *call, const struct iovec *parts, int count);
+/* Record that the events have ended. Any thread. */
+void http_connection_end_events(Call *call);
 /* The answer has been written completely, or cannot be. The connection continues. Any thread. */
 void http_connection_responded(Call *call);
 /* Record that another client's connection, handed over on this one, may continue the call's stream. Called before the

@@ -282,7 +282,25 @@ void response_refuse(Connection *connection, bool is_typed, Problem *problem)
 
 /* ── a body that comes in pieces ──────────────────────────────────────────────────────────────────── */
 
-bool response_open(Call *call, int status, const char *type)
+enum { CHUNK_SIZE_ROOM = 24 };
+
+/* Describe a piece of the body in at most three parts: as a chunk unless the client is too old. Returns their number. */
+static int put_chunk(const HttpCall *state, Slice piece, char size[CHUNK_SIZE_ROOM], struct iovec *parts)
+{
+    struct iovec whole = {(char *)(uintptr_t)piece.start, piece.size};
+    if (piece.size == 0 || state->is_head)
+        return 0;
+    if (state->is_old) {
+        parts[0] = whole;
+        return 1;
+    }
+    parts[0] = (struct iovec){size, (size_t)snprintf(size, CHUNK_SIZE_ROOM, "%zx\r\n", piece.size)};
+    parts[1] = whole;
+    parts[2] = (struct iovec){(char *)(uintptr_t)"\r\n", 2};
+    return 3;
+}
+
+bool response_open(Call *call, int status, const char *type, Slice piece)
 {
     HttpCall *state = http_call(call);
     char head[HEAD_ROOM], *at = put_first(head, status);
@@ -297,31 +315,28 @@ bool response_open(Call *call, int status, const char *type)
     if (state->relay)
         at = put(at, RELAY_HEADER ": yes\r\n");
     at = put_end(at, http_connection_is_last(call), state->is_old);
-    struct iovec part = {head, (size_t)(at - head)};
+    struct iovec parts[4] = {{head, (size_t)(at - head)}};
+    char size[CHUNK_SIZE_ROOM];
+    int count = 1 + put_chunk(state, piece, size, parts + 1);
     state->begun = true;
     call_trace_send_start(call);
-    bool written = connection_write_all(state->connection, &part, 1);
-    http_connection_set_events(call, true);
-    return written;
+    return http_connection_begin_events(call, parts, count);
 }
 
 bool response_send_chunk(Call *call, Slice piece)
 {
     const HttpCall *state = http_call(call);
-    char size[24];
-    if (piece.size == 0 || state->is_head)
-        return true;
-    struct iovec parts[] = {{size, (size_t)snprintf(size, sizeof size, "%zx\r\n", piece.size)},
-        {(char *)(uintptr_t)piece.start, piece.size}, {(char[]){'\r', '\n'}, 2}};
-    return state->is_old ? connection_write_all(state->connection, parts + 1, 1)
-                         : connection_write_all(state->connection, parts, 3);
+    struct iovec parts[3];
+    char size[CHUNK_SIZE_ROOM];
+    int count = put_chunk(state, piece, size, parts);
+    return count == 0 || connection_write_all(state->connection, parts, count);
 }
 
 void response_close(Call *call)
 {
     const HttpCall *state = http_call(call);
     struct iovec part = {(char[]){'0', '\r', '\n', '\r', '\n'}, 5};
-    http_connection_set_events(call, false);
+    http_connection_end_events(call);
     if (!state->is_old && !state->is_head)
         connection_write_all(state->connection, &part, 1);
     http_connection_responded(call);

@@ -134,9 +134,10 @@ static bool send_event(Call *call, const CallResponse *response)
         problem_clear(&problem);
     }
     buffer_put_string(text, "\n\n");
-    if (text->failed || (!state->begun && !response_open(call, 200, TYPE_EVENTS)))
+    if (text->failed)
         return false;
-    return response_send_chunk(call, buffer_slice(text));
+    return state->begun ? response_send_chunk(call, buffer_slice(text))
+                        : response_open(call, 200, TYPE_EVENTS, buffer_slice(text));
 }
 
 /* One response of a stream. Any thread. */
@@ -163,7 +164,7 @@ static void streamed(Call *call, CallResponse *response)
         return;
     }
     if (!state->begun)
-        response_open(call, 200, TYPE_EVENTS);
+        response_open(call, 200, TYPE_EVENTS, SLICE(""));
     response_close(call);
 }
 

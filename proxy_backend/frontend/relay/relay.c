@@ -130,34 +130,37 @@ static bool send_waiting(Relay *relay)
     return sent;
 }
 
-/* Give the client's connection back to the requester. `requester_reads` means that the requester still reads. Returns
- * whether the answer ends with this.
+/* Give the client's connection back to the requester, in one message with `last`. `requester_reads` means that the
+ * requester still reads. Returns whether the answer ends with this.
  */
-static bool return_client(Relay *relay, bool requester_reads)
+static bool return_client(Relay *relay, bool requester_reads, Slice last)
 {
-    char said[48];
+    Buffer said = {0};
     bool lost = relay->failed || connection_unsent(relay->client) > 0;
-    int size =
-        snprintf(said, sizeof said, lost ? "lost: %llu\n\n" : "relayed: %llu\n\n", (unsigned long long)relay->count);
+    buffer_format(&said, lost ? "lost: %llu\n\n" : "relayed: %llu\n\n", (unsigned long long)relay->count);
+    buffer_put_slice(&said, buffer_slice(&relay->rest));
+    buffer_put_slice(&said, last);
     connection_abort(relay->client); /* Does not close the client's connection, since the requester has it, too. */
     connection_unref(relay->client);
     relay->client = NULL;
-    if (requester_reads && send_to_requester(relay, (Slice){said, (size_t)size}))
-        send_to_requester(relay, buffer_slice(&relay->rest));
+    /* Without memory, or if the requester is gone, its connection ends before the answer does. */
+    if (requester_reads && (said.failed || !send_to_requester(relay, buffer_slice(&said))))
+        relay->owner->cancel(relay->user);
+    buffer_free(&said);
     relay->state = RELAY_OVER;
     return relay->is_last;
 }
 
-/* Give the connection back as soon as the client has read everything. Returns whether that is the case now. */
-static bool return_client_later(Relay *relay)
+/* Give the connection back as soon as the client has read everything, followed by `last`. */
+static void return_client_later(Relay *relay, Slice last)
 {
     if (relay->failed || connection_unsent(relay->client) == 0) {
-        return_client(relay, true);
-        return true;
+        return_client(relay, true, last);
+        return;
     }
     relay->state = RELAY_ENDS;
+    buffer_put_slice(&relay->rest, last);
     connection_await_writable(relay->client);
-    return false;
 }
 
 /* ── the stream ───────────────────────────────────────────────────────────────────────────────────────────── */
@@ -187,15 +190,14 @@ bool relay_send_to_requester(Relay *relay, Slice piece)
 {
     bool good = true;
     pthread_mutex_lock(&relay->lock);
-    if (relay->state == RELAY_WAITS)
-        good = send_waiting(relay);
-    else if (relay->state == RELAY_WRITES)
-        return_client_later(relay);
-    if (relay->state == RELAY_ENDS) {
+    if (relay->state == RELAY_WRITES) {
+        return_client_later(relay, piece);
+        good = !relay->rest.failed;
+    } else if (relay->state == RELAY_ENDS) {
         buffer_put_slice(&relay->rest, piece);
         good = !relay->rest.failed;
     } else {
-        good = good && send_to_requester(relay, piece);
+        good = (relay->state != RELAY_WAITS || send_waiting(relay)) && send_to_requester(relay, piece);
     }
     if (relay->state == RELAY_BEFORE_FIRST && relay->begun)
         relay->state = RELAY_WAITS;
@@ -210,7 +212,7 @@ bool relay_end(Relay *relay)
     if (relay->state == RELAY_WAITS)
         send_waiting(relay);
     else if (relay->state == RELAY_WRITES)
-        return_client_later(relay);
+        return_client_later(relay, SLICE(""));
     bool ends = relay->state != RELAY_ENDS;
     if (ends)
         relay->state = RELAY_OVER;
@@ -274,7 +276,7 @@ static void stop(Relay *relay, bool requester_reads)
     bool ends = false;
     pthread_mutex_lock(&relay->lock);
     if (relay->client)
-        ends = return_client(relay, requester_reads);
+        ends = return_client(relay, requester_reads, SLICE(""));
     else if (relay->state == RELAY_WAITS && requester_reads)
         send_waiting(relay);
     else
@@ -335,7 +337,7 @@ static void writable(Connection *client)
     bool ends = false;
     pthread_mutex_lock(&relay->lock);
     if (relay->state == RELAY_ENDS && relay->client == client)
-        ends = return_client(relay, true);
+        ends = return_client(relay, true, SLICE(""));
     pthread_mutex_unlock(&relay->lock);
     if (ends)
         relay->owner->ended(relay->user);
@@ -380,7 +382,7 @@ static void closed(Connection *client)
     pthread_mutex_lock(&relay->lock);
     if (relay->client == client) {
         relay->owner->cancel(relay->user);
-        ends = return_client(relay, true);
+        ends = return_client(relay, true, SLICE(""));
     }
     pthread_mutex_unlock(&relay->lock);
     if (ends)
