@@ -7,6 +7,7 @@ affected: only browsers send `Origin` and `Sec-Fetch-Site`, and pages cannot cha
 from __future__ import annotations
 
 import enum
+import functools
 import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
@@ -104,6 +105,7 @@ def _split(host: str) -> tuple[str, int | None]:
     return name.rstrip(".").lower(), int(port) if port.isascii() and port.isdigit() else None
 
 
+@functools.lru_cache(maxsize=64)  # of this machine's own addresses
 def _is_loopback(address: str) -> bool:
     one = ipaddress.ip_address(address.partition("%")[0])
     mapped = getattr(one, "ipv4_mapped", None)

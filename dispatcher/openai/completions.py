@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,9 @@ class AnswerRelay:
         self._ended = False
         self._in_chunks = False  #: the stream has started, with HTTP chunked encoding
         self._answer: AnswerTexts | None = None
+        #: The next check for silence, and the comment that is being written.
+        self._pulse_timer: asyncio.TimerHandle | None = None
+        self._pulse_task: asyncio.Task[None] | None = None
 
     async def run(self, envelope: bytes) -> web.StreamResponse:
         """Send the request to the model, relay the answer, and return the response.
@@ -107,7 +111,8 @@ class AnswerRelay:
             APIError: the request failed before any of the response was sent
         """
         error = "cancelled"
-        pulse = asyncio.ensure_future(self._pulse()) if self._streamed else None
+        if self._streamed:
+            self._start_pulse()
         try:
             await self._exchange_in_time(envelope)
             error = ""
@@ -119,8 +124,7 @@ class AnswerRelay:
                 raise
             await self._finish_writing(self._failed(failure))
         finally:
-            if pulse is not None:
-                pulse.cancel()
+            self._stop_pulse()
             self._set_probe(None)
             self._measure(error)
         if self._response is None:
@@ -328,23 +332,34 @@ class AnswerRelay:
             comment = b": still there?\n\n"
             transport.write(b"%x\r\n%b\r\n" % (len(comment), comment))
 
-    async def _pulse(self) -> None:
+    def _start_pulse(self) -> None:
         """Send a comment whenever the stream has been silent for `keepalive_s`, because proxies close silent
         connections.
         """
         every_s = self._frontend.state.settings.keepalive_s
-        while every_s > 0:
-            if self._answer is not None and self._answer.relaying:
-                self._wrote_at = self._frontend.clock()  # the native frontend sends comments itself
-            left_s = self._wrote_at + every_s - self._frontend.clock()
-            if left_s > 0:
-                await asyncio.sleep(left_s)
-                continue
-            self._wrote_at = self._frontend.clock()
-            try:
-                await self._write(b": keep-alive\n\n")
-            except ConnectionError:
-                return  # the client has disconnected; `_exchange` handles that
+        if every_s > 0:
+            self._pulse_timer = asyncio.get_running_loop().call_later(every_s, self._pulse, every_s)
+
+    def _stop_pulse(self) -> None:
+        if self._pulse_timer is not None:
+            self._pulse_timer.cancel()
+        if self._pulse_task is not None:
+            self._pulse_task.cancel()
+
+    def _pulse(self, every_s: float) -> None:
+        now = self._frontend.clock()
+        if self._answer is not None and self._answer.relaying:
+            self._wrote_at = now  # the native frontend sends comments itself
+        left_s = self._wrote_at + every_s - now
+        if left_s <= 0:
+            self._wrote_at, left_s = now, every_s
+            if self._pulse_task is None or self._pulse_task.done():
+                self._pulse_task = asyncio.ensure_future(self._write_comment())
+        self._pulse_timer = asyncio.get_running_loop().call_later(left_s, self._pulse, every_s)
+
+    async def _write_comment(self) -> None:
+        with suppress(ConnectionError):  # the client has disconnected; `_exchange` handles that
+            await self._write(b": keep-alive\n\n")
 
     async def _failed(self, error: APIError) -> None:
         """Write an error as an event of the stream."""

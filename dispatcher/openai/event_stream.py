@@ -13,7 +13,7 @@ import socket
 from array import array
 from collections.abc import Callable, Mapping
 from typing import Optional, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pytriton.dispatcher.http_server.connections import within
 from pytriton.dispatcher.openai.state import Upstream
@@ -66,14 +66,8 @@ class EventStream(asyncio.Protocol):
         Raises:
             OSError, asyncio.TimeoutError: the connection failed, or no response arrived
         """
-        loop = asyncio.get_running_loop()
         at = urlsplit(upstream.url)
-        opening = (
-            loop.create_unix_connection(cls, upstream.socket)
-            if upstream.socket is not None
-            else loop.create_connection(cls, str(at.hostname), at.port or 80)
-        )
-        transport, stream = await within(opening, _CONNECT_S)
+        transport, stream = await cls._connect(upstream, at)
         lines = [f"POST {path} HTTP/1.1", f"Host: {at.netloc}", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         lines += [f"Content-Length: {len(body)}", "", ""]
@@ -84,6 +78,23 @@ class EventStream(asyncio.Protocol):
             transport.abort()
             raise
         return stream
+
+    @classmethod
+    async def _connect(
+        cls, upstream: Upstream, at: SplitResult
+    ) -> tuple[asyncio.Transport, EventStream]:
+        loop = asyncio.get_running_loop()
+        if upstream.socket is None:
+            opening = loop.create_connection(cls, str(at.hostname), at.port or 80)
+            return await within(opening, _CONNECT_S)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            # A unix socket connects at once, or fails. The event loop would take another turn and several system calls.
+            connection.connect(upstream.socket)
+            return await loop.create_unix_connection(cls, sock=connection)
+        except BaseException:
+            connection.close()
+            raise
 
     def close(self) -> None:
         """Close the connection and discard the received data."""
