@@ -70,7 +70,7 @@ LaneState flight_resume(Streams *streams, Flight *flight)
 /* The worker gets credit for this many parts, or bytes of parts, at once. When its arena is filled to ARENA_FULL, it
  * waits until everything has been credited, and then empties the arena.
  */
-enum { CREDIT_PARTS = 8, CREDIT_BYTES = 1 << 19, ARENA_FULL = (8 << 20) - (1 << 16) };
+enum { CREDIT_PARTS = 16, CREDIT_BYTES = 1 << 19, ARENA_FULL = (8 << 20) - (1 << 16) };
 
 /* Ignore a failure to send: a worker that no longer reads may have answered before it ended, and its answers count. */
 static LaneState send_control(Streams *streams, const Buffer *message)
