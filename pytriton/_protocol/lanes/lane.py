@@ -2,7 +2,7 @@
 
 A lane is an AF_UNIX SOCK_SEQPACKET connection: it preserves message boundaries, passes memory descriptors
 (SCM_RIGHTS), and reports the end of either process to the other at once, as end-of-file.
-Tensor data is in shared memory; the lane carries only references to it::
+Tensor data is in shared memory; the lane carries only references to it (except `BatchTexts`)::
 
     proxy                                                    worker
       │  Announce(memory), then a read-only descriptor          │   once per memory
