@@ -214,13 +214,13 @@ class BatchStream:
 
     def put_text(self, output: str, text: str) -> bool:
         """Send a text as the response to the only request. Return False if the callable must now wait for room, which
-        it does at its next `yield`.
+        it does at its next `yield`, or must end, because the client is gone.
 
         Raises: as `put` does
         """
         if not self._put_text(output, text):
             self.put(OneText(output, text))
-        return not (self._outbox.full or self._held)
+        return not (self._outbox.full or self._held or self._cancelled)
 
     def _put_text(self, output: str, text: str) -> bool:
         """Send a text as the response to the only request. Return False if that needs the general path."""

@@ -112,6 +112,15 @@ def test_a_callable_learns_that_there_is_no_more_room(lanes: tuple[Lane, Lane]) 
     assert rig.stream.put_text("text", "x")
 
 
+def test_a_callable_must_yield_once_its_client_is_gone(lanes: tuple[Lane, Lane]) -> None:
+    """The loop ends it there. Otherwise, it could produce text for nobody until its end."""
+    rig = Rig(lanes, strings("text", 1), requested=[])
+    assert rig.stream.put_text("text", "x")
+    rig.outbox.heard(Cancel(7, 0))
+    assert not rig.stream.put_text("text", "x")
+    assert rig.stream.abandoned
+
+
 def test_a_text_that_is_not_unicode_fails_in_its_stream(lanes: tuple[Lane, Lane]) -> None:
     rig = Rig(lanes, strings("text", 1), requested=[])
     with pytest.raises(UnicodeEncodeError):
