@@ -211,6 +211,7 @@ class ChunkCoalescer:
         self._flushes = (
             False  #: whether `_flush` is scheduled for the next iteration of the event loop
         )
+        self._full = False  #: whether `_flush` found no room for more
         self._failed: Exception | None = None
 
     def put(self, text: str) -> bool:
@@ -226,6 +227,9 @@ class ChunkCoalescer:
         if text:
             texts.append(text)
         if send is None:
+            return False
+        if self._full:
+            self._full = False
             return False
         now = self._clock()
         quick = now - self._last < _QUICK_S
@@ -255,6 +259,6 @@ class ChunkCoalescer:
         self._flushes = False
         if self._texts and self._send is not None:
             try:
-                self._send(self.drain())
+                self._full = not self._send(self.drain())
             except Exception as error:  # raised with the next piece
                 self._failed = error

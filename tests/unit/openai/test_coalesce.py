@@ -34,17 +34,17 @@ def run(
     target: Callable[..., Any],
     sent: list[str],
     send: Callable[[str, str], bool] | None = None,
-    waited: list[int] | None = None,
+    yields: list[int] | None = None,
 ) -> None:
-    """Answer a stream with a callable; `sent` gets what the worker's loop would send. `waited` gets the number of texts at
-    each `yield` without one.
+    """Answer a stream with a callable; `sent` gets what the worker's loop would send. `yields` gets the number of texts sent
+    by the end of each `yield`, where the worker's loop waits for room.
     """
 
     def put(results: Any) -> None:
         if results[0] is not None:
             sent.append(results[0]["text_output"][0].decode())
-        elif waited is not None:
-            waited.append(len(sent))
+        if yields is not None:
+            yields.append(len(sent))
 
     def put_text(output: str, text: str) -> bool:
         assert output == "text_output"
@@ -174,15 +174,16 @@ def test_without_room_the_callable_waits_at_a_yield() -> None:
             await asyncio.sleep(0)
 
     sent: list[str] = []
-    waited: list[int] = []
+    yields: list[int] = []
 
     def full(output: str, text: str) -> bool:
         sent.append(text)
         return False
 
-    run(pauses, sent, full, waited)
+    run(pauses, sent, full, yields)
     assert contents(sent) == ["0", "1", "2", "3", ""]
-    assert waited == [1]  # the others are sent in the loop's next turn
+    # "1" is sent in the loop's next turn, so the callable waits when it has produced "2". The last yield is the end.
+    assert yields == [1, 3, 5]
 
 
 def test_a_failure_to_send_ends_the_stream_and_closes_the_generator() -> None:
