@@ -31,8 +31,9 @@ class OnEventLoop(Loop):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        #: Running tasks, by lane (`AsyncLoop`) or by stream (`AsyncStreamLoop`).
-        self._tasks: dict[Any, asyncio.Task[Any]] = {}
+        #: Running tasks, by lane (`AsyncLoop`) or by stream (`AsyncStreamLoop`). The latter also has a future here for each
+        #: lane with queued messages.
+        self._tasks: dict[Any, asyncio.Future[Any]] = {}
         self._events = self._model.event_loop()
         self._ended = asyncio.Event()
         self._fatal: BaseException | None = None  #: an exception of a callable that ends the worker

@@ -44,7 +44,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
                 self._drop(lane)
 
     def _idle_lanes(self) -> list[Lane]:
-        return [lane for lane, outbox in self._outboxes.items() if not outbox.streams]
+        return [lane for lane, outbox in self._outboxes.items() if outbox.is_idle]
 
     def _prepare_lane(self, lane: Lane) -> None:
         self._heard[lane] = asyncio.Event()
@@ -52,10 +52,35 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         super()._prepare_lane(lane)
 
     def _outbox(self, lane: Lane) -> Outbox:
-        return GatheringOutbox(lane, self._batches_at_once, self._turns, self._drop)
+        on_full = partial(self._watch_for_room, lane)
+        return GatheringOutbox(lane, self._batches_at_once, self._turns, self._drop, on_full)
+
+    def _watch_for_room(self, lane: Lane) -> None:
+        self._tasks[lane] = self._events.create_future()
+        self._events.add_writer(lane.fileno(), self._send_queued, lane)
+
+    def _send_queued(self, lane: Lane) -> None:
+        try:
+            if not lane.flush():
+                return
+        except LaneClosed:
+            self._drop(lane)
+            return
+        self._events.remove_writer(lane.fileno())
+        self._tasks.pop(lane).set_result(None)
+        outbox = self._outboxes[lane]
+        if self._stopping and outbox.is_idle:
+            self._drop(lane)
+        elif not outbox.full:
+            self._heard[lane].set()
+        if not self._is_finished():
+            self._close_withdrawn_lanes()
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         self._events.remove_reader(lane.fileno())
+        if lane in self._tasks:
+            self._events.remove_writer(lane.fileno())
+            self._tasks.pop(lane).cancel()
         outbox = self._outboxes.get(lane)
         if isinstance(outbox, GatheringOutbox):
             outbox.forget()
@@ -131,7 +156,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
             return  # `_serve` will see that the lane is closed
         except (LaneError, ArenaError) as error:
             self._drop(outbox.lane, error)
-        if self._stopping and outbox.lane in self._outboxes and not outbox.streams:
+        if self._stopping and outbox.lane in self._outboxes and outbox.is_idle:
             self._drop(outbox.lane)
         elif not self._is_finished():
             self._close_withdrawn_lanes()
@@ -273,6 +298,7 @@ class GatheringOutbox(Outbox):
         batches: how many batches the proxy may send at once
         turns: the turns of the event loop
         on_fault: called with the lane and the error if sending fails
+        on_full: as in `Outbox`
     """
 
     def __init__(
@@ -281,8 +307,9 @@ class GatheringOutbox(Outbox):
         batches: int,
         turns: Turns,
         on_fault: Callable[[Lane, Exception], None],
+        on_full: Callable[[], None],
     ) -> None:
-        super().__init__(lane, batches)
+        super().__init__(lane, batches, on_full)
         self._turns = turns
         self._on_fault = on_fault
         #: Waiting parts: general ones, or texts, which are of one output. Never both.

@@ -62,6 +62,7 @@ class StreamLoop(Loop):
         """
         stream = self._begin(outbox, batch)
         self._end(stream, self._answer_to_end(outbox, batch, stream))
+        outbox.drain()
 
     def _answer_to_end(
         self, outbox: Outbox, batch: Batch, stream: BatchStream

@@ -1,15 +1,16 @@
 """Sends the answers of decoupled models as the callable produces them, but no faster than the proxy forwards them.
 
 Parts stay in the lane's arena until the proxy has forwarded them (`Credit`). When `_PARTS` of them (with many streams,
-`_EACH` per stream) or about `_BYTES` are waiting, the generator is paused at its `yield`. It is also paused while
-another model that requested the stream has enough unread responses (from `Hold` to `Go`).
+`_EACH` per stream) or about `_BYTES` are waiting, the generator is paused at its `yield`. It is also paused while the
+lane's socket has no room (messages are then queued), and while another model that requested the stream has enough unread
+responses (from `Hold` to `Go`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pytriton._protocol.lanes import tensors
@@ -44,33 +45,49 @@ _PARTS = 32
 #: Per stream if there are many, because room for one part wakes all streams that wait for room.
 _EACH = 8
 _BYTES = 8 << 20
-#: Maximum size in bytes of a text that is sent inside a message, and number of unread parts up to which one may be.
+#: Maximum size in bytes of a text that is sent inside a message, and number of unread parts below which one may be.
 #: Linux's default socket buffer (208 KiB) has room for 160 messages of this size.
 INLINE_BYTES = 512
 INLINE_PARTS = 64
 
 
 class Outbox:
-    """The worker's end of a lane of a decoupled model: flow control, and the batches in flight."""
+    """The worker's end of a lane of a decoupled model: flow control, and the batches in flight.
 
-    def __init__(self, lane: Lane, batches: int) -> None:
-        """Announce to the proxy how many batches it may send at once."""
+    Args:
+        lane: the lane
+        batches: how many batches the proxy may send at once, which is announced to it
+        on_full: called when messages begin to wait for room in the socket: the caller must then call `lane.flush`
+            when the lane becomes writable. By default, only `listen` and `drain` do that.
+    """
+
+    def __init__(
+        self, lane: Lane, batches: int, on_full: Callable[[], None] = lambda: None
+    ) -> None:
         self.lane = lane
         self.streams: dict[int, BatchStream] = {}
         self.cancelled = False  #: whether a client has disconnected, for the loop to reset
         self._batches = batches
         self._parts = 0  #: sent, and not yet acknowledged by a credit
+        lane.queue_when_full(on_full)
         lane.send(Room(batches))
 
     @property
     def full(self) -> bool:
         """Return True if the worker must not send more until the proxy has read."""
         parts = self._parts
+        if not self.lane.is_flushed:
+            return True
         if parts < _PARTS and self.lane.arena.used < _BYTES:
             return False
         return parts >= max(_PARTS, _EACH * len(self.streams)) or (
             parts > 0 and self.lane.arena.used >= _BYTES
         )
+
+    @property
+    def is_idle(self) -> bool:
+        """Return True if no batch is in flight and no message is queued, so that the lane can be closed."""
+        return not self.streams and self.lane.is_flushed
 
     def put(self, message: BatchPart | Metrics) -> None:
         """Send a part, or another message that the proxy acknowledges with a credit."""
@@ -90,12 +107,12 @@ class Outbox:
         self.lane.send(message)
 
     def retire(self) -> bool:
-        """If batches are in flight, ask the proxy to send no more. Otherwise return False, because the lane can be
-        closed.
+        """If batches are in flight or messages are queued, ask the proxy to send no more batches. Otherwise return False,
+        because the lane can be closed.
 
         Batches that arrive before the proxy has read this must be served, because closing the lane would end its streams.
         """
-        if not self.streams:
+        if self.is_idle:
             return False
         with contextlib.suppress(LaneClosed, LaneError):  # the next part raises the error
             self.send(Room(0))
@@ -117,7 +134,7 @@ class Outbox:
             self._parts -= message.parts
             if self._parts < 0:
                 raise LaneError(f"{message.parts} parts were acknowledged, more than were sent")
-            if self._parts == 0:
+            if self._parts == 0 and self.lane.is_flushed:  # a queued message may refer to the arena
                 self.lane.arena.reset()
         elif isinstance(message, (Cancel, Hold, Go)):
             if message.id in self.streams:
@@ -136,13 +153,18 @@ class Outbox:
             stream.go(message.request)
 
     def listen(self, *, wait: bool) -> None:
-        """Process the messages that the proxy has sent; with `wait`, at least one.
+        """Process the messages that the proxy has sent, and send queued ones. With `wait`, wait until either is possible.
 
         Raises:
             LaneClosed: the proxy is gone.
             LaneError: the proxy sent a batch for which there is no room.
         """
         while True:
+            if not self.lane.is_flushed:
+                if wait:
+                    self.lane.wait_until_writable(or_readable=True)
+                    wait = False
+                self.lane.flush()
             try:
                 message = self.lane.receive(wait=wait)
             except LaneSilent:
@@ -150,6 +172,15 @@ class Outbox:
             if self.heard(message) is not None:
                 raise LaneError("there is no room for another batch")
             wait = False
+
+    def drain(self) -> None:
+        """Wait until all queued messages have been sent.
+
+        Raises:
+            LaneClosed: the proxy is gone.
+        """
+        while not self.lane.flush():
+            self.lane.wait_until_writable()
 
 
 class BatchStream:

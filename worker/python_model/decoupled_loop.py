@@ -122,7 +122,9 @@ class DecoupledModelLoop(Loop):
 
     def _is_over(self) -> bool:
         with self.changed:  # the lanes' thread reads no lane after this
-            self._closing = self.unrecoverable or (self._stopping and not self._streams)
+            queued = any(not lane.is_flushed for lane in self._lanes.values())
+            is_done = self._stopping and not self._streams and not queued
+            self._closing = self.unrecoverable or is_done
             return self._closing
 
     # ── the lanes' thread ────────────────────────────────────────────────────────────────────────
@@ -163,14 +165,29 @@ class DecoupledModelLoop(Loop):
 
     def _prepare_lane(self, lane: Lane) -> None:
         try:
-            self._outboxes[lane] = Outbox(lane, _AT_ONCE)
+            self._outboxes[lane] = Outbox(lane, _AT_ONCE, partial(self._watch_for_room, lane))
         except (LaneClosed, LaneError) as error:
             self._drop(lane, error)
             return
         self._send_metrics()
 
+    def _watch_for_room(self, lane: Lane) -> None:
+        self._poll.modify(lane.fileno(), select.EPOLLIN | select.EPOLLOUT)
+
+    def _send_queued(self, outbox: Outbox) -> None:
+        lane = outbox.lane
+        if lane.is_flushed or not lane.flush():
+            return
+        self._poll.modify(lane.fileno(), select.EPOLLIN)
+        if self._stopping:
+            if outbox.is_idle:
+                self._drop(lane)
+            self._jobs.put(None)
+        elif not self._is_finished():
+            self._close_withdrawn_lanes()
+
     def _idle_lanes(self) -> list[Lane]:
-        return [lane for lane, outbox in self._outboxes.items() if not outbox.streams]
+        return [lane for lane, outbox in self._outboxes.items() if outbox.is_idle]
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
         super()._drop(lane, error)
@@ -183,6 +200,9 @@ class DecoupledModelLoop(Loop):
         lane = ready[0]
         outbox = self._outboxes[lane]
         try:
+            self._send_queued(outbox)
+            if lane not in self._outboxes:
+                return
             batch = outbox.heard(lane.receive(wait=False))
             if batch is not None:
                 self._begin(outbox, batch)
@@ -357,7 +377,7 @@ class DecoupledModelLoop(Loop):
         if stream in self._streams:
             self._streams.discard(stream)
             self._record_end(stream.begun_ns, [stream.part], stream)
-            if self._stopping and not stream.lost and not stream.outbox.streams:
+            if self._stopping and not stream.lost and stream.outbox.is_idle:
                 self._drop(stream.outbox.lane)
             if self._stopping and not self._streams:
                 self._jobs.put(None)

@@ -63,6 +63,7 @@ import select
 import socket
 import struct
 import termios
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -139,6 +140,9 @@ class Lane:
         self._view = memoryview(self._received)
         self._arena_announced = False
         self._announced: int | None = None  #: its descriptor is in the next packet
+        self._on_full: Callable[[], None] | None = None
+        #: Packets for which the socket had no room, each with a descriptor or None.
+        self._unsent: deque[tuple[bytes, int | None]] = deque()
         #: On a worker's end: whether the proxy can read this process's memory, and the arrays that it is reading now.
         self.reads = False
         self.lent: list[object] = []
@@ -182,12 +186,47 @@ class Lane:
         fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, left)
         return left[0] == 0
 
+    def queue_when_full(self, on_full: Callable[[], None]) -> None:
+        """Queue messages for which the socket has no room, instead of raising LaneError. `flush` sends them.
+
+        `on_full` is called when the queue was empty and is about to get a message.
+        """
+        self._on_full = on_full
+
+    @property
+    def is_flushed(self) -> bool:
+        """Return True if no message is queued."""
+        return not self._unsent
+
+    def flush(self) -> bool:
+        """Send queued messages while the socket has room. Return True if none are left.
+
+        Raises:
+            LaneClosed: the peer has exited or closed the connection.
+        """
+        while self._unsent:
+            data, fd = self._unsent[0]
+            try:
+                self._send_now(data, fd)
+            except BlockingIOError:
+                return False
+            self._unsent.popleft()
+            if fd is not None:
+                os.close(fd)
+        return True
+
+    def wait_until_writable(self, *, or_readable: bool = False) -> None:
+        """Wait until the socket has room for a message or the peer is gone; with `or_readable`, or a message arrives."""
+        events = select.poll()
+        events.register(self._socket, select.POLLOUT | (select.POLLIN if or_readable else 0))
+        events.poll()
+
     def send(self, message: LaneMessage) -> None:
         """Send one message, preceded by the arena's descriptor if the peer does not have it yet.
 
         Raises:
             LaneClosed: the peer has exited or closed the connection.
-            LaneError: the peer does not read its messages.
+            LaneError: the peer does not read its messages, and they are not queued.
             ArenaError: there is no memory for a message that must be spilled, or no descriptor for the arena.
         """
         data = _encode(message)
@@ -204,9 +243,7 @@ class Lane:
         """Announce a memory segment to the peer, send its read-only descriptor, and close the descriptor here."""
         try:
             self._send(_encode(Announce(memory)))
-            self._send(
-                _DESCRIPTOR, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-            )
+            self._send(_DESCRIPTOR, fd)
         finally:
             os.close(fd)
 
@@ -269,23 +306,34 @@ class Lane:
     def close(self) -> None:
         """Close the connection and release all memory."""
         self._socket.close()
+        _close_all([fd for _, fd in self._unsent if fd is not None])
+        self._unsent.clear()
         self.arena.close()
         for memory in self._memories.values():
             memory.close()
         self._memories.clear()
 
-    def _send(
-        self, data: bytes, ancillary: Sequence[tuple[int, int, array.array[int]]] = ()
-    ) -> None:
+    def _send(self, data: bytes, fd: int | None = None) -> None:
+        if not self._unsent:
+            try:
+                self._send_now(data, fd)
+                return
+            except BlockingIOError as error:
+                # Fail instead of waiting. With one batch in flight at a time, the peer has stopped reading.
+                if self._on_full is None:
+                    raise LaneError("the peer does not read its messages") from error
+            self._on_full()
+        self._unsent.append((data, None if fd is None else os.dup(fd)))
+
+    def _send_now(self, data: bytes, fd: int | None) -> None:
         try:
-            # One batch is in flight at a time, so the buffer is full only if the peer has stopped reading: fail
-            # instead of waiting.
-            if ancillary:
-                self._socket.sendmsg([data], ancillary, _SEND)
-            else:
+            if fd is None:
                 self._socket.send(data, _SEND)
-        except BlockingIOError as error:
-            raise LaneError("the peer does not read its messages") from error
+            else:
+                rights = array.array("i", [fd])
+                self._socket.sendmsg(
+                    [data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], _SEND
+                )
         except (BrokenPipeError, ConnectionError) as error:
             raise LaneClosed(str(error), unread=True) from error
 

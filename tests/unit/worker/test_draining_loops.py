@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -23,6 +24,9 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchDone,
     BatchFailed,
     BatchPart,
+    BatchParts,
+    Credit,
+    PartRef,
     RequestRef,
     Room,
 )
@@ -124,7 +128,8 @@ def pb_answer() -> pb_utils.InferenceResponse:
 def serving(kind: str, gate: Gate, dispatcher: FakeDispatcher) -> Iterator[ServingWorker]:
     """Have either served."""
     if kind == "a callable":
-        with worker_of(gate.infer, spec_of(decoupled=True), dispatcher) as worker:
+        spec = spec_of(decoupled=True, max_concurrency=400)
+        with worker_of(gate.infer, spec, dispatcher) as worker:
             yield worker
     else:
         spec = spec_of(decoupled=True, python_model=messages.PythonModel("{}", streams=True))
@@ -182,3 +187,58 @@ def test_lanes_without_streams_close_and_no_other_opens(
         assert ends(busy, 1) == {1}
         for lane in (busy, idle, late):
             lane.close()
+
+
+def send(lane: Lane, message: Batch | Credit) -> None:
+    """Send a message as soon as the socket has room."""
+    lane.send(message)
+    while not lane.flush():
+        lane.wait_until_writable()
+
+
+def receive(lane: Lane) -> Any:
+    """Return the next message, even if the worker has exited with messages unread, which the lane reports once."""
+    try:
+        return lane.receive()
+    except LaneClosed as end:
+        if not end.unread:
+            raise
+        return lane.receive()
+
+
+@KINDS
+@pytest.mark.parametrize("stops", [False, True], ids=["serving", "stopping"])
+def test_a_proxy_that_reads_late_still_gets_everything(
+    dispatcher: FakeDispatcher, kind: str, stops: bool
+) -> None:
+    """The start messages alone exceed what the socket holds (278 short messages)."""
+    gate = Gate()
+    gate.open.set()
+    with serving(kind, gate, dispatcher) as worker:
+        with contextlib.closing(worker.proxy(streams=True)) as lane:
+            lane.queue_when_full(lambda: None)
+            for number in range(400):
+                send(lane, batch(number))
+            eventually(lane.all_read, "the worker has read all batches")
+            if stops:
+                worker.end()
+            parts, ended = Counter[int](), Counter[int]()
+            while len(ended) < 400:
+                message = receive(lane)
+                assert not isinstance(message, BatchFailed)
+                if isinstance(message, BatchDone):
+                    ended[message.id] += 1
+                received = message.parts if isinstance(message, BatchParts) else [message]
+                sent = [one.id for one in received if isinstance(one, (BatchPart, PartRef))]
+                parts.update(sent)
+                if sent:
+                    with contextlib.suppress(LaneClosed):  # it has ended: read what it has sent
+                        send(lane, Credit(len(sent)))
+            assert parts == dict.fromkeys(range(400), 2)
+            assert ended == dict.fromkeys(range(400), 1)
+            if stops:
+                with pytest.raises(LaneClosed):
+                    while True:
+                        receive(lane)
+        if stops:
+            eventually(lambda: not worker.is_alive(), "it ends")

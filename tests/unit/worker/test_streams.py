@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from fakes.virtual_time import VirtualLoop
 
-from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError
 from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
@@ -136,6 +136,38 @@ def test_a_generator_waits_until_parts_are_credited(
     lanes[0].send(Credit(1))
     outbox.listen(wait=True)
     assert not outbox.full
+
+
+def test_messages_wait_in_order_while_the_socket_has_no_room(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    """Otherwise, a proxy that reads late would lose all streams of the lane."""
+    one = stream(outbox, 7)
+    count = 0
+    while not outbox.full:
+        one.put(["x" * 60_000])
+        count += 1
+    assert count < 32
+    one.end()
+    assert not outbox.is_idle
+    assert outbox.retire()
+    assert [type(lanes[0].receive()) for _ in range(count - 1)] == [BatchPart] * (count - 1)
+    lanes[0].send(Credit(count - 1))
+    outbox.listen(wait=True)
+    said = [lanes[0].receive() for _ in range(3)]
+    assert said == [BatchPart(7, [ResponseRef([], "x" * 60_000)]), BatchDone(7, []), Room(0)]
+    assert outbox.is_idle
+
+
+def test_a_worker_that_waits_for_room_notices_that_the_proxy_is_gone(
+    lanes: tuple[Lane, Lane], outbox: Outbox
+) -> None:
+    one = stream(outbox, 7)
+    while not outbox.full:
+        one.put(["x" * 60_000])
+    lanes[0].hang_up()
+    with pytest.raises(LaneClosed):
+        outbox.drain()
 
 
 def test_a_generator_waits_until_its_caller_has_read(

@@ -87,7 +87,7 @@ def test_the_only_output_is_the_text(
 
 
 def test_only_short_texts_and_few_unread_ones_are_in_the_message(lanes: tuple[Lane, Lane]) -> None:
-    """The socket's buffer is limited, and a full one ends the lane."""
+    """The socket's buffer is limited, and a full one pauses all streams of the lane."""
     rig = Rig(lanes, strings("text", 1), requested=[])
 
     def kind(text: str) -> type:

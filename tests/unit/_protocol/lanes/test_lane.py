@@ -127,6 +127,25 @@ def test_announced_memory_is_mapped_under_its_number(lanes: tuple[Lane, Lane]) -
         receiver.memory(7, 1)
 
 
+def test_a_full_socket_is_an_error_unless_messages_are_queued(lanes: tuple[Lane, Lane]) -> None:
+    sender, receiver = lanes
+    sent = 0
+    with pytest.raises(LaneError, match="does not read"):
+        while True:
+            sender.send(BATCH)
+            sent += 1
+    full: list[int] = []
+    sender.queue_when_full(lambda: full.append(1))
+    sender.send(BATCH)
+    sender.announce(5, sealed_memory(b"five"))
+    sender.send(BATCH)
+    assert (full, sender.is_flushed, sender.flush()) == ([1], False, False)
+    assert [receiver.receive() for _ in range(sent)] == [BATCH] * sent
+    assert (sender.flush(), sender.is_flushed) == (True, True)
+    assert [receiver.receive() for _ in range(2)] == [BATCH] * 2
+    assert receiver.memory(5, 4)[:] == b"five"
+
+
 def test_received_descriptors_are_not_inherited(
     end_and_socket: tuple[Lane, socket.socket],
 ) -> None:
@@ -262,6 +281,19 @@ def test_connecting_where_nobody_listens_names_the_path(short_dir: Path) -> None
     path = str(short_dir / "none.sock")
     with leaves_open(), pytest.raises(LaneClosed, match=r"no process listens at .*none\.sock"):
         Lane.connect(path, peer_trusted=False)
+
+
+def test_close_releases_queued_descriptors() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sender = Lane(ends[0], peer_trusted=True)
+    sender.queue_when_full(lambda: None)
+    while sender.is_flushed:
+        sender.send(BATCH)
+    sender.announce(5, sealed_memory(b"five"))
+    sender.close()
+    ends[1].close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_close_releases_every_descriptor() -> None:
