@@ -260,6 +260,10 @@ class Translator:
         """Create a response of the stub whose only output is one string."""
         data = text.encode()
         serialized = memoryview(len(data).to_bytes(4, "little") + data)
+        try:
+            self._check_memory(output, len(serialized))
+        except NoMemoryLeft as error:
+            return unavailable(str(error))
         return pb_utils.InferenceResponse([self._bytes_tensor(output, [1], serialized)])
 
     def _bytes_tensor(self, name: str, shape: list[int], data: memoryview) -> Any:
@@ -268,12 +272,27 @@ class Translator:
             tensor = pb_utils.Tensor(name, tensors.decode_bytes(data, shape))
         return tensor
 
+    def _check_memory(self, name: str, nbytes: int) -> None:
+        """Count the bytes of an output. Once enough have accumulated, check that there is enough memory for the copies of
+        this output that the stub, tritonserver and gRPC will make.
+
+        Raises:
+            NoMemoryLeft: there is not enough memory. tritonserver's gRPC frontend would abort the process in that case.
+        """
+        self._unchecked += nbytes
+        if self._unchecked < MIN_SWEEP_BYTES:
+            return
+        self._unchecked = 0
+        try:
+            refuse_more_than_available(2 * nbytes + min(nbytes, _MAX_BY_GRPC))
+        except NoMemoryLeft as error:
+            raise NoMemoryLeft(
+                f"tensor {name} of {nbytes} bytes cannot be passed on: {error}"
+            ) from None
+
     def tensor(self, ref: TensorRef, lane: tensors.Memories) -> Any:
         """Convert a worker's tensor to a tensor of the stub."""
-        self._unchecked += max(0, ref.nbytes)
-        if self._unchecked >= MIN_SWEEP_BYTES:
-            self._unchecked = 0
-            _check_memory(ref)
+        self._check_memory(ref.name, max(0, ref.nbytes))
         if ref.datatype == "BYTES":
             data = memoryview(bytes(tensors.read_raw(lane, ref)))  # the worker could change it
             tensors.check_bytes(data, ref.shape)
@@ -287,20 +306,6 @@ class Translator:
         if ref.datatype == "BF16":
             return stub.bf16_tensor(ref.name, array.copy())
         return pb_utils.Tensor(ref.name, array.copy() if self.lasting else array)
-
-
-def _check_memory(ref: TensorRef) -> None:
-    """Check that there is enough memory for the copies of a tensor that the stub, tritonserver and gRPC will make.
-
-    Raises:
-        NoMemoryLeft: there is not enough memory. tritonserver's gRPC frontend would abort the process in that case.
-    """
-    try:
-        refuse_more_than_available(2 * ref.nbytes + min(ref.nbytes, _MAX_BY_GRPC))
-    except NoMemoryLeft as error:
-        raise NoMemoryLeft(
-            f"tensor {ref.name} of {ref.nbytes} bytes cannot be passed on: {error}"
-        ) from None
 
 
 def error_code(name: str) -> Any | None:

@@ -235,7 +235,10 @@ def test_without_memory_only_one_answer_fails(ends: Ends, monkeypatch: pytest.Mo
     text, code = own.response(large, ends.proxy).reported()
     assert text == "tensor y of 32 bytes cannot be passed on: 100 bytes are left"
     assert code == TritonError.UNAVAILABLE
-    assert asked == [3 * 32]  # the stub's copy, tritonserver's, and gRPC's
+    text, code = own.text_response("y", "x" * 28).reported()
+    assert text == "tensor y of 32 bytes cannot be passed on: 100 bytes are left"
+    assert code == TritonError.UNAVAILABLE
+    assert asked == [3 * 32] * 2  # the stub's copy, tritonserver's, and gRPC's
 
 
 def test_the_arena_of_a_large_batch_is_released(ends: Ends) -> None:
