@@ -452,9 +452,12 @@ class Flight:
 
 #: A credit is sent for this many parts or bytes, or when the worker's arena is full to this level. At that level, the
 #: worker sends nothing more until all parts are credited, and it can empty the arena.
-_PARTS = 8
+_PARTS = 16
 _BYTES = 1 << 19
 _FULL = (8 << 20) - (1 << 16)
+#: After this many parts outside the arena, the worker no longer waits for it to be emptied: it sends texts in messages
+#: only while fewer parts are unread.
+_INLINE_PARTS = 64
 
 
 class Credits:
@@ -469,6 +472,7 @@ class Credits:
         self._bytes = 0
         #: End of the last range read from the worker's arena, which is filled sequentially.
         self._reached = 0
+        self._inline_parts = 0  #: since then, while the arena is full
 
     def read(self, response: ResponseRef) -> None:
         """Record that a response has been forwarded."""
@@ -484,8 +488,13 @@ class Credits:
             LaneError: the worker does not read.
         """
         self._parts += parts
-        if self._parts >= _PARTS or self._bytes >= _BYTES or self._reached >= _FULL:
+        is_full = self._reached >= _FULL
+        if is_full:
+            self._inline_parts = 0 if self._bytes else self._inline_parts + parts
+        if self._parts >= _PARTS or self._bytes >= _BYTES or is_full:
             self.give()
+        if self._inline_parts >= _INLINE_PARTS:
+            self._reached = self._inline_parts = 0
 
     def give(self) -> None:
         """Send the credit for all forwarded parts, if there are any.

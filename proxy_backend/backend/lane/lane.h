@@ -23,6 +23,7 @@ typedef struct {
     size_t memory_count;
     PeerMemory peer;
     int64_t reached; /* end of the last range read from the worker's arena, which shows how full it is */
+    int64_t inline_parts; /* parts outside the arena since then, while it is full */
     int64_t uncredited_bytes; /* bytes of the arena that were read but not yet credited to the worker */
     bool owes_credit; /* the worker is waiting until its lent outputs have been read */
     bool worker_lost; /* the worker ended while its memory was being read */

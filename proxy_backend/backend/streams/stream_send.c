@@ -68,9 +68,10 @@ LaneState flight_resume(Streams *streams, Flight *flight)
 }
 
 /* The worker gets credit for this many parts, or bytes of parts, at once. When its arena is filled to ARENA_FULL, it
- * waits until everything has been credited, and then empties the arena.
+ * waits until everything has been credited, and then empties the arena. After INLINE_PARTS parts outside the arena, it no
+ * longer waits: it sends texts in messages only while fewer parts are unread.
  */
-enum { CREDIT_PARTS = 16, CREDIT_BYTES = 1 << 19, ARENA_FULL = (8 << 20) - (1 << 16) };
+enum { CREDIT_PARTS = 16, CREDIT_BYTES = 1 << 19, ARENA_FULL = (8 << 20) - (1 << 16), INLINE_PARTS = 64 };
 
 /* Ignore a failure to send: a worker that no longer reads may have answered before it ended, and its answers count. */
 static LaneState send_control(Streams *streams, const Buffer *message)
@@ -97,9 +98,13 @@ LaneState streams_send_credit(Streams *streams)
 LaneState streams_add_credit(Streams *streams, uint32_t parts)
 {
     streams->uncredited += parts;
-    const Lane *lane = streams->lane;
-    bool due =
-        streams->uncredited >= CREDIT_PARTS || lane->uncredited_bytes >= CREDIT_BYTES || lane->reached >= ARENA_FULL;
+    Lane *lane = streams->lane;
+    bool is_full = lane->reached >= ARENA_FULL;
+    bool due = streams->uncredited >= CREDIT_PARTS || lane->uncredited_bytes >= CREDIT_BYTES || is_full;
+    if (is_full)
+        lane->inline_parts = lane->uncredited_bytes ? 0 : lane->inline_parts + parts;
+    if (lane->inline_parts >= INLINE_PARTS)
+        lane->reached = lane->inline_parts = 0;
     return due ? streams_send_credit(streams) : LANE_OK;
 }
 

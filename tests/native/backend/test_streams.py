@@ -237,3 +237,38 @@ def test_a_tritonserver_that_refuses_a_response_is_ended(program: Path, tmp_path
         program, tmp_path, [streaming], decoupled=True, environment=hangs, ends=-signal.SIGKILL
     )
     assert any("has not accepted an answer of a stream" in line for line in lines)
+
+
+def test_texts_are_credited_in_groups_again_after_the_memory_was_full(
+    program: Path, tmp_path: Path
+) -> None:
+    credits: list[int] = []
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(1))
+        batch = lane.receive()
+        assert isinstance(batch, Batch)
+        lane.send(BatchBegun(batch.id))
+        lane.arena.allocate(8 << 20)
+        lane.set_receive_timeout(20)
+        ref = output(lane, "y", np.ones((1, 2), np.float32))
+        for message in [
+            BatchPart(batch.id, [ResponseRef([ref])]),
+            *[BatchTexts("z", [batch.id], ["x"])] * 64,
+            BatchTexts("z", [batch.id] * 15, ["x"] * 15),
+            BatchTexts("z", [batch.id] * 2, ["x"] * 2),
+        ]:
+            lane.send(message)
+        while sum(credits) < 82:
+            message = lane.receive()
+            assert isinstance(message, Credit)
+            credits.append(message.parts)
+        lane.send(BatchDone(batch.id, []))
+        with suppress(LaneClosed):
+            while True:
+                lane.receive()
+
+    run(program, tmp_path, [work], decoupled=True)
+    # The worker gets one credit for the last two messages, or two if this machine stalls between them.
+    assert credits[:65] == [1] * 65
+    assert credits[65:] in ([17], [15, 2])

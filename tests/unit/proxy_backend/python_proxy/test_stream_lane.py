@@ -19,6 +19,7 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchBegun,
     BatchDone,
     BatchPart,
+    BatchTexts,
     Credit,
     ResponseDetails,
     ResponseRef,
@@ -185,14 +186,14 @@ def test_forwarded_responses_are_credited_in_one_message(
 ) -> None:
     monkeypatch.setattr(stream_lane, "TICK_S", 60.0)
     worker, batch = begun(make())
-    for _ in range(17):
+    for _ in range(33):
         worker.send(BatchPart(batch.id, [ANSWER]))
-    assert [worker.receive(), worker.receive()] == [Credit(8), Credit(8)]
+    assert [worker.receive(), worker.receive()] == [Credit(16), Credit(16)]
     worker.send(BatchDone(batch.id, []))
     assert worker.receive() == Credit(1)
 
 
-def test_large_parts_are_credited_before_there_are_eight(
+def test_large_parts_are_credited_before_there_are_many(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_lane, "TICK_S", 60.0)
@@ -212,9 +213,9 @@ def test_a_worker_with_full_memory_gets_each_part_credited(
     monkeypatch.setattr(stream_lane, "TICK_S", 60.0)
     worker, batch = begun(make())
     worker.arena.allocate(7 << 20)
-    for _ in range(11):
+    for _ in range(19):
         worker.send(BatchPart(batch.id, [response(worker, 64)]))
-    assert worker.receive() == Credit(8)
+    assert worker.receive() == Credit(16)
     worker.arena.allocate((1 << 20) - worker.arena.used % (1 << 20))
     worker.send(BatchPart(batch.id, [response(worker, 64)]))
     assert worker.receive() == Credit(4)
@@ -227,6 +228,24 @@ def test_a_worker_with_full_memory_gets_each_part_credited(
     assert worker.receive() == Credit(2)
 
 
+def test_texts_are_credited_in_groups_again_after_the_memory_was_full(
+    make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_lane, "TICK_S", 60.0)
+    worker, batch = begun(make())
+    worker.arena.allocate(8 << 20)
+    worker.send(BatchPart(batch.id, [response(worker, 64)]))
+    assert worker.receive() == Credit(1)
+    for _ in range(64):  # some of them may have been sent before the worker waited
+        worker.send(BatchTexts("y", [batch.id], ["x"]))
+        assert worker.receive() == Credit(1)
+    for _ in range(17):
+        worker.send(BatchTexts("y", [batch.id], ["x"]))
+    assert worker.receive() == Credit(16)
+    worker.send(BatchDone(batch.id, []))
+    assert worker.receive() == Credit(1)
+
+
 def test_a_silent_worker_gets_all_parts_credited(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +256,7 @@ def test_a_silent_worker_gets_all_parts_credited(
     worker.send(BatchDone(batch.id, []))
 
 
-@pytest.mark.parametrize("slow_at", [8, 9], ids=["takes no credit", "leaves the credit unread"])
+@pytest.mark.parametrize("slow_at", [16, 17], ids=["takes no credit", "leaves the credit unread"])
 def test_responses_before_a_workers_exit_are_forwarded(
     make: Callable[..., Proxy], monkeypatch: pytest.MonkeyPatch, slow_at: int
 ) -> None:

@@ -79,13 +79,13 @@ def test_one_message_contains_parts_of_several_batches(make: Callable[..., Proxy
         worker.send(BatchBegun(batches[-1].id))
         proxy.executed()
     one, other = (batch.id for batch in batches)
-    worker.send(BatchParts([PartRef(one, [ANSWER]), PartRef(other, [ANSWER])] * 4))
-    assert worker.receive() == Credit(8)
+    worker.send(BatchParts([PartRef(one, [ANSWER]), PartRef(other, [ANSWER])] * 8))
+    assert worker.receive() == Credit(16)
     worker.send(BatchParts([PartRef(other, [LAST]), PartRef(one, [LAST])]))
     worker.send(BatchDone(one, []))
     worker.send(BatchDone(other, []))
     assert worker.receive() == Credit(2)
-    assert [sender.sent for sender in senders] == [[({}, 0)] * 4 + [({}, FINAL)]] * 2
+    assert [sender.sent for sender in senders] == [[({}, 0)] * 8 + [({}, FINAL)]] * 2
 
 
 def test_one_message_contains_texts_of_several_batches(make: Callable[..., Proxy]) -> None:
@@ -102,6 +102,7 @@ def test_one_message_contains_texts_of_several_batches(make: Callable[..., Proxy
     worker.send(BatchDone(one, []))
     worker.send(BatchDone(other, []))
     assert worker.receive() == Credit(3)
+    eventually(lambda: senders[1].sent[-1:] == [(None, FINAL)], "the second batch ends")
     said = [[response and response["y"].tolist() for response, _ in one.sent] for one in senders]
     assert said == [[[b"a"], ["é".encode()], None], [[b"b"], None]]
 
