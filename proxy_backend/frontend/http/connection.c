@@ -11,6 +11,7 @@
 enum {
     IDLE_CLOSE_MS = 500, /* how long an idle client can still send a request after the server has begun to end */
     HANDOVER_RETRY_MS = 100,
+    MAX_FIRST_BYTES = 64 << 10, /* maximum size of a first event that is sent together with the head */
     RETIRED_IDLE_MS = 60000, /* how long an idle connection that cannot be handed over keeps a retiring process alive */
 };
 
@@ -62,12 +63,17 @@ bool http_connection_begin_events(Call *call, const struct iovec *parts, int cou
 {
     Connection *connection = http_call(call)->connection;
     HttpConnection *http = state_of(connection);
+    size_t total = 0;
+    for (int i = 0; i < count; i++)
+        total += parts[i].iov_len;
+    int first = total <= MAX_FIRST_BYTES ? count : 1;
     /* In one step: the client may shut down sending as soon as it has the first event, and is then probed (probe_reader). */
     pthread_mutex_lock(&http->lock);
-    bool written = connection_write_all(connection, parts, count);
+    bool written = connection_write_all(connection, parts, first);
     http->sent_so_far = SENT_EVENTS;
     pthread_mutex_unlock(&http->lock);
-    return written;
+    /* A large event may take long to write, for which the loop's thread must not wait. */
+    return written && (first == count || connection_write_all(connection, parts + first, count - first));
 }
 
 void http_connection_end_events(Call *call)
