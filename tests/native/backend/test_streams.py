@@ -252,13 +252,11 @@ def test_texts_are_credited_in_groups_again_after_the_memory_was_full(
         lane.arena.allocate(8 << 20)
         lane.set_receive_timeout(20)
         ref = output(lane, "y", np.ones((1, 2), np.float32))
-        for message in [
-            BatchPart(batch.id, [ResponseRef([ref])]),
-            *[BatchTexts("z", [batch.id], ["x"])] * 64,
-            BatchTexts("z", [batch.id] * 15, ["x"] * 15),
-            BatchTexts("z", [batch.id] * 2, ["x"] * 2),
-        ]:
-            lane.send(message)
+        lane.send(BatchPart(batch.id, [ResponseRef([ref])]))
+        for _ in range(64):
+            lane.send(BatchTexts("z", [batch.id], ["x"]))
+        for count in (15, 2):
+            lane.send(BatchTexts("z", [batch.id] * count, ["x"] * count))
         while sum(credits) < 82:
             message = lane.receive()
             assert isinstance(message, Credit)

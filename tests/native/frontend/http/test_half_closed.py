@@ -102,12 +102,14 @@ def test_a_half_closed_client_is_answered(
 
 
 @pytest.mark.parametrize("way", ["tcp", "unix"])
+@pytest.mark.parametrize("size", [3, 300_000], ids=["small", "large"])
 def test_a_half_closed_client_gets_the_rest_of_its_stream(
-    frontend: OpenAIProcess, tmp_path: Path, way: str
+    frontend: OpenAIProcess, tmp_path: Path, way: str, size: int
 ) -> None:
     asked = Asked(frontend, tmp_path, way, "generate_stream")
-    asked.say("one")
-    asked.read_to(b'"one"}\n\n\r\n')
+    first = "1" * size
+    asked.say(first)
+    asked.read_to(f'"{first}"}}\n\n\r\n'.encode())
     asked.send_no_more()
     if way == "tcp":
         asked.read_to(b"\r\n: still there?\n\n\r\n")

@@ -130,10 +130,15 @@ def test_announced_memory_is_mapped_under_its_number(lanes: tuple[Lane, Lane]) -
 def test_a_full_socket_is_an_error_unless_messages_are_queued(lanes: tuple[Lane, Lane]) -> None:
     sender, receiver = lanes
     sent = 0
-    with pytest.raises(LaneError, match="does not read"):
+
+    def fill() -> None:
+        nonlocal sent
         while True:
             sender.send(BATCH)
             sent += 1
+
+    with pytest.raises(LaneError, match="does not read"):
+        fill()
     full: list[int] = []
     sender.queue_when_full(lambda: full.append(1))
     sender.send(BATCH)
