@@ -143,8 +143,8 @@ static bool return_client(Relay *relay, bool requester_reads, Slice last)
     connection_abort(relay->client); /* Does not close the client's connection, since the requester has it, too. */
     connection_unref(relay->client);
     relay->client = NULL;
-    /* Without memory, or if the requester is gone: cancel the stream. A requester that is there then gets the end of the
-     * answer without this message, so it does not write to the client again.
+    /* Without memory, or if the requester is gone, cancel the stream. A requester that still reads then gets the end of
+     * the answer without this message.
      */
     if (requester_reads && (said.failed || !send_to_requester(relay, buffer_slice(&said))))
         relay->owner->cancel(relay->user);
