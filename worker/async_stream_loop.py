@@ -66,6 +66,9 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         except LaneClosed:
             self._drop(lane)
             return
+        except LaneError as error:
+            self._drop(lane, error)
+            return
         self._events.remove_writer(lane.fileno())
         self._tasks.pop(lane).set_result(None)
         outbox = self._outboxes[lane]

@@ -178,6 +178,7 @@ class Outbox:
 
         Raises:
             LaneClosed: the proxy is gone.
+            LaneError: sending failed.
         """
         while not self.lane.flush():
             self.lane.wait_until_writable()

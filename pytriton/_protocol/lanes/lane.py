@@ -203,6 +203,7 @@ class Lane:
 
         Raises:
             LaneClosed: the peer has exited or closed the connection.
+            LaneError: sending failed, for example because too many descriptors are in flight.
         """
         while self._unsent:
             data, fd = self._unsent[0]
@@ -210,6 +211,8 @@ class Lane:
                 self._send_now(data, fd)
             except BlockingIOError:
                 return False
+            except OSError as error:
+                raise LaneError(f"a queued message could not be sent: {error}") from error
             self._unsent.popleft()
             if fd is not None:
                 os.close(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -286,6 +287,23 @@ def test_connecting_where_nobody_listens_names_the_path(short_dir: Path) -> None
     path = str(short_dir / "none.sock")
     with leaves_open(), pytest.raises(LaneClosed, match=r"no process listens at .*none\.sock"):
         Lane.connect(path, peer_trusted=False)
+
+
+def test_a_queued_message_that_cannot_be_sent_is_an_error(
+    lanes: tuple[Lane, Lane], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, a loop would try again forever."""
+    sender, _ = lanes
+    sender.queue_when_full(lambda: None)
+    while sender.is_flushed:
+        sender.send(BATCH)
+
+    def refuse(data: bytes, fd: int | None) -> None:
+        raise OSError(errno.ETOOMANYREFS, "too many references")
+
+    monkeypatch.setattr(sender, "_send_now", refuse)
+    with pytest.raises(LaneError, match=r"queued message could not be sent: .*too many"):
+        sender.flush()
 
 
 def test_close_releases_queued_descriptors() -> None:
