@@ -112,7 +112,9 @@ def usable_cpus() -> float:
     """Return how many cores CPU affinity and cgroup quotas (v2) allow this process and its children to use."""
     cpus = float(len(os.sched_getaffinity(0)))
     for group in _control_groups():
-        with contextlib.suppress(OSError, ValueError):  # the root, version 1, no controller, or "max"
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # the root, version 1, no controller, or "max"
             quota, period = (group / "cpu.max").read_text().split()
             cpus = min(cpus, int(quota) / int(period))
     return cpus
