@@ -32,14 +32,13 @@ static pthread_once_t counted = PTHREAD_ONCE_INIT;
 static bool has_quota(const char *group)
 {
     char path[PATH_MAX + 64];
-    long quota_us;
     snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group);
     FILE *file = fopen(path, "re");
     if (file == NULL)
         return false;
-    bool found = fscanf(file, "%ld", &quota_us) == 1; /* otherwise "max" */
+    int first = fgetc(file);
     fclose(file);
-    return found;
+    return first >= '0' && first <= '9'; /* otherwise "max" */
 }
 
 /* Returns whether a quota limits this process's control group, or one above it. */
