@@ -159,6 +159,9 @@ def _take(
         return f"{step.node}: {step.model} was unregistered"
     kept = source.fetch(step.source, step.model)
     spec = msgspec.structs.replace(kept.spec, lease=None)
+    if spec.autoscale is None:
+        # A model that was scaled down keeps the devices of all its former instances.
+        spec = msgspec.structs.replace(spec, devices=spec.devices[: spec.instances])
     message = messages.Register(spec, replace=step.replace)
     try:
         client.register_prepared(message, kept.payloads, report)

@@ -435,12 +435,6 @@ def copy_of(
     )
 
 
-def payloads_of(model: messages.KeptRegistration) -> list[bytes]:
-    """Return the payloads for a copy. Of a list of callables, a model that was scaled down uses the first ones only."""
-    end = len(model.payloads) - model.spec.check
-    return [*model.payloads[:end][: model.spec.instances], *model.payloads[end:]]
-
-
 class Tuner:
     """Measures combinations on copies of one model.
 
@@ -546,7 +540,7 @@ class Tuner:
         spec = copy_of(self._model.spec, self._name, combination, max(1.0, left_s))
         message = messages.Register(spec, ephemeral=True)
         try:
-            self._client.register_prepared(message, payloads_of(self._model))
+            self._client.register_prepared(message, self._model.payloads)
             yield
         finally:
             with suppress(PyTritonError):  # it could not be registered, or the daemon has exited

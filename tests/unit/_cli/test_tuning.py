@@ -27,7 +27,6 @@ from pytriton._cli.commands.tuning import (
     copy_of,
     current_of,
     example_of,
-    payloads_of,
     request_for,
     splits,
 )
@@ -175,14 +174,6 @@ def test_models_that_cannot_be_tuned(fields: dict[str, Any], why: str) -> None:
     hosted = messages.ModelInfo("m", 1, "ready", [], isolation="thread")
     with pytest.raises(NotTunable, match="threads of the process"):
         check_tunable(hosted, [])
-
-
-def test_a_list_of_callables_that_was_scaled_down() -> None:
-    payloads = [b"0", b"1", b"2", b"check"]
-    model = messages.KeptRegistration(spec_of(instances=2, check=True), "", payloads)
-    assert payloads_of(model) == [b"0", b"1", b"check"]
-    model = messages.KeptRegistration(spec_of(instances=2), "", [b"0"])
-    assert payloads_of(model) == [b"0"]
 
 
 # ── measuring ──────────────────────────────────────────────────────────────────────────────────

@@ -129,7 +129,7 @@ def test_errors_are_reported(
     [
         (model_spec("../up"), [b""], "cannot be a model's name"),
         (model_spec(instances=0), [b""], "instances=0: it must be at least 1"),
-        (model_spec(instances=2), [b"", b"", b""], "3 callables were sent for 2 instances"),
+        (model_spec(instances=3), [b"", b""], "2 callables were sent for 3 instances"),
         (model_spec(max_inflight_batches=17), [b""], "it must be between 1 and 16"),
         (model_spec(devices=["9999"]), [b""], "devices names GPU"),
         (

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
+from typing import Any, cast
 
+import pytest
+from fakes.fake_clients import model_spec
+
+from pytriton._protocol import messages
+from pytriton._protocol.messages.model_spec import registration_digest
+from pytriton.daemon_client import DaemonClient
 from pytriton.exceptions import PyTritonBadParameterError
-from pytriton.fleet.sync import Copy, Step, SyncPlan, SyncRemoval, plan_sync
+from pytriton.fleet.sync import Copy, Step, SyncPlan, SyncRemoval, carry_out, plan_sync
 
 A, B, C = "a", "b", "c"
 
@@ -42,3 +49,30 @@ def test_an_unknown_source() -> None:
         PyTritonBadParameterError, match="'x' is not one of the nodes that answered: a"
     ):
         plan_sync({A: {}}, "x")
+
+
+class _Node:
+    """A daemon with registrations, which takes copies of others."""
+
+    def __init__(self, *kept: messages.KeptRegistration) -> None:
+        self.kept = kept
+        self.taken: list[messages.ModelSpec] = []
+
+    def registrations(self, *_: object, **__: object) -> Sequence[messages.KeptRegistration]:
+        return self.kept
+
+    def register_prepared(self, message: messages.Register, *_: object) -> None:
+        self.taken.append(message.spec)
+
+
+@pytest.mark.parametrize(
+    ("autoscale", "devices"), [(None, ["0"]), (messages.Autoscale(1, 2), ["0", "1"])]
+)
+def test_a_model_that_was_scaled_down_is_copied_without_the_devices_that_it_does_not_use(
+    autoscale: messages.Autoscale | None, devices: list[str]
+) -> None:
+    spec = model_spec(instances=1, devices=["0", "1"], autoscale=autoscale)
+    digest = registration_digest(spec, [b""])
+    nodes: dict[str, Any] = {A: _Node(messages.KeptRegistration(spec, digest, [b""])), B: _Node()}
+    carry_out(SyncPlan([Copy(B, "m", A)], {}), cast("dict[str, DaemonClient]", nodes), None)
+    assert nodes[B].taken == [model_spec(instances=1, devices=devices, autoscale=autoscale)]
