@@ -238,23 +238,20 @@ static bool run_typed(HttpRequest *request)
     return true;
 }
 
-/* Set the problem of a path that nothing is served at. Outside of Triton's API, paths belong to typed functions, whose
- * clients expect problem details. The page /openapi.json exists only if there are any.
+/* Set the problem of a path that nothing is served at. Outside of Triton's API, paths belong to typed functions, if there
+ * are any. Their clients expect problem details, and the page /openapi.json lists them.
  */
 static void set_not_found(HttpRequest *request, Problem *problem)
 {
     const HttpService *service = request->service;
     const Target *target = request->target;
+    RouteTable *table = service->paths == HTTP_API ? service->settings.route_table : NULL;
     bool is_of_triton = target->count > 0 && slice_is(target->segments[0], "v2");
-    if (service->paths == HTTP_API && service->settings.route_table && !is_of_triton) {
-        http_call(request->call)->is_typed = true;
-        problem_set(problem, PROBLEM_NOT_FOUND,
-            route_table_has_routes(service->settings.route_table)
-                ? "nothing is served at this path; /openapi.json lists the paths of typed functions"
-                : "nothing is served at this path");
-    } else {
-        problem_set(problem, PROBLEM_NOT_FOUND, "Not Found");
-    }
+    http_call(request->call)->is_typed = table && route_table_has_routes(table) && !is_of_triton;
+    problem_set(problem, PROBLEM_NOT_FOUND,
+        http_call(request->call)->is_typed
+            ? "nothing is served at this path; /openapi.json lists the paths of typed functions"
+            : "Not Found");
 }
 
 void request_run(HttpRequest *request)
