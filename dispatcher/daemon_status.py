@@ -109,8 +109,8 @@ class DaemonStatus:
     def each_model(self) -> Iterator[messages.ModelInfo]:
         """Yield the status of all models, in the order of registration.
 
-        Models may change during the iteration. One that is served by then is yielded last, for example if its restore
-        ends; one that is no longer served is left out.
+        Models may change during the iteration. Models that have been added by its end, for example because they were
+        restored, come last. Models that have been removed are left out.
         """
         http_url, cpus = self._server.info().http_url, DaemonCpus.read()
         served, seen = self._registry.served, set[str]()

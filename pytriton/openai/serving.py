@@ -153,8 +153,9 @@ def _results(invocation: Invocation, text: str) -> Results:
 
 
 def _sender(invocation: Invocation) -> Callable[[str], bool] | None:
-    """Return a function that sends a text without a `yield`, and returns False if there is no room for more; None if each
-    piece must be a response of its own.
+    """Return a function that sends a text without a `yield`; None if each piece must be a response of its own.
+
+    The function returns False if there is no room for more.
     """
     put, mark = sending.get(), invocation.mark
     if put is None or not mark:

@@ -73,6 +73,6 @@ class OneText(Sequence[Any]):
 
 
 #: Function that sends a text, given the name of the output, without a `yield`: as the result for the only request of an
-#: asynchronous callable. It is set in the task of the callable's stream. If it returns False, there is no room for more,
-#: and the callable should yield soon, which waits.
+#: asynchronous callable. The variable is set in the task of the callable's stream. If the function returns False, there is
+#: no room for more, and the callable should yield soon: the `yield` waits for room.
 sending: ContextVar[Optional[Callable[[str, str], bool]]] = ContextVar("sending", default=None)

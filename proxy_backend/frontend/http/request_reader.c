@@ -96,8 +96,8 @@ static void respond(Call *call, HttpHead *head, Target *target, size_t head_size
 
 /* ── what takes long ──────────────────────────────────────────────────────────────────────────────── */
 
-/* Returns whether a request is to be handled in a reader thread, so that other connections of the event loop do not wait.
- * The body of a typed function is passed on unparsed.
+/* Returns whether a reader thread must handle a request, so that the event loop's other connections do not wait. The body of
+ * a request to a typed function is passed on unparsed.
  */
 static bool takes_long(const HttpService *service, const HttpHead *head, size_t body_size)
 {
