@@ -148,7 +148,7 @@ def test_a_daemon_with_https(tmp_path: Path, needs_certificate: bool) -> None:
         RunningDaemon.start(frontend="native", **settings) as daemon,
         _served(daemon, shout) as name,
     ):
-        done = command("tune", name, "--time-limit", "5", env=_env(daemon))
+        done = command("tune", name, env=_env(daemon))
         if needs_certificate:
             assert done.returncode == ExitCode.USAGE
             assert "tune has no client certificate" in done.stderr
