@@ -1,9 +1,11 @@
-"""Handles Ctrl-C before a command has begun, while modules are still being imported."""
+"""Handles Ctrl-C while modules are being imported, before and after a command has begun."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+from types import FrameType
 
 
 def exit_on_interrupt() -> None:
@@ -15,7 +17,16 @@ def exit_on_interrupt() -> None:
 def raise_on_interrupt() -> None:
     """Raise KeyboardInterrupt on SIGINT again: from now on, there may be something to clean up."""
     if signal.getsignal(signal.SIGINT) is _exit:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt where it is not lost: a signal handler."""
+    if frame is not None and frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+        # An import's lock is freed in a weak reference's callback, and Python only prints what a callback raises.
+        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+        return
+    raise KeyboardInterrupt
 
 
 def _exit(number: int, frame: object) -> None:

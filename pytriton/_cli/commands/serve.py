@@ -14,6 +14,7 @@ import typer
 
 from pytriton._cli.errors import CliError, command, errors_of_clients
 from pytriton._cli.flags import InstancesFlag, PythonFlag, RuntimeDirFlag
+from pytriton._cli.interrupt import interrupt
 from pytriton._cli.output import say, visible
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
@@ -98,7 +99,7 @@ def serve(
     watches = sys.stdout.isatty() if reload is None else reload
     rundir = daemon_connection.runtime_dir(runtime_dir)
     daemon_connection.running_pid(rundir)  # reports a directory of another user
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, interrupt)
     with errors_of_clients():
         packer = Packer(None if tool_of(target) is not None else python)
     try:

@@ -48,3 +48,30 @@ def test_an_interrupted_command_exits_with_130(module: str, tmp_path: Path) -> N
         ExitCode.INTERRUPTED,
         "pytriton-daemon: interrupted\n",
     )
+
+
+#: Interrupts itself when the lock of an import is freed.
+FREEING = """
+import os, signal, time, weakref
+from pytriton._cli.interrupt import interrupt
+
+class Lock: pass
+
+signal.signal(signal.SIGINT, interrupt)
+source = "def cb(_): os.kill(os.getpid(), signal.SIGINT); print('freed', flush=True)"
+exec(compile(source, "<frozen importlib._bootstrap>", "exec"))
+lock = Lock()
+reference = weakref.ref(lock, cb)
+try:
+    del lock
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interruption_in_the_callback_of_an_import_is_not_lost() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FREEING], check=False, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("freed\ninterrupted\n", "")
