@@ -127,7 +127,7 @@ class RegistrationHandlers:
     async def scale(
         self, peer: Peer, message: messages.Scale, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Scale a model to another number of instances, and report the progress."""
+        """Change a model's number of instances, and report the progress."""
         registration = await self.registry.scale(
             message.name, message.instances, peer.reply, message.autoscale
         )

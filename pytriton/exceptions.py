@@ -171,7 +171,7 @@ class RegistrationError(PyTritonDaemonError):
 
 
 class ModelExistsError(RegistrationError, PyTritonInvalidOperationError):
-    """A model of this name is already registered. Pass ``replace=True`` to replace it."""
+    """A model with this name is already registered. Pass ``replace=True`` to replace it."""
 
 
 class FleetError(RegistrationError):

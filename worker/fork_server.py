@@ -42,7 +42,7 @@ _WATCHED_MODULES = ("numpy", "zmq", "msgspec", "cloudpickle", "sitecustomize", "
 
 
 def serve(parent_pid: int, channel_fd: int) -> tuple[str, int] | None:
-    """Serve orders until the dispatcher closes the channel, then return None.
+    """Carry out orders until the dispatcher closes the channel, then return None.
 
     In each forked worker, return the worker's name and the descriptor of its statistics page.
     """
@@ -94,7 +94,7 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _prepare(order: Order, is_fresh: Callable[[], bool]) -> ForkAnswer | None:
-    """Change to the worker's working directory. Return an answer if that fails, or if this fork server is outdated."""
+    """Change to the worker's working directory. If that fails, or if this fork server is outdated, return the answer that says so."""
     if not is_fresh():
         return ForkAnswer(is_stale=True)
     try:

@@ -173,7 +173,7 @@ class _MemoryLoader:
 
 
 class _Module(types.ModuleType):
-    """A module of the registrant. Its `repr` omits the spec, which in `__main__` is meant for child processes only."""
+    """A module of the registrant. Its `repr` omits the spec, which for `__main__` is meant only for child processes."""
 
     def __repr__(self) -> str:
         file = vars(self).get("__file__")

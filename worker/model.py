@@ -122,11 +122,11 @@ class WorkerModel:
         return self._batching
 
     def ids_now(self) -> list[str]:
-        """Return the ids of the requests that this thread or task serves."""
+        """Return the ids of the requests that this thread or task is serving."""
         return [one for batch in self._current_batches() for one in ids_of(batch)]
 
     def id_of(self, ref: RequestRef) -> str:
-        """Return the id of a request that this thread or task serves."""
+        """Return the id of a request that this thread or task is serving."""
         return id_of(self._current_batches(), ref)
 
     def _current_batches(self) -> list[Batch]:

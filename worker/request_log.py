@@ -29,7 +29,7 @@ from pytriton.worker.fault_reports import reason
 
 
 class Part(NamedTuple):
-    """A batch, with the lane from which it came and on which it is answered."""
+    """A batch, and the lane on which it arrived and is answered."""
 
     lane: Lane
     batch: Batch
@@ -86,7 +86,7 @@ class CallLog:
         """Count failed requests of the current call; `kind` is one of stats_page.FAILURES."""
 
     def retried(self) -> None:
-        """Restart the clock of the current call, because the callable is called again for one of its requests."""
+        """Restart the clock of the current call: the callable is being called again, for only one of the requests."""
 
     def traced(self, trace: str) -> None:
         """Record the trace id of a traced call that is about to end."""

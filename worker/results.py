@@ -172,7 +172,7 @@ class ResultWriter:
         return responses
 
     def text_output(self, requests: Sequence[RequestRef]) -> str | None:
-        """Return the name of the output with which a single string is a response to these requests; None if it is not."""
+        """Return the output's name if a callable may answer these requests with a single string, else None."""
         if self._text is None or len(requests) != 1:
             return None
         requested = requests[0].requested
@@ -274,7 +274,7 @@ class ResultWriter:
         return write_or_lend(lane, output.name, output.datatype, array, output.dtype)
 
     def _rename_request(self, request: Request) -> Mapping[str, Any]:
-        """Rename the inputs of a request that was returned as its own answer (`lambda requests: requests`) to outputs.
+        """If a request was returned as its own answer (`lambda requests: requests`), give its arrays the names of outputs.
 
         INPUT_1 becomes OUTPUT_1 (these are the names of unnamed tensors), and a single input becomes the single output.
         """

@@ -76,7 +76,7 @@ class SpinningPoll:
         return self._poll(timeout_s)
 
     def _spin(self, last_ns: int) -> Events:
-        """Poll for events. Return none if none have happened in time, or if the processor is needed."""
+        """Poll for events. Return an empty list if none have occurred in time, or if another process needs the CPU."""
         poll, clock, yield_cpu = self._poll, self._clock, self._yield_cpu
         end_ns = last_ns + _SPIN_NS
         while last_ns < end_ns:

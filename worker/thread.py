@@ -66,7 +66,7 @@ class WorkerThread:
         return self._thread.is_alive()
 
     def end(self, *, orphaned: bool = False) -> None:
-        """Make the worker end after the current batch. With `orphaned`, send nothing to the dispatcher, which is gone."""
+        """Make the worker end after the current batch. `orphaned` means that the dispatcher is gone: send nothing to it."""
         self._orphaned = self._orphaned or orphaned
         with contextlib.suppress(OSError):  # it has ended
             self._end_writer.send(b"\0", socket.MSG_DONTWAIT)

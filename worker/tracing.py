@@ -62,7 +62,7 @@ NO_SPANS = NoSpans()
 
 
 class Spans:
-    """The spans of one call, open until `end`. `outer` has an item per request: its span, or None if it is not traced."""
+    """The spans of one call, open until `end`. `outer` has an item for each request: its span, or None if it is not traced."""
 
     def __init__(self, tracer: Any, model: str, outer: list[Any]) -> None:
         self._tracer = tracer

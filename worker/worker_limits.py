@@ -69,7 +69,7 @@ _AGAIN_S = 10.0
 
 
 class Allowance:
-    """Decides when a worker is recycled: after a number of batches, above an amount of memory, or after a GPU failed."""
+    """Decides when a worker is recycled: after a number of batches, above an amount of memory, or after a GPU failure."""
 
     def __init__(self, spec: messages.ModelSpec) -> None:
         limits = spec.limits

@@ -202,9 +202,7 @@ class ControlServer:
         return Peer(self._local, control.identity_of(name), control.UNSOLICITED, sender)
 
     def hold(self) -> None:
-        """From now on, requests that change something have to wait until `release` is called. Those in progress
-        continue.
-        """
+        """Make new requests that change something wait until `release` is called. Those in progress continue."""
         self._open.clear()
 
     def release(self) -> None:

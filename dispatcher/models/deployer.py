@@ -119,7 +119,7 @@ class Reservations:
             await asyncio.wait([self._busy[name]])
 
     async def until_all_free(self) -> None:
-        """Wait until every task that is holding a name now is done."""
+        """Wait until all tasks that currently hold a name are done."""
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
 
 
@@ -271,7 +271,7 @@ class ModelDeployer:
         await self._undo(registration, None)
 
     async def undeploy(self, name: str, why: str, *, last: bool = False) -> None:
-        """Stop serving a model. With `last`, tritonserver is about to stop; clients then get 503 and the reason."""
+        """Stop serving a model. `last` means that tritonserver is about to stop: clients get 503 and the reason."""
         registration = self._served.by_name(name)
         with self.reservations.reserve(name):
             registration.begin_stop()

@@ -325,7 +325,7 @@ class ApiServer:
         return json_response(error.body(), status, headers)
 
     def headers(self, request: web.Request) -> dict[str, str]:
-        """Return the headers that every response to `request` has."""
+        """Return the headers common to all responses to `request`."""
         headers = {"x-request-id": self.request_id, "Server": "pytriton-daemon"}
         headers.update(cors_headers(request, self.state.settings.cors_origins))
         return headers

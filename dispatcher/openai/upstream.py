@@ -233,7 +233,7 @@ class AnswerTexts:
         self.on_texts: Callable[[list[str]], bool] | None = None
 
     def keep(self) -> None:
-        """Keep receiving all texts in this process."""
+        """Receive the whole answer in this process, instead of handing it over to the native frontend."""
         self.awaits_decision = False
         self._answer.send(b"n")
 
@@ -387,7 +387,7 @@ def _refused(status: int, data: bytes) -> APIError:
 
 
 def error_of(text: str, status: int = 500) -> APIError:
-    """Return the APIError for an error message of Triton or of the model."""
+    """Return the APIError for an error message from Triton or from the model."""
     # Ignore words in the message of an exception from a callable: it may contain any.
     low = "" if _RAISED.match(text) else text.lower()
     if any(one in low for one in _OVERLOADED):

@@ -346,7 +346,7 @@ def _framed(strings: Sequence[bytes]) -> list[bytes]:
 def _registered(
     name: str, served: ServedModels, repository: RepositoryModels
 ) -> Registration | None:
-    """Return the client's registration of this name; None if there is none or it serves a repository model."""
+    """Return the registration with this name; None if there is none, or if it serves a repository model."""
     if repository.records.serves(name):
         return None
     return next((one for one in served if one.spec.name == name), None)

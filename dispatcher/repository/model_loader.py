@@ -221,7 +221,7 @@ class ModelLoader:
 
 
 def cloud_failure(failure: RemoteFailure, backends: Path) -> RemoteFailure:
-    """Extend the error of a failed load from a bucket: say which formats can be served from there.
+    """Extend the error of a failed load from a bucket with the formats that can be served from buckets.
 
     Also say what to do about other formats.
 

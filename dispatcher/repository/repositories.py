@@ -198,7 +198,7 @@ class UploadedModels:
 
 
 def relative_path(name: str) -> PurePosixPath:
-    """Convert a file name of a load request to a path within the model's folder.
+    """Convert a file name from a load request to a path within the model's folder.
 
     Raises:
         BadFileName: the name lacks the prefix "file:", or leads out of the folder.

@@ -87,7 +87,7 @@ class _ModelUse:
         self._mark: object = None
 
     def update(self, registration: Registration, now: float) -> bool:
-        """Record whether the model is in use now. Return whether it is idle, which a newly loaded model is not yet."""
+        """Record whether the model is in use now. Return whether it is idle; a newly loaded model does not count as idle yet."""
         pool = registration.pool
         answered = pool.answered_if_idle()
         mark = (answered, pool.can_serve)

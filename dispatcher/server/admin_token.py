@@ -49,8 +49,7 @@ def restrictions(config: DaemonConfig) -> dict[str, list[str]]:
 
 @contextmanager
 def published(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[None]:
-    """For the duration of this context, keep the token in the runtime directory, in a file that only this user can
-    read.
+    """Publish the token within this context, in a file in the runtime directory that only this user can read.
 
     Raises:
         RuntimeDirError: the file cannot be written

@@ -94,7 +94,7 @@ def is_linked(models: Path, name: str) -> bool:
 
 
 def refuse_linked(models: Path, name: str) -> None:
-    """Check that tritonserver does not serve a model of this name itself.
+    """Check that tritonserver does not serve a model with this name itself.
 
     Raises:
         RemoteFailure: tritonserver serves such a model

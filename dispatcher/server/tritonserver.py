@@ -429,7 +429,7 @@ class TritonServer:
 
     @property
     def has_single_process(self) -> bool:
-        """Whether one process is serving and none is about to replace it. Replaced ones may be finishing requests."""
+        """Whether one process is serving and none is about to replace it. Replaced processes may still be finishing requests."""
         return self.ready and self._other is None and not self._replacing.locked()
 
     def hand_over(self, restarts: Mapping[str, int]) -> ServerSnapshot:
@@ -647,7 +647,7 @@ class TritonServer:
     def _within_thread_limit(
         self, preload: Mapping[str, Mapping[str, Any]]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Return as many models as a new process can start threads for. The others are loaded later, one by one."""
+        """Return the models to load at the start: as many as the limit on threads allows. The rest are loaded later, one by one."""
         room = headroom(os.getpid())
         if room is None:
             return preload

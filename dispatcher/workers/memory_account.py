@@ -532,9 +532,7 @@ class MemoryAccounts:
         return account
 
     def remember_size(self, account: Account) -> None:
-        """Remember a model's size; do nothing if a newer account has its name. If there are too many sizes, drop the
-        oldest.
-        """
+        """Remember a model's size, unless a newer account has the same name. If there are too many sizes, drop the oldest."""
         name, size = account.spec.name, account.size
         newest = [one for one in self.open_accounts if one.spec.name == name][-1:]
         if size is None or newest != [account]:

@@ -438,7 +438,7 @@ class Pool:
                 await asyncio.wait_for(self._changed.wait(), timeout_s)
 
     async def until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
-        """Wait up to `timeout_s` seconds until `condition` holds. Check it whenever the workers change."""
+        """Wait up to `timeout_s` seconds for `condition` to hold. Check it whenever the workers change."""
         with contextlib.suppress(asyncio.TimeoutError):
             async with self._changed:
                 await asyncio.wait_for(self._changed.wait_for(condition), timeout_s)

@@ -1,4 +1,4 @@
-"""Prestarted workers: processes for suspended models. They have started and imported our modules.
+"""Prestarted workers: processes, kept for suspended models, that have already imported our modules.
 
 A prestarted worker connects to the daemon, but loads its model only when a request resumes the model. This saves the
 start of an interpreter and its imports, but costs memory. So only the most recently suspended models have one.

@@ -204,7 +204,7 @@ class Supervisor:
                 run_in_background(self._background_tasks, guard(worker, limits, self._events))
 
     async def _wait_until_loaded(self, worker: Worker) -> None:
-        """Wait until a worker that was started is ready. Stop the worker on any exception.
+        """Wait until a newly started worker is ready. Stop the worker on any exception.
 
         There are two time limits: one until the worker says hello, which includes the start of a fork server, and one
         for loading its callable.

@@ -235,7 +235,7 @@ def slot_count(spec: messages.ModelSpec) -> int:
 
 
 def instance_of(spec: messages.ModelSpec, slot: int) -> int:
-    """Return the instance number of a slot. Numbers from `spec.instances` on are standby workers."""
+    """Return the instance number of a slot. Standby workers have the numbers from `spec.instances` upward."""
     return slot // max(1, len(own_versions(spec)))
 
 

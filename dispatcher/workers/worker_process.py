@@ -204,7 +204,7 @@ class WorkerProcess(Worker):
             await self._load()
 
     async def unpark(self) -> None:
-        """Send a prestarted worker its model, now or as soon as it says hello."""
+        """Send a prestarted worker its model, now or once the worker's hello has arrived."""
         await super().unpark()
         if self._payloads_of is not None:
             await self._load()

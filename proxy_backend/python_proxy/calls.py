@@ -141,7 +141,7 @@ class _Threads:
             return True
 
     def end(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` until the threads have finished their work."""
+        """Wait up to `timeout_s` seconds for the threads to finish their work."""
         deadline = time.monotonic() + timeout_s
         for _ in self._threads:
             self._work.put(None)
@@ -498,7 +498,7 @@ class _AnswerMemory:
         return self._slot
 
     def release(self) -> None:
-        """Release the memory of the answer, because the worker has read it."""
+        """Release the answer's memory. The worker has read the answer."""
         self.tensors.clear()
         if self._slot is not None:
             self._slots.give_back(self._slot)

@@ -137,7 +137,7 @@ class Handle:
         return text, code
 
     def close(self) -> None:
-        """Close the handle, because the caller no longer waits."""
+        """Close the handle, because the caller is no longer waiting."""
         with self._lock:
             self._closed = True
             if self._fd is not None:

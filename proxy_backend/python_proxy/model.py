@@ -266,8 +266,9 @@ class TritonPythonModel:
         *,
         lasting: bool,
     ) -> list[Any]:
-        """Convert the answers to responses of the stub. `lasting` means that another batch may be sent before
-        tritonserver gets these responses.
+        """Convert the answers to stub responses.
+
+        `lasting` means that another batch may be sent before tritonserver gets these responses.
         """
         self._translator.lasting = lasting
         if isinstance(answer, BatchFailed):

@@ -393,7 +393,7 @@ class Flight:
         self.senders = [one for one, text in zip(self.senders, texts) if text is None]
 
     def is_gone(self, index: int) -> bool:
-        """Return True if the client of a request has disconnected, or the model that made it no longer waits."""
+        """Return True if a request's client has disconnected, or the model that made the request is no longer waiting."""
         waiting = self.waiting[index] if self.waiting else ""
         return self.senders[index].is_cancelled() or has_closed(waiting)
 

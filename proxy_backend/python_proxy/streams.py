@@ -34,7 +34,7 @@ _RESCHEDULE = getattr(pb_utils, "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE", 2)
 
 
 class Streams:
-    """The batches of one proxy of a decoupled model, and its lanes."""
+    """The batches and lanes of one proxy of a decoupled model."""
 
     def __init__(
         self,

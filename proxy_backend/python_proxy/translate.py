@@ -189,11 +189,11 @@ class Translator:
         return json.dumps({**parameters, VERSION_PARAMETER: self._version})
 
     def responses(self, responses: Sequence[ResponseRef], lane: Lane) -> list[Any]:
-        """Convert the worker's responses to a batch into responses of the stub."""
+        """Convert the worker's responses to a batch into stub responses."""
         return [self.response(response, lane) for response in responses]
 
     def response(self, response: ResponseRef, lane: Lane) -> Any:
-        """Convert one of the worker's responses into a response of the stub."""
+        """Convert one of the worker's responses into a stub response."""
         details = response.details
         if response.error is not None:
             return failure(response.error, details and error_code(details.code))
@@ -257,7 +257,7 @@ class Translator:
         return tensors.write_raw(lane, name, "BYTES", shape, data)
 
     def text_response(self, output: str, text: str) -> Any:
-        """Create a response of the stub whose only output is one string."""
+        """Create a stub response whose only output is one string."""
         data = text.encode()
         serialized = memoryview(len(data).to_bytes(4, "little") + data)
         try:
@@ -291,7 +291,7 @@ class Translator:
             ) from None
 
     def tensor(self, ref: TensorRef, lane: tensors.Memories) -> Any:
-        """Convert a worker's tensor to a tensor of the stub."""
+        """Convert a worker's tensor to a stub tensor."""
         self._check_memory(ref.name, max(0, ref.nbytes))
         if ref.datatype == "BYTES":
             data = memoryview(bytes(tensors.read_raw(lane, ref)))  # the worker could change it

@@ -113,7 +113,7 @@ def daemon_event(line: str) -> str | None:
 
 
 def model_of(line: str) -> str | None:
-    """Return the name of the model that a log record is about; None if it is about none."""
+    """Return the name of the model that a log record is about; None if there is none."""
     model = (_record(line) or {}).get("model")
     return model if isinstance(model, str) else None
 

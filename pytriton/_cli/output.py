@@ -63,7 +63,7 @@ class Spinner:
             self._status.stop()
 
     def say(self, text: str) -> None:
-        """Show a text instead of the previous one."""
+        """Replace the previous text with this one."""
         if self._status is not None:
             self._status.update(_plain_markup(text))
         else:

@@ -161,7 +161,7 @@ def _write_sections(formatter: Any, records: Iterable[tuple[str, tuple[str, str]
 
 
 def end_with_usage_error(error: Any) -> NoReturn:
-    """Print the reason for a usage error and a hint, and exit with the code of the error."""
+    """Print the reason for a usage error and a hint, and exit with the error's exit code."""
     ctx = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":  # its text is the help itself
         error.show()

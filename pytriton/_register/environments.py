@@ -177,7 +177,7 @@ def provide_worker_packages(
 
 
 def code_with_our_library(code: str, packages: str | None = None) -> str:
-    """Return code that lets another interpreter import `pytriton`, but nothing else of this environment.
+    """Return code that lets another interpreter import `pytriton`, but nothing else from this environment.
 
     Args:
         code: the code to run, which may import from pytriton

@@ -86,7 +86,7 @@ def candidates(module: ModuleType) -> list[str]:
 
 
 def _is_function(value: Any) -> bool:
-    """Return whether a callable is a function, or a class of callables, as opposed to a class of values."""
+    """Return whether a callable is a function or a class whose objects are callable. Classes of values are neither."""
     return "__call__" in vars(value) if isinstance(value, type) else True
 
 

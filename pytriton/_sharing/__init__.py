@@ -1,4 +1,4 @@
-"""Implements `pytriton.shared`: weights that exist once in memory and that all workers of a machine map.
+"""Implements `pytriton.shared`: weights that exist in memory once and are mapped by all workers on a machine.
 
 This package may import `pytriton._protocol`, `pytriton.exceptions` and numpy; torch only when tensors are requested.
 """

@@ -64,7 +64,7 @@ def find_free_port() -> int:
 
 
 def find_free_ports(count: int) -> list[int]:
-    """Return several different unused TCP ports. Single calls of `find_free_port` could return the same port twice."""
+    """Return several different unused TCP ports. Separate calls to `find_free_port` could return the same port twice."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

@@ -24,7 +24,7 @@ Self = TypeVar("Self", bound="AsyncClient[Any]")
 
 
 class AsyncClient(BaseClient[R]):
-    """A client for one model with awaitable methods. Any number of tasks of one event loop may use it concurrently.
+    """A client for one model with awaitable methods. Any number of tasks in one event loop may use it concurrently.
 
     It can be created outside the event loop, because no connection is opened before the first request.
     """
@@ -123,7 +123,7 @@ class AsyncClient(BaseClient[R]):
 
 
 class AsyncioModelClient(AsyncClient[Coroutine[Any, Any, Outputs]]):
-    """An asyncio client for one model. Its arguments are those of `ModelClient`.
+    """An asyncio client for one model. It takes the same arguments as `ModelClient`.
 
     Example:
         >>> async with AsyncioModelClient("localhost", "linear") as client:      # doctest: +SKIP

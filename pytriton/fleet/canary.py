@@ -261,7 +261,7 @@ class CanaryWatch:
 def _increases(
     now: Mapping[str, CanaryCounters], before: Mapping[str, CanaryCounters], fresh: Container[str]
 ) -> tuple[CanaryCounters, CanaryCounters]:
-    """Return the increase of the new version's counters, and of the old version's, since `before`."""
+    """Return how much the counters of the new and of the old version have increased since `before`."""
     new, old = (
         total_of(
             increase_since(one, before[node])

@@ -86,7 +86,7 @@ def open_model(location: str) -> ToolModel:
 
 
 def _api(location: str) -> Any:
-    """Return an object of the API.
+    """Create the API object that FILE.py:API names.
 
     Raises:
         FormatError: the file has none of that name.
@@ -139,7 +139,7 @@ async def _async_step(method: Callable[..., Any], value: Any, context: Any) -> A
 
 
 def _reraise(error: Exception) -> None:
-    """Raise fastapi.HTTPException as ours."""
+    """Convert a fastapi.HTTPException to our HTTPError and raise it. Ignore other exceptions."""
     status = getattr(error, "status_code", None)
     if isinstance(status, int) and hasattr(error, "detail"):
         raise HTTPError(status, str(error.detail)) from error
@@ -223,7 +223,7 @@ def _batches(api: Any) -> Callable[..., Any]:
 
 
 def _body(response: Any) -> Any:
-    """Return what is sent as JSON; the body of a response object of FastAPI is sent as it is."""
+    """Return the value to send as JSON. The body of a FastAPI response object is sent as is."""
     body = response if isinstance(response, bytes) else getattr(response, "body", None)
     return msgspec.Raw(body) if isinstance(body, bytes) else response
 

@@ -17,7 +17,7 @@ from pytriton.formats.model import load_file
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON object to print for the object read."""
+    """Load the model file that `question` names, and return the JSON object to print."""
     config, path = question["config"], question["path"]
     try:
         loaded = load_file(question["title"], question["loader"], path, config)

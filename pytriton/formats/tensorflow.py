@@ -1,4 +1,4 @@
-"""TensorFlow SavedModels, called by their signature `serving_default` or the one that a parameter names."""
+"""TensorFlow SavedModels, called through the signature `serving_default` or the one that a parameter names."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def open_model(location: str) -> ToolModel:
 
 
 class Context:
-    """What TorchServe passes to handlers beside the data; the names are TorchServe's.
+    """The object that TorchServe passes to handlers along with the data. The method names are TorchServe's.
 
     Args:
         manifest: content of MANIFEST.json
@@ -137,7 +137,7 @@ class Context:
         self._statuses[idx] = (code, phrase)
 
     def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
-        """Set the status of all responses of the batch."""
+        """Set the status of all responses in the batch."""
         self._statuses = dict.fromkeys(self.request_ids, (code, phrase))
 
     def get_response_status(self, idx: int) -> tuple[int, str]:
@@ -260,7 +260,7 @@ def _unpacked(path: Path) -> Path:
 
 
 def _held(folder: Path) -> mmap.mmap:
-    """Map a file of a folder: what a process has mapped, `pytriton-daemon cache --prune` does not remove."""
+    """Map a file in a folder, to keep `pytriton-daemon cache --prune` from removing the folder."""
     with open(folder / _MANIFEST, "rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 

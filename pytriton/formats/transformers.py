@@ -89,7 +89,7 @@ class Detection(TypedDict):
 
 
 class Transcript(TypedDict):
-    """What is said in a recording."""
+    """Text of a recording."""
 
     text: str
     chunks: NotRequired[list[Any]]

@@ -1,4 +1,4 @@
-"""Converts the spellings of a dtype to Triton's data types, and Triton's data types to numpy's.
+"""Converts dtypes in all their spellings to Triton's data types, and Triton's data types to numpy's.
 
 Triton's inference protocol calls data types "FP32" and "BYTES". A model configuration spells the same types
 "TYPE_FP32" and "TYPE_STRING" (enum DataType in model_config.proto).

@@ -128,7 +128,7 @@ def _text(struct: msgspec.Struct, name: str) -> None:
 
 
 def _whole(struct: msgspec.Struct, name: str) -> int:
-    """Check that a value is an integer, possibly one of numpy's, and return it as an int."""
+    """Check that a value is an integer (Python's or numpy's), and return it as an int."""
     value = getattr(struct, name)
     number: Any = plain(value)
     if isinstance(number, bool) or not isinstance(number, int):

@@ -81,7 +81,7 @@ def error_text(error: APIError) -> str:
 
 
 def body_text(usage: Usage, rest: str) -> str:
-    """Return the output that ends a response, with its usage."""
+    """Return the output that ends a response, including its usage."""
     return f"u{json_text(usage)}\n{rest}"
 
 

@@ -162,7 +162,7 @@ class _ResponseBody:
         return f"{prefix}_{self._request.id.partition('_')[2]}{len(self._items)}"
 
     def _open(self, kind: str, fields: dict[str, Any]) -> str:
-        """Begin an item. This ends the current message, but no call: pieces of calls may be interleaved."""
+        """Begin an item. This ends the current message but not open calls, since pieces of calls may be interleaved."""
         output = self._closed(self._current) if self._current else ""
         self._current = None
         self._items.append(_Item(len(self._items), kind, fields))

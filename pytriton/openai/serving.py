@@ -132,9 +132,9 @@ def _text(invocation: Invocation, piece: Any, index: int | None) -> str:
 
 
 def _of_answer(delta: Delta, index: int | None) -> Delta:
-    """Assign a piece to the choice `index` if only this choice was requested.
+    """Return a copy of the piece that belongs to the choice `index`, the only one requested.
 
-    If `index` is None, return the piece unchanged.
+    If `index` is None, return the piece itself.
     """
     if index is None:
         return delta
@@ -187,7 +187,7 @@ _MAX_CHUNKS = 64
 
 
 class ChunkCoalescer:
-    """Buffer for the texts of a stream.
+    """Combines the texts of a stream into fewer chunks.
 
     Buffered texts are sent with the next piece that is not buffered, and at the latest in the next iteration of the
     event loop. So a text is never delayed while the callable awaits something.

@@ -42,22 +42,22 @@ class Logger:
 
     @staticmethod
     def log(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
-        """Write a log line with a given level."""
+        """Write a log line at the given level."""
         _write(message, level)
 
     @staticmethod
     def log_info(message: str) -> None:
-        """Write a log line of level INFO."""
+        """Write a log line at level INFO."""
         _write(message, _LogLevel.INFO)
 
     @staticmethod
     def log_warn(message: str) -> None:
-        """Write a log line of level WARNING."""
+        """Write a log line at level WARNING."""
         _write(message, _LogLevel.WARNING)
 
     @staticmethod
     def log_error(message: str) -> None:
-        """Write a log line of level ERROR."""
+        """Write a log line at level ERROR."""
         _write(message, _LogLevel.ERROR)
 
     @staticmethod

@@ -396,7 +396,7 @@ class InferenceRequest:
         return self._trace
 
     def preferred_memory(self) -> None:
-        """Return the preferred memory for the outputs, which workers ignore."""
+        """Return None: workers ignore the preferred memory for the outputs."""
 
     def is_cancelled(self) -> bool:
         """Return whether the client has disconnected or cancelled the request.

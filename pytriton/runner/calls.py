@@ -58,7 +58,7 @@ class Calls:
     def get_model_repository_index(
         self, headers: Headers | None = None, as_json: bool = False
     ) -> Any:
-        """Return all models of the repositories with their states, including models that workers serve."""
+        """Return all models in the repositories with their states, including models that workers serve."""
         return self._ask(lambda daemon: _merged_index(daemon, dict(headers or {}), as_json))
 
     def is_model_ready(

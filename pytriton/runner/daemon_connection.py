@@ -88,7 +88,7 @@ class DaemonConnection:
             raise self.error(failure, method) from failure
 
     async def acall(self, method: str, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Call a method of tritonclient's client in an event loop; see `call`."""
+        """Call a method of tritonclient's asyncio client; see `call`."""
         try:
             connection = await self.asynchronous()
             return await connection.call(
@@ -143,7 +143,7 @@ class DaemonConnection:
         return known
 
     async def asignature(self, model: str, version: str) -> Signature:
-        """Return the inputs and outputs of a model in an event loop; see `signature`."""
+        """Like `signature`, but without blocking the event loop."""
         known = self._signatures.get((model, version))
         if known is None:
             try:

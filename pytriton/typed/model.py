@@ -112,7 +112,7 @@ def make_model(targets: Sequence[Any], config: ModelConfig | None, *, factory: b
 
 
 def model_of(signature: Signature) -> TypedModel:
-    """Return the tensors, only of the bodies, and the configuration of a function that only workers can make."""
+    """Return the model for a function that can be created only in a worker. Its only tensors are those for the bodies."""
     config = _configuration(signature, None)
     return TypedModel([], [_BODY], [_BODY], config, True, signature, operation_of(signature))
 
@@ -153,7 +153,7 @@ def _configuration(signature: Signature, config: ModelConfig | None) -> ModelCon
 
 
 class Made:
-    """A factory that wraps the function created by the user's factory, in the worker."""
+    """A factory that, in the worker, calls the user's factory and wraps the function that it creates."""
 
     def __init__(self, factory: Callable[[], Any], signature: Signature) -> None:
         self.factory = factory

@@ -193,7 +193,7 @@ def _with_pattern(schema: Any) -> Any:
 
 
 def _check_keys(kind: Any) -> None:
-    """Raise if a type is a dict whose keys JSON cannot have. msgspec accepts it, but decodes only empty ones."""
+    """Raise if a type is a dict with keys that JSON does not allow. msgspec accepts such a type, but decodes only empty dicts."""
     if get_origin(kind) not in (dict, Mapping, MutableMapping):
         return
     key = strip(get_args(kind)[0])

@@ -372,7 +372,7 @@ def _is_object(annotation: Any) -> bool:
 
 
 def _called(target: Any) -> Callable[..., Any]:
-    """Return the function, method or partial that a call runs; for a class, the `__call__` of its objects."""
+    """Return the function, method or partial that a call to `target` runs; for a class, the `__call__` of its objects."""
     if inspect.isclass(target):
         return typing.cast("Callable[..., Any]", called_function(target))
     if inspect.isroutine(target) or isinstance(target, functools.partial):

@@ -75,7 +75,7 @@ class TensorCodec:
         self._is_object = is_object
 
     def decode(self, inputs: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-        """Return the arguments in each row of a request; those that it does not contain are missing.
+        """Return the arguments in each row of a request, without those that the request omits.
 
         Args:
             inputs: name -> array

@@ -504,7 +504,7 @@ class PythonStream:
         self.requests = []
 
     def returned(self, reschedule: list[int]) -> None:
-        """Notify the proxy that `execute` has returned, and that Triton must queue the requests in `reschedule` again."""
+        """Notify the proxy that `execute` has returned, and that Triton must requeue the requests in `reschedule`."""
         with self._loop.changed:
             self._open.difference_update(reschedule)
             self._has_returned = True

@@ -127,7 +127,7 @@ class ModelInTriton:
         return self.machine.state in settled_states
 
     def numbers(self) -> tuple[int, int]:
-        """Return how often the model's proxies were restarted, and how many loads and unloads Triton was asked for."""
+        """Return how often the model's proxies were restarted, and how many loads and unloads were requested from Triton."""
         return self._mended, self._loads
 
     def adopt(self, state: RegistrationState, models: Path) -> None:

@@ -221,7 +221,7 @@ class Restorer:
         task.add_done_callback(self._request_tasks.discard)
 
     def stop(self) -> None:
-        """Cancel the restores of requested models. Start no more."""
+        """Cancel the restores of requested models, and start no more of them."""
         self._stopped = True
         for task in self._request_tasks:
             task.cancel()

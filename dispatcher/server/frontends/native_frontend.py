@@ -183,7 +183,7 @@ class NativeFrontend:
 
     @property
     def _is_shown_ready(self) -> bool:
-        """Whether the gate is open, so that a successor reports ready from its start."""
+        """Whether the gate is open. If it is, a successor reports ready from its start."""
         return self._gate is not None and self._gate.is_open
 
     async def start(
@@ -373,7 +373,7 @@ class NativeFrontend:
             await new_admin.close()
 
     async def _answers(self, process: _Process) -> None:
-        """Check that a process answers a client's request. No other process may be accepting from the shared sockets."""
+        """Check that a process answers a client's request. No other process may be accepting on the shared sockets."""
         path = self.http_socket
         client = (
             process.connect()
@@ -518,7 +518,7 @@ def _as_memfd(document: object) -> int:
 
 
 def _when_readable(descriptor: int) -> asyncio.Future[None]:
-    """Return a future that is done when the pipe has data. The descriptor is closed then, or at end-of-file."""
+    """Return a future that is done once the pipe has data. The descriptor is closed at that point, or at end-of-file."""
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 

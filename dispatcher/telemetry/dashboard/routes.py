@@ -132,7 +132,7 @@ class Page:
         return await self._serve_file(request.match_info["name"])
 
     async def _icon(self, request: web.Request) -> web.Response:
-        """Serve the icon at /favicon.ico, where browsers look for it if a page names no icon, such as /metrics."""
+        """Serve the icon at /favicon.ico, where browsers look for it if a page, such as /metrics, does not name one."""
         return await self._serve_file("icon.svg")
 
     async def _serve_file(self, name: str) -> web.Response:

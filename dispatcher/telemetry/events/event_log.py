@@ -245,7 +245,7 @@ class Journal:
         self._written = 0
 
     def append(self, lines: bytes) -> None:
-        """Append complete lines, and sync them to the disk.
+        """Append complete lines, and sync them to disk.
 
         Raises:
             OSError: writing failed; the next call reopens the file

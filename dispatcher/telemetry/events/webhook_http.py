@@ -1,4 +1,4 @@
-"""HTTP client of webhooks: posts with a total time limit, and without following redirects."""
+"""HTTP client for webhooks: posts with a total time limit, and without following redirects."""
 
 from __future__ import annotations
 

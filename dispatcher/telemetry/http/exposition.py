@@ -160,6 +160,6 @@ def exposed_buckets(observed: Histogram, kind: str) -> tuple[Sequence[float], li
 
 
 def newest_exemplars(exemplars: Iterable[Exemplar], bounds: Sequence[float]) -> dict[int, Exemplar]:
-    """Return the newest exemplar of each bucket, by index of the bucket."""
+    """Return the newest exemplar of each bucket, by bucket index."""
     oldest_first = sorted(exemplars, key=lambda one: one.at)
     return {bisect_left(bounds, one.seconds): one for one in oldest_first}

@@ -625,7 +625,7 @@ class MetricsCollector:
         registration: Registration | None,
         counts: Mapping[tuple[int, int], Counts],
     ) -> Iterator[InstanceMetrics]:
-        """Yield the metrics of current instances, then those of former instances, since their counters are kept."""
+        """Yield the metrics of current instances, then those of former instances, whose counters are kept."""
         reported: set[tuple[int, int]] = set()
         for instance in info.instances:
             key = (instance.version or info.version, instance.index)

@@ -97,7 +97,7 @@ class GpuMemory:
         self._failing = bool(faults)
 
     def _mps_clients(self, device: Any) -> Sequence[Any]:
-        """Return the processes that use a GPU through MPS, which are in a list of their own."""
+        """Return the processes that use a GPU through MPS. NVML lists these separately."""
         nvml = self._nvml
         try:
             found: Sequence[Any] = nvml.nvmlDeviceGetMPSComputeRunningProcesses(device)

@@ -106,7 +106,7 @@ class _Model:
         return self.logged[1] == _FOREVER
 
     def is_current(self, registration: Registration | None) -> bool:
-        """Whether the last `update` applied this registration as it is now."""
+        """Whether the last `update` applied this registration in its current state."""
         return (
             registration is self.registration
             and (registration is not None and registration.spec.access_log) == self.logs_all
@@ -444,8 +444,9 @@ class _Point(NamedTuple):
 
 
 class RecentOutcomes:
-    """Outcomes of a model's recent requests, computed from samples of its cumulative counters. Times are those of a
-    monotonic clock.
+    """Outcomes of a model's recent requests, computed from samples of its cumulative counters.
+
+    Times are those of a monotonic clock.
 
     Args:
         counters: counters of the model

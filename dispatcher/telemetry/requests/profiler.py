@@ -72,7 +72,7 @@ class Profiler:
         self._in_progress: set[int] = set()
 
     async def profile(self, worker: Worker, request: messages.ProfileWorker) -> messages.Profiled:
-        """Profile a worker, and return its stacks with their numbers of samples.
+        """Profile a worker, and return its stacks with their sample counts.
 
         Raises:
             RemoteFailure: profiling failed; the message says why, and what to do

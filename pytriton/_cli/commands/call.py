@@ -164,7 +164,7 @@ class _Schema:
             yield from self._resolve(one, depth + 1)
 
     def kinds(self) -> set[str]:
-        """Return the JSON types of its values; empty if it takes all."""
+        """Return the JSON types of valid values; empty if any type is valid."""
         found: set[str] = set()
         for one in self._alternatives:
             kinds = one.get("type", [])
@@ -174,7 +174,7 @@ class _Schema:
         return found
 
     def takes_files(self) -> bool:
-        """Return whether its values are binary."""
+        """Return whether the schema describes binary values."""
         return any("contentEncoding" in one for one in self._alternatives)
 
     def items(self) -> _Schema:
@@ -184,7 +184,7 @@ class _Schema:
         )
 
     def members(self) -> list[str] | None:
-        """Return the names of an object's members; None if it takes others, too."""
+        """Return the names of an object's members; None if it may have others, too."""
         names: list[str] = []
         for one in self._alternatives:
             if "properties" not in one or one.get("additionalProperties", False) is not False:

@@ -66,7 +66,9 @@ def install_server(
 
 
 def _install(config: DaemonConfig, wheel: Path | None, python_backend: bool) -> list[str]:
-    """Find tritonserver and what its proxy needs, or download them, or unpack them from `wheel`. Return a line for each.
+    """Find or install tritonserver and what its proxy needs. Return a line for each.
+
+    Missing parts are downloaded or, if `wheel` is given, unpacked from it.
 
     Raises:
         CliError: a part is not available; the text says why, and how to fix it.

@@ -1,4 +1,4 @@
-"""The command group `keys`, which manages the keys in the directory that the settings name."""
+"""The command group `keys`, which manages the keys of clients that connect over TCP."""
 
 from __future__ import annotations
 

@@ -241,13 +241,13 @@ class _Files:
         self.add(folders)
 
     def add(self, folders: Iterable[str]) -> None:
-        """Start to watch more folders; only later changes count."""
+        """Start watching more folders; only later changes count."""
         for folder in folders:
             if folder not in self._seen:
                 self._seen[folder] = _entries(folder)
 
     def wait(self, seconds: float) -> None:
-        """Wait for `seconds`, or until something in the folders has changed and is still."""
+        """Wait for `seconds`, or until something in the folders has changed and the changes have settled."""
         from watchfiles import watch
 
         watched = set(self._folders())

@@ -165,7 +165,7 @@ def _account(name: str | None) -> str:
 
 
 def _log_folder(folder: Path | None) -> str:
-    """Return the directory for supervisord's log of the daemon; "" for the directory of the written file."""
+    """Return the directory where supervisord logs the daemon's output; "" for the directory of the written file."""
     if folder is not None or os.geteuid() != 0:
         return ""
     debians = Path("/var/log/supervisor")

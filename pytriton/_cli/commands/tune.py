@@ -1,4 +1,4 @@
-"""The command `tune`, which measures a model with several numbers of instances and threads, and batch sizes."""
+"""The command `tune`, which measures a model with various instance counts, thread counts and batch sizes."""
 
 from __future__ import annotations
 

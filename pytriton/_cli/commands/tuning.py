@@ -1,4 +1,4 @@
-"""Finds the number of instances and threads, and the batch size, with which a model serves most requests.
+"""Finds the numbers of instances and threads and the batch size with which a model serves the most requests.
 
 Each combination is measured on a copy of the model, which a running daemon serves under another name until this process
 exits. The copy's workers have a lower priority than those of the model, which is not changed.
@@ -151,7 +151,7 @@ def splits(current: Combination, cores: int, *, fixed_instances: bool) -> list[C
 
 
 def batch_sizes(best: Combination, current: Combination, clients: int) -> list[Combination]:
-    """Return the batch sizes to measure with the best numbers of instances and threads so far.
+    """Return the batch sizes to measure with the best instance and thread counts so far.
 
     A batch cannot have more requests than there are clients.
     """
@@ -588,7 +588,7 @@ class _Failure(NamedTuple):
 
 
 class _Load:
-    """Clients that send a request repeatedly over connections of their own, each in a thread."""
+    """Clients that send a request repeatedly, each in its own thread and over its own connection."""
 
     def __init__(
         self,

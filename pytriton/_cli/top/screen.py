@@ -258,7 +258,7 @@ class TopApp(App[None]):
         self._toggle(self._explanation_lines)
 
     def action_requests(self) -> None:
-        """Show or hide the slowest and last failed requests of the selected model in the lower pane."""
+        """Show or hide the selected model's slowest requests and its last failures in the lower pane."""
         self._toggle(self._request_lines)
 
     def on_data_table_row_selected(self) -> None:

@@ -79,7 +79,7 @@ def still_serves(root: Path, version: tuple[int, int]) -> bool:
 
 
 def _key(interpreter: Interpreter) -> str:
-    """Return the environment's name. It depends on the content, so that two interpreters never share an environment."""
+    """Return the environment's name. It is a hash of the content, so two interpreters never share an environment."""
     files = [os.path.realpath(interpreter.executable), os.path.realpath(interpreter.libpython)]
     parts = [*REQUIREMENTS, *files]  # bin/python and bin/python3.11 are the same one
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]

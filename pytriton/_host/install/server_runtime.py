@@ -92,7 +92,7 @@ _MODEL_FILE = (
 
 @dataclass(frozen=True)
 class ServerChoice:
-    """The settings about tritonserver and its proxy. Every field is optional."""
+    """Settings for finding tritonserver and its proxy. Every field is optional."""
 
     #: a binary or an installation's directory; if set, no other one is tried
     tritonserver: Path | None = None

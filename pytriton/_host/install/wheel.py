@@ -77,7 +77,7 @@ def machine_flaw() -> str | None:
 
 
 def glibc_version() -> tuple[int, int] | None:
-    """Return the running C library's version, None if it is not glibc."""
+    """Return the version of the running C library; None if it is not glibc."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
         major, minor = version.split(".")[:2]
@@ -183,7 +183,7 @@ def unpack(wheel: Path, folder: Path) -> None:
 
 
 def _complete_python_backends(folder: Path) -> Iterator[Path]:
-    """Make the directory of each stub a complete backend by linking the Python backend's library; yield the links.
+    """Make each stub's directory a complete backend by linking the Python backend's library into it; yield the links.
 
     tritonserver refuses symbolic links to other directories ("escapes backend directory"), and copies in
     a daemon's runtime directory would not work, because /run is often mounted noexec.

@@ -42,7 +42,7 @@ def take(environ: MutableMapping[str, str]) -> None:
 
 
 def numbers(environ: Mapping[str, str]) -> range:
-    """Return the descriptors that the variables announce; an empty range if they are for another process.
+    """Return the descriptors that the variables announce; an empty range if the variables are meant for another process.
 
     Raises:
         SocketActivationError: the number of descriptors is invalid.

@@ -1,4 +1,4 @@
-"""Faults of Triton's core, other than vulnerabilities, that a configuration can trigger, and the releases that fixed them.
+"""Faults in Triton's core, other than vulnerabilities, that a configuration can trigger, and the releases that fixed them.
 
 They were reproduced with 2.51 (docs/contributing/triton-notes.md). The daemon refuses an ensemble that could block the
 server, and warns about one that could exhaust the memory; `doctor` lists the faults.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class CoreFault(NamedTuple):
-    """A fault of Triton's core.
+    """A fault in Triton's core.
 
     Attributes:
         pull_requests: those of triton-inference-server/core that fixed it

@@ -1,4 +1,4 @@
-"""Settings of OpenTelemetry: whether tritonserver traces with it, and where workers export their spans."""
+"""OpenTelemetry settings: whether tritonserver traces with it, and where workers export their spans."""
 
 from __future__ import annotations
 

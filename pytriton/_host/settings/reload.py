@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 def settings_for_replacement(config: DaemonConfig, rundir: RuntimeDir) -> DaemonConfig:
-    """Return the current settings with the changes to tritonserver's settings, for a replacement tritonserver.
+    """Return the settings for a replacement tritonserver: the current ones, with the settings for tritonserver reloaded.
 
     If no command started the daemon, its flags are unknown, and the current settings are returned.
 

@@ -206,7 +206,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _check_path(name: str, text: str) -> None:
-    """Refuse a relative path: tritonserver would write the file into a directory of the daemon."""
+    """Refuse a relative path: tritonserver would write the file into one of the daemon's directories."""
     if name == "trace-config":
         key, _, text = text.partition("=")
         if key.replace(" ", "") != "triton,file":

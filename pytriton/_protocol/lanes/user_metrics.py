@@ -31,7 +31,7 @@ _TRIES = 3
 
 
 class UserSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One value of a metric. `suffix` follows the family's name in the name of the value: "_total", "_bucket", "" …"""
+    """One value of a metric. Its name is that of the family plus `suffix`: "_total", "_bucket", "" …"""
 
     suffix: str
     labels: dict[str, str]

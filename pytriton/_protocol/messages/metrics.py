@@ -102,7 +102,7 @@ WORK_COUNTERS: tuple[CounterMetric[Work], ...] = (
 
 
 class InstanceMetrics(msgspec.Struct, frozen=True):
-    """One instance of a version of a model, or one of its standby workers. `state` is "" if it was removed.
+    """Metrics of one instance or standby worker of a model's version. `state` is "" if the instance was removed.
 
     Attributes:
         worker: name of the current worker, which all fields down to `memory_limit` describe; "" if there is none.

@@ -94,7 +94,7 @@ class WithdrawLane(Message, frozen=True):
 
 
 class WorkerEnded(Message, frozen=True):
-    """Report that a hosted worker, which has no exit status, has exited. `how` completes the sentence "worker w1 …"."""
+    """Report that a hosted worker has exited. It has no exit status; `how` completes the sentence "worker w1 …"."""
 
     worker: str
     how: str

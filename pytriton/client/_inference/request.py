@@ -25,7 +25,7 @@ _NO_OPTIONS = RequestOptions()
 
 @dataclass(frozen=True)
 class InferCall:
-    """The arguments of a call of `infer_sample` or `infer_batch`, after the checks that do not depend on the model."""
+    """The arguments of a call to `infer_sample` or `infer_batch`, after the checks that do not depend on the model."""
 
     positional: Sequence[Any]
     named: Mapping[str, Any]

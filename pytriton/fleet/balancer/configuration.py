@@ -208,7 +208,7 @@ def _weights(nodes: Sequence[Node], model: str) -> dict[str, int]:
 
 
 def _set_name(names: Sequence[str]) -> str:
-    """Return a name for a set of nodes. It must not depend on other sets, because old HAProxy workers still use it."""
+    """Return a name for a set of nodes. It must not depend on other sets, because old HAProxy workers keep using it."""
     return f"set-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:10]}"
 
 

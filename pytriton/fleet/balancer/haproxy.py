@@ -184,7 +184,7 @@ class HAProxy:
         return HAProxyError(f"HAProxy in {self.folder} does not answer {command!r}: {error}")
 
     def workers(self) -> list[int]:
-        """Return the PIDs of the workers: the current one, and old ones that still process requests."""
+        """Return the PIDs of the workers: the current one, and old ones that are still processing requests."""
         found = []
         for line in self.ask("show proc").splitlines():
             words = line.split()

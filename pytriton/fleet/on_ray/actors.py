@@ -226,7 +226,7 @@ class NodeActor:
             self._daemon().register_prepared(messages.Register(inside, replace=replace), callables)
 
     def canary_counters(self, model: str) -> CanaryCounters:
-        """Return the counters of a model, as counted by the daemon."""
+        """Return the daemon's counters for a model."""
         return counters_of(self._daemon().metrics(), model)
 
     def scale(self, model: str, instances: int) -> None:

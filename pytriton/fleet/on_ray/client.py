@@ -387,7 +387,7 @@ class BalancerView:
         return self._newest
 
     def applied(self) -> None:
-        """Record that all requests are now routed according to the state that was fetched last."""
+        """Record that all requests are now routed according to the most recently fetched state."""
         self._done = self._seen
 
 

@@ -518,7 +518,7 @@ class Steps:
             self._failed.pop(model, None)
 
     def _is_wanted(self, step: Step, digest: str, models: Mapping[str, RegisteredModel]) -> bool:
-        """Return whether the node of a failed step is alive and should still serve the version of the step."""
+        """Return whether the node of a failed step is alive and should still serve the step's version."""
         model = models.get(step.model)
         if model is None or isinstance(step, Remove) or step.node not in self._cluster.alive:
             return False

@@ -135,7 +135,7 @@ class Placement:
         return bool(gone)
 
     def _renew_pending(self, model: RegisteredModel) -> None:
-        """Recreate holders that are on none of the fleet's nodes, since they are restricted to its previous nodes."""
+        """Recreate holders that are on none of the fleet's nodes: they are restricted to the nodes that the fleet had before."""
         places = self._cluster.places
         lost = [
             one for one in model.holders if places.get(one, ("", []))[0] not in self._cluster.alive

@@ -189,7 +189,7 @@ _DEFAULT = {"num_cpus": 1}
 
 
 def checked(resources: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Validate the resources of an instance and return them as Ray's options; one CPU by default.
+    """Validate the resources of an instance and return them as options for Ray; one CPU by default.
 
     Raises:
         PyTritonBadParameterError: Ray does not support the resource or the amount

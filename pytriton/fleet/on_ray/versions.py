@@ -134,7 +134,7 @@ def scale(model: RegisteredModel, instances: int) -> None:
 
 
 def withdraw(model: RegisteredModel, why: str) -> None:
-    """Undo a model's last registration, which replaced another version, and restore the model's history."""
+    """Restore the version that a model's last registration replaced, and the model's history."""
     before = model.previous
     assert before is not None
     model.become(before)
