@@ -228,7 +228,7 @@ class StatusHandlers:
     async def get_status(
         self, peer: Peer, message: messages.GetStatus, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Return the state of the daemon, tritonserver, and all models if the client wants them."""
+        """Return the state of the daemon and tritonserver, and of all models if the client requests them."""
         if message.models:
             await self.index_watch.poll_once()
         return self.status.status(models=message.models)

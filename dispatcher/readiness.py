@@ -104,7 +104,7 @@ class ReadinessController:
                 await self._open_gate()
 
     async def _open_gate(self) -> None:
-        """Open this tritonserver's gate once the models are served. Return when it has exited or must be restarted."""
+        """Open this tritonserver's gate once the models are served. Return when tritonserver has exited or must be restarted."""
         try:
             await self._server.open_gate()
             self._gate_is_open = True

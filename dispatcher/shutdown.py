@@ -116,7 +116,7 @@ class ShutdownController:
             self.request(name)
 
     def dispossessed(self, why: str) -> None:
-        """Exit at once, because another daemon uses the runtime directory. A cleanup would remove its files."""
+        """Exit at once, because another daemon uses the runtime directory. Cleaning up would remove that daemon's files."""
         _log.error(
             "another daemon uses this one's runtime directory: exiting immediately", reason=why
         )

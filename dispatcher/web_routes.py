@@ -291,7 +291,7 @@ def _check_tree(roots: list[Any], schemas: dict[str, Any]) -> None:
 
 
 def _unambiguous(specs: list[messages.ModelSpec]) -> list[messages.ModelSpec]:
-    """Return the models, sorted by name. Omit a model whose route was taken by another one during its registration."""
+    """Return the models, sorted by name. If several models have the same route, return only the first of them."""
     by_path: dict[str, messages.ModelSpec] = {}
     for spec in specs:
         assert spec.web is not None  # checked by the caller

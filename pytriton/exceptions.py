@@ -127,7 +127,7 @@ class PyTritonDaemonError(PyTritonError):
 
 
 class DaemonNotRunningError(PyTritonDaemonError):
-    """No daemon runs where the client expects one, or the daemon does not respond."""
+    """No daemon is running where the client expects one, or the daemon does not respond."""
 
 
 class DaemonStartError(PyTritonDaemonError):

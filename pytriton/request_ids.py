@@ -1,4 +1,4 @@
-"""IDs of the requests being served, for log lines and for outgoing calls of the callable.
+"""IDs of the requests being served, for log lines and for the callable's outgoing calls.
 
 A request's ID is the one set by its client (KServe v2). Otherwise it is the header `x-request-id` or the trace ID in
 the header `traceparent`, if the daemon forwards these headers. If a request has none of these, an ID is generated

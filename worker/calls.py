@@ -395,7 +395,7 @@ class Wire:
         self._connection.close()
 
     def _end_if_done(self) -> None:
-        """Shut the connection down if the proxy is retiring, and all its answers have been read."""
+        """Shut the connection down if the proxy is retiring and all its answers have been read."""
         with self._lock:
             done = not self.usable and not self._pending and not self._unread
         if done:

@@ -81,7 +81,7 @@ class Loop:
         call_in_forked_children(self._close_inherited)
 
     def run(self, end_fd: int) -> None:
-        """Serve until the descriptor `end_fd` becomes readable, or the callable is unrecoverable."""
+        """Serve until the descriptor `end_fd` becomes readable, or the callable reports an unrecoverable error."""
         self._start_watching(end_fd)
         poll, lanes, handlers = self._choose_poll(), self._lanes, self._handlers
         while not self._is_finished():
@@ -301,9 +301,7 @@ class Loop:
         self._lanes[fd] = self._lanes.pop(fd)
 
     def _drop_gone(self, gone: list[int]) -> None:
-        """Drop lanes whose proxies have exited. Their unread batches are dropped, too, because nobody waits for the
-        answers.
-        """
+        """Drop lanes whose proxies have exited. Their unread batches are dropped, too: no one is waiting for the answers."""
         for lane in [lane for fd, lane in self._lanes.items() if fd in gone]:
             self._drop(lane)
 
@@ -371,7 +369,7 @@ def _requests(parts: Sequence[Part]) -> int:
 
 
 class Withdrawals:
-    """The number of lanes that the dispatcher has withdrawn, but the worker has not closed yet.
+    """The number of lanes that the dispatcher has withdrawn but the worker has not closed yet.
 
     A lane is closed while it is idle, because closing it aborts its batches in flight.
     """

@@ -142,8 +142,9 @@ class WorkerModel:
     def warm_up(
         self, batch: Sequence[dict[str, Any]], types: Sequence[Mapping[str, str]], lane: Lane
     ) -> None:
-        """Call the callable with a batch of warm-up requests. Check and write the answers as if they were for clients,
-        then drop them.
+        """Call the callable with a batch of warm-up requests.
+
+        Check and write the answers as if they were for clients, then discard them.
 
         Args:
             batch: the inputs of each request: name -> array
@@ -326,7 +327,7 @@ class WorkerModel:
         return await within_limit(awaited(self.produce(requests)), self.execution_timeout_s)
 
     def has_excess_memory(self, lane: Lane) -> bool:
-        """Return True if a lane, after its last answers, has more memory than it keeps while it is idle."""
+        """Return True if a lane has more memory, after its last answers, than it keeps while it is idle."""
         return lane.arena.large or self._buffers.large(lane)
 
     def release_unused(self, lane: Lane) -> None:

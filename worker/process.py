@@ -204,7 +204,7 @@ def explain_missing(stayed: Iterable[str]) -> None:
 
 # mypy does not allow os.environ's class as a base: it is generic, but only in its stubs.
 class _Environment(type(os.environ)):  # type: ignore[misc]
-    """The class of os.environ, but its KeyErrors explain why variables are missing."""
+    """Class for os.environ with KeyErrors that explain why variables are missing."""
 
     stayed: frozenset[str] = frozenset()
 

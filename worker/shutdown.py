@@ -25,8 +25,9 @@ THREADS_S = 2.0
 
 
 class EndSignal:
-    """Turns SIGTERM into a descriptor for which a loop can wait. In children that the callable forks, SIGTERM keeps its
-    default action.
+    """Turns SIGTERM into a descriptor that a loop can wait for.
+
+    In children forked by the callable, SIGTERM has its default action.
 
         SIGTERM ──▶ handler ──▶ fd        any signal that Python handles ──▶ woken ──▶ read_signals ──▶ fd, for SIGTERM
         EndWorker on the control socket ──▶ set ──▶ fd

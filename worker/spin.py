@@ -26,7 +26,7 @@ _MAX_BUDGET_NS = 1_000_000
 
 
 class SpinningPoll:
-    """Waits for events as `select.epoll.poll` does, but polls before it sleeps, if that probably pays off.
+    """Waits for events as `select.epoll.poll` does, but polls before it sleeps if that is likely to pay off.
 
     If the last wait and the work since then were short, and the processor has nothing else to run, poll for up to 200 µs
     before sleeping. Successes earn the time that failures cost, so without enough successes, waits sleep at once.

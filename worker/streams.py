@@ -86,7 +86,7 @@ class Outbox:
 
     @property
     def is_idle(self) -> bool:
-        """Return True if no batch is in flight and no message is queued, so that the lane can be closed."""
+        """Return True if no batch is in flight and no message is queued. The lane can then be closed."""
         return not self.streams and self.lane.is_flushed
 
     def put(self, message: BatchPart | Metrics) -> None:

@@ -80,7 +80,7 @@ class Spans:
 
     @contextlib.contextmanager
     def calling(self, requests: Sequence[Request]) -> Iterator[None]:
-        """Open a span per traced request for the duration of a call of the callable."""
+        """Open a span for each traced request for the duration of a call to the callable."""
         from opentelemetry import trace
 
         inner = self._begin_inner(requests)
@@ -105,7 +105,7 @@ class Spans:
             span.set_status(_error(text))
 
     def end(self) -> None:
-        """End the spans, because the batch is answered. Further calls do nothing."""
+        """End the spans, because the batch has been answered. Further calls do nothing."""
         for span in self._open():
             span.end()
         self._outer = []
@@ -243,7 +243,7 @@ class _CannotExport(Exception):
 
 
 def default_tracer(*, for_all: bool = False) -> Any:
-    """Return the tracer of this process, created on the first call. Return None if that fails, which is logged once.
+    """Return this process's tracer, which the first call creates. If that fails, log the failure once and return None.
 
     Args:
         for_all: also set its provider as OpenTelemetry's tracer provider of the whole process

@@ -148,7 +148,7 @@ class UserMetricsExport:
 
 
 class _ImportWatch:
-    """Starts an export when the library is imported for the first time. Leaves the import to the other finders.
+    """Starts an export when `prometheus_client` is first imported. Leaves the import itself to the other finders.
 
     It stays in `sys.meta_path`: if it removed itself, imports of other threads at that moment would skip a finder. Not a subclass of `importlib.abc.MetaPathFinder`, because importing that module takes 6 ms.
     """
@@ -160,7 +160,7 @@ class _ImportWatch:
         self._is_started = False
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """Start the export if the module is the library. Always return None: another finder imports the module."""
+        """Start the export if the module is `prometheus_client`. Always return None: another finder imports the module."""
         if fullname == _LIBRARY and os.getpid() == self._pid:  # not in a forked process
             self.start()
 

@@ -299,7 +299,7 @@ class ControlServer:
     def _take(
         self, guarded: _GuardedSocket, identity: zmq.Frame, frames: Sequence[zmq.Frame]
     ) -> None:
-        """Begin to handle a message, or refuse it.
+        """Start handling a message, or refuse it.
 
         Raises:
             MalformedMessage: the frames are not a message and cannot be answered.

@@ -215,7 +215,7 @@ def _check_instances(spec: messages.ModelSpec) -> None:
 
 
 def _check_payloads(spec: messages.ModelSpec, payloads: Sequence[bytes]) -> None:
-    """Refuse a registration if its numbers of instances, devices and payloads do not match. Raises RemoteFailure."""
+    """Refuse a registration if the numbers of instances, devices and payloads do not match. Raises RemoteFailure."""
     if spec.autoscale is not None:
         check_autoscale(spec, spec.autoscale, callables=len(payloads) - spec.check)
     if spec.instances < 1:

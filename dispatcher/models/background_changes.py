@@ -122,8 +122,9 @@ class BackgroundChanges:
             task.cancel()
 
     def hold(self) -> None:
-        """Cancel all background changes. Until `release` is called, start none and resume no model: batches for
-        suspended models wait.
+        """Cancel all background changes, and start none until `release` is called.
+
+        No model is resumed in that time: batches for suspended models wait.
         """
         self._held = True
         for task in self._tasks.values():

@@ -284,7 +284,7 @@ class Registration:
         grace_s: float,
         autoscale: messages.Autoscale | None = None,
     ) -> None:
-        """Scale to another number of instances without failing requests.
+        """Change the number of instances without failing requests.
 
         A cancellation takes effect only while workers load.
 

@@ -362,7 +362,7 @@ class AnswerRelay:
             await self._write(b": keep-alive\n\n")
 
     async def _failed(self, error: APIError) -> None:
-        """Write an error as an event of the stream."""
+        """Write an error to the stream as an event."""
         if self._kind == "responses":
             # Events are numbered from 0, so this is the next number.
             event: dict[str, Any] = {**error.body()["error"], "sequence_number": self._events}

@@ -85,7 +85,7 @@ class OpenAISupervisor:
 
     @property
     def pid(self) -> int | None:
-        """Pid of the frontend's process; None while it does not run."""
+        """Pid of the frontend's process; None if it is not running."""
         running = self._child is not None and not self._child.exited.done()
         return self._child.pid if running and self._child else None
 
@@ -94,7 +94,7 @@ class OpenAISupervisor:
         return self._problem
 
     async def metrics(self) -> list[MetricData]:
-        """Return the metrics of the frontend; an empty list if it does not run or does not answer in time."""
+        """Return the metrics of the frontend; an empty list if it is not running or does not answer in time."""
         if self._writer is None:
             return []
         if self._metrics_request is None:

@@ -1,4 +1,4 @@
-"""For repository models that workers serve, builds their specifications from their folders.
+"""Builds the specifications of the repository models that workers serve, from the models' folders.
 
 A separate process inspects a model's files, so that the daemon loads neither frameworks nor user code.
 """

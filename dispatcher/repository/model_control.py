@@ -52,7 +52,7 @@ _CODES = {
 
 
 class ModelControl:
-    """Executes the requests of models to load, unload and query other models."""
+    """Executes models' requests to load, unload and query other models."""
 
     def __init__(self, served: ServedModels, repository: RepositoryModels) -> None:
         self._served = served
@@ -163,11 +163,11 @@ def _files_of(message: messages.LoadOther, payloads: Sequence[bytes]) -> dict[st
 
 
 class BadRequest(ValueError):
-    """A message from tritonserver is not a valid request of the interposer."""
+    """A message from tritonserver is not a valid request from the interposer."""
 
 
 class ClientRequest(NamedTuple):
-    """A request of a client of tritonserver.
+    """A request from a client of tritonserver.
 
     Attributes:
         action: "load" or "unload"

@@ -53,7 +53,7 @@ class FoundModel:
         return frozenset().union(*self.versions.values())
 
     def with_config(self, config: Mapping[str, Any]) -> FoundModel:
-        """Return a copy of the model with another configuration."""
+        """Return a copy of the model with a different configuration."""
         return FoundModel(self.name, self.folder, config, self.versions)
 
 

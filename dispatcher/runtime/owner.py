@@ -34,7 +34,7 @@ class OwnerError(ValueError):
 
 
 def owner_of(script: int | None, environ: Mapping[str, str]) -> Owner | None:
-    """Return the owner, which ends this daemon when it exits; None if the daemon has no owner.
+    """Return the owner, whose exit ends this daemon; None if the daemon has no owner.
 
     Args:
         script: pid of the script that started this daemon for itself, if any

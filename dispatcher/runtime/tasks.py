@@ -143,7 +143,7 @@ class SupervisedTasks:
         self._vital: list[asyncio.Task[None]] = []
 
     def start(self, name: str, work: Coroutine[Any, Any, None], *, vital: bool = False) -> None:
-        """Run `work` in a new task of this name."""
+        """Run `work` in a new task with this name."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(partial(_report_failure, name))
         self._tasks[name] = task

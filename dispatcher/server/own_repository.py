@@ -88,7 +88,7 @@ def unlink(models: Path, name: str) -> None:
 
 
 def is_linked(models: Path, name: str) -> bool:
-    """Return whether tritonserver itself serves a model of this name from a user's model repository."""
+    """Return whether tritonserver itself serves a model with this name from a user's model repository."""
     # Unlike Path.is_symlink(), this returns False for a string that cannot be a file name.
     return os.path.islink(models / name)
 

@@ -134,7 +134,7 @@ def _make_gate_folder(models: Path) -> None:
 
 
 async def clear_failure(server: GateModels, name: str, backend: str) -> None:
-    """Make tritonserver forget a failed load, by loading and unloading a placeholder of the same name.
+    """Make tritonserver forget a failed load, by loading and unloading a placeholder with the same name.
 
     Raises:
         RemoteFailure: tritonserver refused the request or is not up

@@ -249,7 +249,7 @@ class UpgradeCoordinator:
         return True
 
     async def _check_compatibility(self, python: str) -> None:
-        """Ask the next version whether it can take over. Raises RemoteFailure if it cannot, or does not run."""
+        """Ask the next version whether it can take over. Raises RemoteFailure if it cannot, or fails to run."""
         report = await ask_next_version(python, snapshot.encode(self._state()))
         if not report.can:
             text = f"version {report.version} cannot take over: {report.why}"

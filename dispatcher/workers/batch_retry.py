@@ -1,4 +1,4 @@
-"""Retry policy: tells a proxy whether to retry, fail or keep waiting for a lost or overdue batch.
+"""Retry policy: decides whether a proxy retries a lost or overdue batch, fails it, or keeps waiting for it.
 
     lost or hung for the first time      ──▶ retry its requests one by one     (on_crash="retry")
     a single request lost or hung again  ──▶ fail the request: it crashes workers

@@ -180,7 +180,7 @@ class Registrant:
     """
 
     def __init__(self, peer: Peer, model: str) -> None:
-        """Check that the threads of the process can serve the model, and watch for its exit.
+        """Check that threads of the process can serve the model, and watch for the process's exit.
 
         Raises:
             RemoteFailure: The process is on another machine or in another PID namespace, or belongs to another user.

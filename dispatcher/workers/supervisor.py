@@ -376,7 +376,7 @@ class Supervisor:
     # ── requests ─────────────────────────────────────────────────────────────────────────────────
 
     async def retry_now(self) -> None:
-        """Load a missing worker now, even during back-off or after the restart limit was reached.
+        """Start a missing worker now, even during back-off or after the restart limit was reached.
 
         Raises:
             RemoteFailure: The worker could not be loaded. The instance continues as before.

@@ -378,7 +378,7 @@ async def _start_child(
 
 
 def boot_arguments(library: Path, endpoint: str, python: str) -> list[str]:
-    """Return the arguments for the interpreter `python` to start a worker or a fork server."""
+    """Return the arguments with which the interpreter `python` starts a worker or a fork server."""
     library = library_of(library, python)
     return [str(library / "pytriton" / "worker" / "boot.py"), str(library), endpoint]
 
@@ -535,7 +535,7 @@ class DaemonCpus(NamedTuple):
 
 
 def thread_share(spec: messages.ModelSpec, cpus: DaemonCpus | None = None) -> int:
-    """Return the number of compute threads for each library of a worker; 0 keeps the library's default.
+    """Return the number of compute threads for each library in a worker; 0 keeps the library's default.
 
     Callers that ask for many models pass the `cpus`, so that they are read only once.
     """

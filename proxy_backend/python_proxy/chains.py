@@ -95,7 +95,7 @@ def refusal_of(call: Call, control_endpoint: str) -> str | None:
 
 
 def report_waiting(worker: str, models: list[str], control_endpoint: str) -> messages.StuckCalls:
-    """Report to the dispatcher for which models a worker is waiting. Return the models that can never answer."""
+    """Report to the dispatcher which models a worker is waiting for. Return the models that can never answer."""
     try:
         with closing(ControlClient(control_endpoint)) as control:
             question = messages.CallsWait(os.getpid(), worker, models)
@@ -106,7 +106,7 @@ def report_waiting(worker: str, models: list[str], control_endpoint: str) -> mes
 
 
 class Handle:
-    """The calling proxy's handle of a call: open while the caller waits. Allocates nothing until `name` is called."""
+    """The calling proxy's handle for a call, open while the caller waits. Allocates nothing until `name` is called."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -65,7 +65,7 @@ class Streams:
         self._fault: str | None = None  #: how the last lane's worker broke the protocol, if it did
 
     def attach(self) -> None:
-        """Get a lane if there is none.
+        """Attach to a worker if there is no lane yet.
 
         Raises:
             RemoteFailure: no worker will become available.
@@ -77,7 +77,7 @@ class Streams:
             self._read()
 
     def attach_early(self) -> None:
-        """Get a lane before there is a batch, unless the model is suspended.
+        """Attach to a worker before there is a batch, unless the model is suspended.
 
         Raises:
             RemoteFailure: no worker will become available.

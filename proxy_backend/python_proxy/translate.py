@@ -128,7 +128,7 @@ class Translator:
         return RequestRef([], _parameters(request), [], _id_for_the_log(request), details)
 
     def count_rows(self, refs: Sequence[RequestRef]) -> int:
-        """Count the rows of a batch. A request without inputs, or of a model without a batch axis, counts as one row."""
+        """Count the rows of a batch. A request counts as one row if it has no inputs or the model has no batch axis."""
         if not self._batching:
             return len(refs)
         shapes = [ref.inputs[0].shape if ref.inputs else None for ref in refs]
@@ -250,7 +250,7 @@ class Translator:
         return number
 
     def serialized(self, name: str, tensor: Any, lane: tensors.Writable) -> TensorRef:
-        """Copy a BYTES tensor of the stub into the arena, and return a reference to it."""
+        """Copy a BYTES stub tensor into the arena, and return a reference to it."""
         shape = tensor.shape()
         raw = self._bytes.serialized(tensor)
         data = tensors.encode_bytes(tensor.as_numpy()) if raw is None else raw.data

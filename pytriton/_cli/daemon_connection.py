@@ -47,7 +47,7 @@ def is_service(pid: int) -> bool:
 
 
 def no_daemon(rundir: RuntimeDir) -> CliError:
-    """Return the error for a directory without a running daemon, with the reason for the last exit and the fix."""
+    """Return the error for a directory without a running daemon. It says how the last one exited, and what to do."""
     return CliError(
         ExitCode.NO_DAEMON,
         f"no daemon runs in the runtime directory {rundir.path}.\n{_last(rundir)}"

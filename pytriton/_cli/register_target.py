@@ -47,7 +47,7 @@ def register_target(command: RegisterCommand, rundir: RuntimeDir) -> str:
 
 
 def _register_elsewhere(command: RegisterCommand, rundir: RuntimeDir) -> str:
-    """Register a callable from a process of the workers' interpreter, as this one may lack the module's dependencies.
+    """Register a callable in a process of the workers' interpreter, because this one may lack the module's dependencies.
 
     Raises:
         CliError: see `register_target`.
@@ -80,7 +80,7 @@ def load_target(text: str) -> Any:
 
 
 def is_file(target: str) -> bool:
-    """Return True if a target is the path of a model file, or another tool's model, not MODULE:ATTRIBUTE."""
+    """Return True if a target names a model file or another tool's model, as opposed to MODULE:ATTRIBUTE."""
     from pytriton._register.python_models.model_files import is_model_file
     from pytriton.formats.table import tool_of
 

@@ -66,7 +66,7 @@ class PlainFlags(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command line. For a wrong command line, print the reason before the hint."""
+        """Run the command line. If it is invalid, print the reason before the hint."""
         run = partial(
             super().main, args, prog_name, complete_var, False, windows_expand_args, **extra
         )

@@ -46,7 +46,7 @@ def write(rundir: RuntimeDir, code: int, reason: str) -> None:
 
 
 def read(rundir: RuntimeDir) -> ExitRecord | None:
-    """Return the exit of the last daemon that could record it; None if there is no readable record."""
+    """Return the most recently recorded exit of a daemon; None if there is no readable record."""
     try:
         return msgspec.json.decode(_path(rundir).read_bytes(), type=ExitRecord)
     except (OSError, msgspec.DecodeError):

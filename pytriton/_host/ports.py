@@ -159,7 +159,7 @@ def listening_at(path: Path, what: str = "", *, backlog: int) -> socket.socket:
 
 
 def reachable_path(folder: int, name: str) -> str:
-    """Return a short path for a socket in an open directory, whose own path may be too long for a socket."""
+    """Return a short path for a socket in an open directory. The directory's own path may be too long for a socket."""
     return f"/proc/self/fd/{folder}/{name}"
 
 

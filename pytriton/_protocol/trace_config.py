@@ -31,7 +31,7 @@ def mode(trace_config: Iterable[str]) -> str:
 
 
 def environment(trace_config: Iterable[str]) -> dict[str, str]:
-    """Return the environment variables with which OpenTelemetry's SDK follows these settings.
+    """Return the environment variables that make OpenTelemetry's SDK follow these settings.
 
     Example:
         >>> environment(["mode=opentelemetry", "opentelemetry,url=http://127.0.0.1:4318/v1/traces"])

@@ -328,7 +328,7 @@ class WorkerModules:
 
 
 def _not_found_in(world: WorkerEnvironment) -> set[str]:
-    """Return the set of modules that an environment's interpreter did not find. Only the last such set is kept."""
+    """Return the set of modules that an environment's interpreter did not find. Only the most recent set is cached."""
     global _last_query
     if _last_query is None or _last_query[0] != world:
         _last_query = (world, set())

@@ -16,7 +16,7 @@ __all__ = ["AsyncioDecoupledModelClient"]
 
 
 class AsyncioDecoupledModelClient(AsyncClient[AsyncIterator[Outputs]]):
-    """An asyncio client for one decoupled model, over gRPC. Its arguments are those of `ModelClient`.
+    """An asyncio client for one decoupled model, over gRPC. It takes the same arguments as `ModelClient`.
 
     `infer_sample` and `infer_batch` return an async iterator over the responses. Any number of requests may be in
     flight. Closing an iterator early cancels its request. `inference_timeout_s` limits the wait for each response.

@@ -27,7 +27,7 @@ class PyTritonClientError(PyTritonError):
 
 
 class PyTritonClientValueError(PyTritonClientError):
-    """An argument of a client or an inference is invalid. Nothing was sent."""
+    """An argument to a client or to an inference call is invalid. Nothing was sent."""
 
 
 class PyTritonClientInvalidUrlError(PyTritonClientValueError):

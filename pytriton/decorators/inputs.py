@@ -63,7 +63,7 @@ def fill_optionals(**defaults: _Array) -> Callable[[Callable[..., Any]], Callabl
 
 
 def pad_batch(wrapped: Callable[..., Any]) -> Callable[..., Any]:
-    """Pad a batch to a preferred size by repeating its last row, and remove the additional rows of the outputs.
+    """Pad a batch to a preferred size by repeating its last row, and remove the additional rows from the outputs.
 
     Place it below ``@batch``. The batch is padded to the smallest of the model's `preferred_batch_size` values and
     its `max_batch_size` that is large enough. If no model is being served, the batch is not changed.

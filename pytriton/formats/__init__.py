@@ -1,4 +1,4 @@
-"""Models of other frameworks and tools, which workers serve.
+"""Models from other frameworks and tools, served by workers.
 
 Model files of frameworks, such as ONNX and PyTorch, have tensors; tritonserver serves them itself if it has the backend.
 Models of other tools, such as MLflow, become typed functions.

@@ -1,4 +1,4 @@
-"""MLflow models, called by their `python_function` flavor with the bodies of MLflow's own scoring server."""
+"""MLflow models, called through their `python_function` flavor, with the request bodies of MLflow's own scoring server."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _load(location: str, schema: Any) -> Callable[..., Any]:
 
 
 def _data(form: str, value: Any, schema: Any) -> Any:
-    """Return what `predict` takes: a DataFrame, an array, or arrays by name."""
+    """Return the argument for `predict`: a DataFrame, an array, or arrays by name."""
     if (schema is None or schema.is_tensor_spec()) and form not in (_RECORDS, _SPLIT):
         specs = {} if schema is None else {one.name: one.type for one in schema}
         if not isinstance(value, dict):
@@ -229,7 +229,7 @@ def _data(form: str, value: Any, schema: Any) -> Any:
 
 
 def _cast(frame: Any, column: Any) -> None:
-    """Convert a column to the type that the signature says: JSON has only one for numbers."""
+    """Convert a column to the type in the signature, because JSON has only one type for numbers."""
     name = 0 if column.name is None else column.name
     kind = getattr(column.type, "name", "")
     if name not in frame or frame[name].isna().any():

@@ -117,7 +117,7 @@ class FolderModel:
 
 
 def _array(value: Any, dtype: np.dtype[Any]) -> Array:
-    """Return a result as an array. An array of objects is cast; the worker casts others if no values are lost."""
+    """Return a result as an array. Only an array of objects is cast here: the worker casts other arrays if no values are lost."""
     array: Array = np.asanyarray(value)
     return array.astype(dtype) if array.dtype.kind == "O" else array
 

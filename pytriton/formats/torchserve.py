@@ -47,7 +47,7 @@ _CONTENT: dict[str, Any] = {
 
 
 def open_model(location: str) -> ToolModel:
-    """Read a .mar file, or the folder that it was made of.
+    """Read a .mar file, or the folder from which one is made.
 
     Raises:
         FormatError: it is not a model archive.
@@ -155,7 +155,7 @@ class Metrics:
 
 
 class Service:
-    """A handler, initialized; called with the data of a batch.
+    """An initialized handler, called with the data of a batch.
 
     Args:
         handler: as in the manifest: a file, a file and a function, or one of TorchServe's own
@@ -331,7 +331,7 @@ def _decode(body: bytes, content_type: str) -> Arguments:
 
 
 def _value(data: bytes, content_type: str) -> Any:
-    """Return a value as its type says: JSON, text or bytes."""
+    """Convert a value according to its content type: to JSON, text or bytes."""
     media_type = content_type.partition(";")[0].strip().lower()
     try:
         if media_type == _JSON:

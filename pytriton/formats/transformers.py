@@ -97,11 +97,11 @@ class Transcript(TypedDict):
 
 @dataclass(frozen=True)
 class _Task:
-    """What a pipeline takes and returns for one input.
+    """The types of a pipeline's input and result.
 
     Args:
         inputs: type of an input
-        result: type of what the pipeline returns for it
+        result: type of the result for one input
         batched: whether inputs of several requests may be passed as one batch
     """
 

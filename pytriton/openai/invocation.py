@@ -33,7 +33,7 @@ REQUEST, TEXT, STREAM = "request", "text_input", "stream"
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """The frontend's message with a request. `model` is the name to show in the response."""
+    """The frontend's message that contains a request. `model` is the name to show in the response."""
 
     api: str
     id: str

@@ -201,7 +201,7 @@ def completion_request(document: dict[str, Any], request_id: str = "") -> Comple
 
 
 def prompts_of(given: Any, place: str) -> tuple[str | list[int], ...]:
-    """Return the prompts, or the texts to embed, as a list. The API allows four forms of them.
+    """Return the prompts, or the texts to embed, as a tuple. The API allows four forms.
 
     Raises:
         APIError: the value has none of these forms, or mixes them

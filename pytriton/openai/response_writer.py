@@ -49,7 +49,7 @@ class ResponseWriter(Protocol):
         """Return the indexes of the choices, except the first, that have received no piece."""
 
     def next_call(self) -> None:
-        """Record that the following pieces come from another call of the callable."""
+        """Record that the following pieces come from another call to the callable."""
 
     def end(self) -> str | None:
         """Return the last output, or None."""
@@ -166,13 +166,13 @@ class Choice:
         self.note_end(delta)
 
     def note_end(self, delta: Delta) -> None:
-        """Record that the choice has received a piece, and its finish reason."""
+        """Record that the choice has received a piece, and the finish reason if the piece contains one."""
         self.is_answered = True
         if delta.finish_reason is not None:
             self.ended = delta.finish_reason
 
     def call_chunk(self, call: ToolCall) -> dict[str, Any]:
-        """Append a piece of a tool call. Return it in the format of a chunk of chat completions."""
+        """Append a piece of a tool call. Return it in the format of a chat completion chunk."""
         known = self._calls.get(call.index)
         if known is None:
             made = call.id or f"call_{self._id[-12:]}_{self.index}_{call.index}"

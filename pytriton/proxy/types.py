@@ -118,7 +118,7 @@ class Request(_Named):
         return self._origin
 
     def is_cancelled(self) -> bool:
-        """Return whether the client has disconnected or cancelled, so that the response is no longer needed.
+        """Return whether the client has disconnected or cancelled, in which case the response is no longer needed.
 
         This works for requests to decoupled models, with a delay of about a quarter of a second. A generator whose
         clients have all disconnected is closed at its next ``yield``. Call this method in long computations between

@@ -109,7 +109,7 @@ class DaemonConnection:
             raise self._explain(error, arguments["model_name"]) from error
 
     async def ainfer(self, arguments: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Call a model in an event loop; see `infer`."""
+        """Like `infer`, but without blocking the event loop."""
         try:
             return await self.acall("infer", arguments, headers)
         except PyTritonClientError as error:

@@ -72,7 +72,7 @@ class TritonBase(ABC):
         progress: bool | Report | None = False,
         **options: Unpack[CallableOptions],
     ) -> None:
-        """Serve a callable as a model: immediately if connected, otherwise once the server runs.
+        """Serve a callable as a model: immediately if connected, otherwise once the server is running.
 
         Args:
             model_name: name of the model: letters, digits, dots, underscores, dashes
@@ -170,7 +170,7 @@ class TritonBase(ABC):
                 self._client = client
 
     def is_connected(self) -> bool:
-        """Return whether this object is connected to the server, so that `bind` loads models immediately."""
+        """Return whether this object is connected to the server. If it is, `bind` loads models immediately."""
         return self._client is not None
 
     def is_alive(self) -> bool:

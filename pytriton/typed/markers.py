@@ -55,7 +55,7 @@ class UploadFile:
 
     @property
     def file(self) -> io.BytesIO:
-        """The content as a binary file, always the same one: it continues where it was last read."""
+        """The content as a binary file. It is always the same file object: reading continues where the last read ended."""
         if self._file is None:
             self._file = io.BytesIO(self.data)
         return self._file

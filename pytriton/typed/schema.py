@@ -183,7 +183,7 @@ def _schema(
 
 
 def _with_pattern(schema: Any) -> Any:
-    """Return schemas with the pattern of base64 wherever it is the encoding: JSON Schema does not check encodings."""
+    """Add a pattern to every base64 string in a schema, because JSON Schema does not validate encodings. Return the result."""
     if isinstance(schema, list):
         return [_with_pattern(one) for one in schema]
     if not isinstance(schema, dict):
@@ -204,9 +204,9 @@ def _check_keys(kind: Any) -> None:
 def _with_components(
     schema: dict[str, Any], named: dict[str, Any], components: dict[str, Any]
 ) -> dict[str, Any]:
-    """Add the schemas that a schema refers to, and return it.
+    """Add to `components` the schemas that a schema refers to. Return the schema with its references updated.
 
-    Types of two modules may have the same name, and a pydantic model may have other fields in results than in requests.
+    Types from two modules may have the same name, and a pydantic model may have different fields in results and requests.
     """
     renamed = merge_schemas(named, components)
     found: dict[str, Any] = with_references(schema, renamed)

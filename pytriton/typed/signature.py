@@ -288,16 +288,16 @@ def _has_text(annotations: dict[str, Any]) -> bool:
 
 
 def _is_text(annotation: Any) -> bool:
-    """Return whether an annotation or one of its arguments is text, as in `Optional["Tree"]`."""
+    """Return whether an annotation or one of its arguments is a string, as in `Optional["Tree"]`."""
     if isinstance(annotation, (str, typing.ForwardRef)):
         return True
     return get_origin(annotation) is not Literal and any(map(_is_text, get_args(annotation)))
 
 
 def _resolved_annotations(types: Iterable[Any]) -> list[tuple[type, dict[str, Any]]]:
-    """Return the classes in types whose annotations are text, with their resolved annotations.
+    """Return the classes used in these types that have strings as annotations, each with its resolved annotations.
 
-    Without pydantic's models, which have resolved theirs.
+    Pydantic's models are left out: they have resolved theirs.
     """
     found = {
         base: _own_annotations(base)

@@ -207,7 +207,7 @@ def pydantic_adapter(annotation: Any) -> Any:
 
 
 def _is_pydantic(part: Any) -> bool:
-    """Return whether a part of an annotation is of pydantic, or one of the constraints that only pydantic applies."""
+    """Return whether a part of an annotation comes from pydantic, or is one of the constraints that only pydantic applies."""
     if hasattr(part, "__pydantic_core_schema__") or hasattr(part, "__pydantic_validator__"):
         return True
     kind = part if is_class(part) else type(part)

@@ -33,7 +33,7 @@ class WorkerHost(host.Host):
     """
 
     def __init__(self, worker: str, model_name: str, model_dir: str | None, endpoint: str) -> None:
-        """Create the host of the worker named `worker`; `endpoint` is the dispatcher's."""
+        """Create the host for the worker named `worker`; `endpoint` is the dispatcher's."""
         self.model_name = model_name
         self.model_dir = model_dir
         self._worker = worker
@@ -134,7 +134,7 @@ class WorkerHost(host.Host):
 
 
 class ResponseIterator(Iterator[pb_utils.InferenceResponse]):
-    """Iterator over the responses of a decoupled model to one request, as they arrive.
+    """Iterator over a decoupled model's responses to one request, as they arrive.
 
     Iteration ends after the last response, without the empty response that Triton's python backend sometimes adds. Models
     written for either behavior work.

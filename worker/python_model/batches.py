@@ -424,7 +424,7 @@ def streamed_responses(
 
 
 def failure_of(error: BaseException) -> str:
-    """Return which of stats_page.FAILURES describes the exception that failed a batch."""
+    """Return the member of stats_page.FAILURES that describes the exception that made a batch fail."""
     if isinstance(reason(error), PyTritonUnrecoverableError):
         return "unrecoverable"
     if isinstance(error, (LaneError, ArenaError)):
@@ -481,7 +481,7 @@ def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str
 
 
 def _without_ours(parameters: str) -> str:
-    """Return a request's parameters without our internal ones, which a call from another model carries."""
+    """Return a request's parameters without our internal ones, which are added to calls from other models."""
     if not any(ours in parameters for ours in _OURS):
         return parameters
     found = json.loads(parameters)

@@ -246,7 +246,7 @@ class Restorer:
         }
 
     def restored(self, name: str) -> None:
-        """Record that a persisted model is served."""
+        """Record that a persisted model is now served."""
         queued = self._queued.get(name)
         if queued is not None:  # it may have been unregistered in the meantime
             self._count(name, queued)

@@ -49,7 +49,7 @@ class DamagedEntry(Exception):
 
 
 class ForeignEntry(DamagedEntry):
-    """A file is intact, but a newer version of pytriton-daemon has written it."""
+    """A file is intact, but was written by a newer version of pytriton-daemon."""
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -189,9 +189,7 @@ class Page:
         return _answer({"is_private": False, "events": events})
 
     async def _is_owner(self, request: web.Request) -> bool:
-        """Return whether the request contains the access token or came over the unix socket, which is the owner's
-        alone.
-        """
+        """Return whether the request contains the access token or came over the unix socket, which only the owner can use."""
         connection = request.get_extra_info("socket")
         is_local = connection is not None and connection.family == socket.AF_UNIX
         return is_local or await self._has_token(request)

@@ -198,7 +198,7 @@ def _resource() -> Any:
 
 
 class _ExporterLog(logging.Handler):
-    """Log handler that captures the exporter's log, to learn why data was rejected. Other logs do not get it."""
+    """Log handler that captures the exporter's log, to learn why data was rejected. The records do not reach other handlers."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -129,7 +129,7 @@ def _started_at(pid: int) -> float | None:
 
 
 def parsed(text: str) -> TritonMetrics:
-    """Parse the queue statistics in the text of tritonserver's metrics. If it is truncated, there are none."""
+    """Parse the text of tritonserver's metrics. If it is truncated, the result contains no queue statistics."""
     return TritonMetrics(text, {} if _is_truncated(text) else _queues(text))
 
 

@@ -176,7 +176,7 @@ def _clash(
 
 
 def _with_instance(labels: Labels, instance: Mapping[str, str]) -> Labels:
-    """Return the labels of a series plus those of its instance. Labels of the same name are renamed as in Prometheus."""
+    """Return the labels of a series plus those of its instance. Labels with the same name are renamed as in Prometheus."""
     found = dict(labels)
     for name in instance:
         if name in found:

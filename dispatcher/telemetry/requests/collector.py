@@ -153,7 +153,7 @@ class RequestCollector:
         self._thread: threading.Thread | None = None
 
     async def run(self) -> None:
-        """Until cancelled, poll the workers' records periodically while there are models."""
+        """Poll the workers' records periodically while there are models. Runs until cancelled."""
         counter_registry = self._registry.served.counter_registry
         is_idle = False
         change = self._registry.changes.next

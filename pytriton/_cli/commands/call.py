@@ -91,7 +91,7 @@ def _running_server(rundir: RuntimeDir) -> tuple[str, str | None]:
 def _operation(
     document: Mapping[str, Any], model: str, url: str
 ) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
-    """Return the route of a model, its description, and the schemas that this refers to.
+    """Return the route of a model, the route's description, and the schemas that the description refers to.
 
     Raises:
         CliError: there is none

@@ -138,7 +138,7 @@ def cache(
 
 
 def cache_entries(config: DaemonConfig) -> list[CacheEntry]:
-    """Return the entries of the cache directory that these settings name."""
+    """Return the entries of the configured cache directory."""
     from pytriton._host.install.cache import cache_dir
     from pytriton._host.install.cache_usage import entries_of
 

@@ -44,7 +44,7 @@ def show_top(
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Show live metrics of models: requests, latency, memory, exits. Keys scale, roll back and unregister models."""
+    """Show live metrics of models: requests, latency, memory, exits. Press keys to scale, roll back or unregister models."""
     from pytriton._cli.top.command import run
 
     run(runtime_dir, model, interval_s=interval, order=sort, once=once, as_json=as_json)

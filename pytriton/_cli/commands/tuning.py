@@ -82,7 +82,7 @@ class Combination(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """The result of one combination. If `problem` says why it was not measured, the other figures are 0.
+    """The measurement of one combination. If it was not measured, `problem` says why, and the figures are 0.
 
     Attributes:
         memory: private memory of all workers, in bytes
@@ -101,7 +101,7 @@ class Measurement(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether it can be proposed."""
+        """Whether the combination was measured without failures, and so can be recommended."""
         return not self.problem and not self.failed
 
     @property
@@ -254,7 +254,7 @@ def _typed_request(web: messages.WebRoute, words: Sequence[str]) -> HttpRequest:
 
 
 def example_of(schema: Mapping[str, Any] | bool, schemas: Mapping[str, Any], depth: int = 0) -> Any:
-    """Return a value that fits a JSON schema. Members of objects that are not required are left out.
+    """Return a value that matches a JSON schema. Optional members of objects are left out.
 
     Args:
         schema: the schema

@@ -140,7 +140,7 @@ def unbounded_step(
 
 
 def _steps(ensemble: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]]) -> list[_Step]:
-    """Return the steps in the ensemble's order. The names of tensors tell which of them depend on each other."""
+    """Return the steps in the ensemble's order. The tensor names determine which steps depend on each other."""
     entries = ensemble.get("ensemble_scheduling", {}).get("step", ())
     producers = {
         str(tensor): number

@@ -59,7 +59,7 @@ def problems(config: DaemonConfig) -> list[str]:
 
 
 def client_context(config: DaemonConfig) -> ssl.SSLContext:
-    """Return the TLS context of a client that trusts only tritonserver's certificate.
+    """Return the TLS context for a client that trusts only tritonserver's certificate.
 
     Raises:
         OSError: a file cannot be read.

@@ -77,7 +77,7 @@ def limits_of(pairs: Iterable[str]) -> dict[str, float]:
 
 
 def openai_limits(pairs: Iterable[str]) -> dict[str, float]:
-    """Return all limits of the OpenAI API: those that were set, and the defaults of the others."""
+    """Return all limits of the OpenAI API: those that were set, and the defaults for the others."""
     return {**{name: one.default for name, one in OPENAI_LIMITS.items()}, **limits_of(pairs)}
 
 

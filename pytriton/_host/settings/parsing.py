@@ -260,7 +260,7 @@ def address() -> Kind:
 
 
 def origin() -> Kind:
-    """Return a validator for origins of web pages. The result is as browsers send it: in lower case, without default port.
+    """Return a validator for origins of web pages. The result is as browsers send it: in lower case, without the default port.
 
     * allows all origins, null is the origin of local files.
     """

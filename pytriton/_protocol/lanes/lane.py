@@ -219,7 +219,7 @@ class Lane:
         return True
 
     def wait_until_writable(self, *, or_readable: bool = False) -> None:
-        """Wait until the socket has room for a message or the peer is gone; with `or_readable`, or a message arrives."""
+        """Wait until the socket has room for a message, the peer is gone or, with `or_readable`, a message has arrived."""
         events = select.poll()
         events.register(self._socket, select.POLLOUT | (select.POLLIN if or_readable else 0))
         events.poll()

@@ -241,7 +241,7 @@ class Credit(_LaneMessage, frozen=True):
 
 
 class Cancel(_LaneMessage, frozen=True):
-    """proxy → worker: the client no longer waits for this request; `request` is its position in the batch."""
+    """proxy → worker: the client is no longer waiting for this request; `request` is its position in the batch."""
 
     id: int
     request: int

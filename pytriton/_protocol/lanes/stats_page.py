@@ -314,7 +314,7 @@ class WorkerStatsPage:
         return now
 
     def _overlap(self) -> None:
-        """From now on, count the time in which at least one call runs separately from the time of the calls."""
+        """From now on, count the time during which any call is running separately from the sum of the calls' durations."""
         words = self._words
         words[_BUSY_NS] = self._call_ns
         words[_BUSY_SINCE] = self._since

@@ -35,7 +35,7 @@ class RepositoryFolder:
 
 
 def is_repository(target: object) -> bool:
-    """Return True if `target` is a folder that contains models, and not itself a model."""
+    """Return True if `target` is a folder that contains models and is not itself a model."""
     if not isinstance(target, (str, os.PathLike)):
         return False
     folder = Path(target).expanduser().absolute()

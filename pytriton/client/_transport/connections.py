@@ -134,7 +134,7 @@ _open: weakref.WeakSet[_SyncGrpc] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Close gRPC's channels while its threads still run.
+    """Close gRPC's channels while gRPC's threads are still running.
 
     Later during interpreter exit, gRPC's threads stop at any point, perhaps holding a lock that closing a channel
     needs. A program that does not close its clients would then hang.

@@ -96,7 +96,7 @@ class Balancer:
         return found
 
     def _old_workers_are_idle(self) -> bool:
-        """Return True if old HAProxy workers get no more requests.
+        """Return True if old HAProxy workers can no longer receive requests.
 
         They have exited, or the idle connections of their clients have expired.
         """

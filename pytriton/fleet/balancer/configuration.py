@@ -89,7 +89,7 @@ class Files(NamedTuple):
 
 
 class _Backend(NamedTuple):
-    """A backend of HAProxy.
+    """An HAProxy backend.
 
     If `check` is empty, its servers have the health of those in `all`. `hashed`: requests are distributed by the
     sequence header.

@@ -29,7 +29,7 @@ _View = dict[str, tuple[str, messages.Status]]
 
 
 class Balancers:
-    """Tells balancers where models are served. The state has a number, its generation, which each change increases.
+    """Reports to balancers where models are served. Each change increments the generation number of this state.
 
     Args:
         clock: function like time.monotonic

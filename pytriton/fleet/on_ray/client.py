@@ -392,7 +392,7 @@ class BalancerView:
 
 
 def _decoded(status: bytes, error: str) -> tuple[Optional[messages.Status], str]:
-    """Decode a node's status. If it is invalid, return an error instead of raising, so that other nodes are shown."""
+    """Decode a node's status. If it is invalid, return an error instead of raising, so that the other nodes are still shown."""
     try:
         return (msgspec.msgpack.decode(status, type=messages.Status) if status else None), error
     except msgspec.MsgspecError as wrong:

@@ -233,7 +233,7 @@ class Controller:
         return ""
 
     def progress(self, name: str, request: str = "") -> tuple[bool, int, int, str]:
-        """Return whether a model is served as registered, its ready and wanted instances, and its last error.
+        """Return whether a model is served as registered, its numbers of ready and wanted instances, and its last error.
 
         With `request`, the ID of a `register` call, a later change by another client is an error.
         """

@@ -9,7 +9,7 @@ import sys
 
 
 class EnvironmentHolder:
-    """Actor in an environment created by Ray, which keeps the environment as long as the actor lives."""
+    """Actor in an environment created by Ray. Ray keeps the environment as long as the actor lives."""
 
     def describe(self) -> tuple[str, list[str], str, dict[str, str]]:
         """Return the `surroundings` of this actor's process."""

@@ -1,4 +1,4 @@
-"""Pure functions that compute the steps until each node serves the instances that Ray has placed on it.
+"""Pure functions that compute the steps after which each node serves the instances that Ray has placed on it.
 
     wanted (where Ray has placed instances) + observed (what each daemon serves) ▶ steps
 
@@ -13,7 +13,7 @@ from typing import NamedTuple, Union
 
 
 class Wanted(NamedTuple):
-    """The wanted state of a model.
+    """The desired state of a model.
 
     Attributes:
         digest: digest of the model's registration
