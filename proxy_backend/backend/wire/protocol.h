@@ -113,7 +113,7 @@ enum { METRICS_SIZE = 2, METRICS_LEAST = 2, METRICS_updates = 1 };
 /* proxy → worker: the memory of the oldest `parts` parts, or of a `BatchLent`, may be reused. */
 #define CREDIT_NAME "Credit"
 enum { CREDIT_SIZE = 2, CREDIT_LEAST = 2, CREDIT_parts = 1 };
-/* proxy → worker: the client no longer waits for this request; `request` is its position in the batch. */
+/* proxy → worker: the client is no longer waiting for this request; `request` is its position in the batch. */
 #define CANCEL_NAME "Cancel"
 enum { CANCEL_SIZE = 3, CANCEL_LEAST = 3, CANCEL_id = 1, CANCEL_request = 2 };
 /* proxy → worker: the client of this stream is not reading; pause the stream until `Go`. */
