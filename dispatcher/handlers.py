@@ -483,7 +483,7 @@ class ProxyHandlers:
     async def lane_lost(
         self, peer: Peer, message: messages.LaneLost, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Decide whether to retry a batch or fail it, after its worker was lost."""
+        """Decide whether to retry or fail a batch whose worker was lost."""
         pool = self.registry.served.by_key(message.registration).pool
         return await pool.batch_retry.on_loss(message)
 

@@ -186,7 +186,7 @@ def _store(config: DaemonConfig, locks: tuple[int, int] | None) -> Iterator[Stor
 
 
 class AlreadyRunning(Exception):
-    """Another daemon uses the runtime directory."""
+    """Another daemon is using the runtime directory."""
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class SettingsReloader:
         rundir: contains the flags with which it was started
         notifier: reports a reload to the service manager
         events: receives an event about each reload
-        status: tells whether the daemon is ready
+        status: knows whether the daemon is ready
         registry: applies changes to models that are registered from now on
         repository_models: the models of repositories
         server: gets changed settings when it is replaced

@@ -33,7 +33,7 @@ class ShutdownController:
         events: receives an event with the reason
         rundir: stores the exit record
         server: killed if the daemon exits at once
-        registry: tells whether requests are in flight
+        registry: knows whether requests are in flight
 
     Attributes:
         requested: set once the daemon should stop.
@@ -116,7 +116,7 @@ class ShutdownController:
             self.request(name)
 
     def dispossessed(self, why: str) -> None:
-        """Exit at once, because another daemon uses the runtime directory. Cleaning up would remove that daemon's files."""
+        """Exit at once, because another daemon is using the runtime directory. Cleaning up would remove that daemon's files."""
         _log.error(
             "another daemon uses this one's runtime directory: exiting immediately", reason=why
         )

@@ -86,7 +86,7 @@ def connect_daemon(
 class DaemonClient(Closeable):
     """A client of one daemon. Safe to use from several threads and after a fork.
 
-    Create it with `connect`. Every method raises DaemonNotRunningError if the daemon does not run or respond.
+    Create it with `connect`. Every method raises DaemonNotRunningError if the daemon is not running or does not respond.
     """
 
     def __init__(self, connection: Connection | RemoteConnection, timeout_s: float) -> None:
@@ -334,7 +334,7 @@ class DaemonClient(Closeable):
         self._ask(messages.LogRequests(name, on), messages.Done, model=name)
 
     def profile(self, name: str, seconds: float = 10.0, instance: int | None = None) -> Profile:
-        """Profile the worker of an instance while it serves, with 100 samples per second.
+        """Profile the worker of an instance while it is serving, at 100 samples per second.
 
         The daemon runs py-spy, which must be installed in the daemon's environment (`pip install py-spy`).
 
@@ -405,7 +405,7 @@ class DaemonClient(Closeable):
         self._ask(message, messages.Done, model=name)
 
     def unload_model(self, name: str) -> None:
-        """Stop serving a model of a model repository. In-flight requests are answered.
+        """Stop serving a model from a model repository. In-flight requests are answered.
 
         Raises:
             ModelNotFoundError: the model is not loaded, or does not come from a repository.

@@ -281,10 +281,10 @@ def _print(text: str) -> None:
 
 
 def error_line(line: str, paths: tuple[str, str] | None) -> str | None:
-    """Return a readable form of an error response in the daemon's log: time, status, duration, path, and the request's id.
+    """Return an error response from the daemon's log as readable text: time, status, duration, path, and the request's id.
 
     Args:
-        line: of the log
+        line: a line of the log
         paths: a path, and the beginning of others; None: errors of all requests
     """
     if _ERROR_RESPONSE not in line:

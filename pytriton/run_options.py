@@ -540,7 +540,7 @@ def merge_options(
 
 
 def spec_fields(options: RegisterOptions) -> dict[str, Any]:
-    """Return the values of the `messages.ModelSpec` fields that have the name of an option.
+    """Return the values of those `messages.ModelSpec` fields that share their names with options.
 
     An option that is None is omitted, so that the field takes its default, unless that default is None, too.
     """

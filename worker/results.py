@@ -274,7 +274,7 @@ class ResultWriter:
         return write_or_lend(lane, output.name, output.datatype, array, output.dtype)
 
     def _rename_request(self, request: Request) -> Mapping[str, Any]:
-        """If a request was returned as its own answer (`lambda requests: requests`), give its arrays the names of outputs.
+        """Give output names to the arrays of a request that was returned as its own answer (`lambda requests: requests`).
 
         INPUT_1 becomes OUTPUT_1 (these are the names of unnamed tensors), and a single input becomes the single output.
         """

@@ -484,7 +484,7 @@ def starts_suspended(spec: messages.ModelSpec, *, restored: bool) -> bool:
 
 
 def _identity(entry: Entry, persistence: Persistence) -> str:
-    """Return an id that distinguishes registrations of the same name, even across restarts of the daemon."""
+    """Return an id that distinguishes registrations with the same name, even across restarts of the daemon."""
     if persistence is Persistence.EXTERNAL:  # its payloads are small: they only name the files
         return registration_digest(entry.spec, entry.payloads)
     return repr(entry.registered_at)

@@ -390,7 +390,7 @@ class Registration:
         self._machine.change(ModelState.STOPPING)
 
     async def stop(self, grace_s: float, why: str, reason: str = "stop") -> None:
-        """Wait up to `grace_s` seconds until Triton's proxies are gone, then stop the workers.
+        """Wait up to `grace_s` seconds for Triton's proxies to end, then stop the workers.
 
         `why` is sent to the registrant that hosts the workers, if any. `reason`, one of EXIT_REASONS, is counted.
         """

@@ -211,7 +211,7 @@ class AnswerTexts:
     all texts that have arrived.
 
     The native frontend can also write the events after the first to the client itself, in chunks. It waits for a call
-    of `hand_over`, after which it writes, or `keep`, after which this process does. After `hand_over`, this process
+    to `hand_over`, after which it writes them, or to `keep`, after which this process does. After `hand_over`, this process
     must not write to the client until `relaying` is False. See proxy_backend/frontend/relay/relay.h.
 
     Attributes:

@@ -28,7 +28,7 @@ _BATCH_STRATEGY = "batchstrategy.so"
 
 
 class UnservableModel(Exception):
-    """A repository model cannot be served. The text names the model, says why, and what to do about it."""
+    """A repository model cannot be served. The text says which model, why, and what to do about it."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def restrictions(config: DaemonConfig) -> dict[str, list[str]]:
 
 @contextmanager
 def published(config: DaemonConfig, rundir: RuntimeDir) -> Iterator[None]:
-    """Publish the token within this context, in a file in the runtime directory that only this user can read.
+    """Keep the token in the runtime directory for the duration of this context. Only this user can read the file.
 
     Raises:
         RuntimeDirError: the file cannot be written

@@ -229,7 +229,7 @@ class Frontend(Protocol):
         started later.
 
         Raises:
-            ServerRefused, Unreached: a process does not take them.
+            ServerRefused, Unreached: a process does not accept them.
         """
 
     @property

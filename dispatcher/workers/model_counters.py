@@ -69,7 +69,7 @@ class ModelCounters:
     """The counters of one model name.
 
     Attributes:
-        instances: Counters by version and instance number. Numbers from the declared number on are standby workers.
+        instances: Counters by version and instance number. Standby workers have the numbers from the declared one upward.
         former: Work done by the instances of old versions that are no longer counted separately.
         counts: The counters that do not depend on the instance.
         failed: Requests that failed because their worker was "lost" or "hung".

@@ -154,8 +154,9 @@ class ProxyRouter:
                     await asyncio.wait_for(self._changed.wait(), left_s)
 
     def _outdated(self, proxy: str, version: int) -> RemoteFailure:
-        """Return the failure that answers an outdated request. If the proxy still has the batch, clients get the
-        failure's text.
+        """Return the failure to send in answer to an outdated request.
+
+        If the proxy still has the batch, clients get the failure's text.
         """
         instances = self._instances
         if instances.stopping or instances.is_crash_looping(version):

@@ -69,7 +69,7 @@ class Supervisor:
     """Supervisor of one instance: its current worker, and a record of earlier ones.
 
     Attributes:
-        index: Number of the instance. Numbers from `spec.instances` on are standby workers.
+        index: Number of the instance. Standby workers have the numbers from `spec.instances` upward.
         version: The version that it serves; None if its workers serve all versions.
         worker: The current worker, including while it loads and after it has exited.
         first: Resolves when the first worker is ready. Raises RemoteFailure if it cannot be loaded.

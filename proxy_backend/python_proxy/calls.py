@@ -498,7 +498,7 @@ class _AnswerMemory:
         return self._slot
 
     def release(self) -> None:
-        """Release the answer's memory. The worker has read the answer."""
+        """Release the memory of the answer, which the worker has read."""
         self.tensors.clear()
         if self._slot is not None:
             self._slots.give_back(self._slot)

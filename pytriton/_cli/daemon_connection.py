@@ -57,7 +57,7 @@ def no_daemon(rundir: RuntimeDir) -> CliError:
 
 
 def running_pid(rundir: RuntimeDir) -> int | None:
-    """Return the pid of the daemon that runs in a directory; None if there is none.
+    """Return the pid of the daemon that is running in a directory; None if there is none.
 
     Raises:
         CliError: the path is not a directory, or it belongs to another user.

@@ -47,7 +47,7 @@ def register_target(command: RegisterCommand, rundir: RuntimeDir) -> str:
 
 
 def _register_elsewhere(command: RegisterCommand, rundir: RuntimeDir) -> str:
-    """Register a callable in a process of the workers' interpreter, because this one may lack the module's dependencies.
+    """Register a callable in a process that runs the workers' interpreter: this one may lack the module's dependencies.
 
     Raises:
         CliError: see `register_target`.

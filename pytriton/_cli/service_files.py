@@ -207,7 +207,7 @@ def _is_there_always(address: str) -> bool:
 
 
 def user_unit(service: Service) -> str:
-    """Return the unit for a user's service manager, which has fewer means to restrict the daemon."""
+    """Return the unit for a user's service manager, which can restrict the daemon in fewer ways."""
     return _unit(service, account="", hardening=_HARDENING, target="default.target", network="")
 
 

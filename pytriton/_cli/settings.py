@@ -95,7 +95,7 @@ FIRST = (
 
 
 def with_setting_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Add a flag for each setting to a command. Its function gets the given flags in `flags: dict[str, Any]`."""
+    """Add a flag for each setting to a command. The command's function gets the given flags in `flags: dict[str, Any]`."""
 
     def run(**arguments: Any) -> None:
         flags = {

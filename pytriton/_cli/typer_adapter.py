@@ -213,7 +213,7 @@ def _unconverted(param: Any, descriptor: Any, value: Any) -> Any:
 
 
 def resolved_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a function, with annotations that are objects instead of text."""
+    """Return the parameters of a function, with string annotations resolved to objects."""
     hints = typing.get_type_hints(function, include_extras=True)
     return [
         parameter.replace(annotation=_explicit(hints.get(name, parameter.annotation)))

@@ -48,7 +48,7 @@ def free_port(host: str) -> int:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return `count` different free ports. Separate calls of `free_port` could return the same port twice."""
+    """Return `count` different free ports. Separate calls to `free_port` could return the same port twice."""
     with ExitStack() as held:
         return [held.enter_context(held_port(host, 0)) for _ in range(count)]
 

@@ -264,7 +264,7 @@ def _search_path_of(interpreter: str, variables: Mapping[str, str], folder: str)
 
 
 class WorkerModules:
-    """Looks up modules in a worker's environment: would the worker import the same module that this process has?
+    """Looks up modules in a worker's environment, to determine whether the worker would import the same ones as this process.
 
     Close it after use.
 

@@ -562,7 +562,7 @@ def sources_of(
 def _collect(
     roots: Iterable[str], search: Sequence[str], packages: Sequence[str], found: dict[str, Source]
 ) -> tuple[bool, str]:
-    """Add source files to `found`; return whether all fit into the limits, and the last module looked at."""
+    """Add source files to `found`; return whether all fit into the limits, and the last module examined."""
     waiting = deque(one for root in sorted(set(roots)) for one in _with_parents(root))
     seen = {*waiting, *found}
     size = sum(len(source.text) for source in found.values())

@@ -195,7 +195,7 @@ class RegisterRequest:
 def register_elsewhere(
     python: str, packages: str | None, request: RegisterRequest
 ) -> Iterator[dict[str, Any]]:
-    """Register a callable in a process of another interpreter.
+    """Register a callable in a process that runs another interpreter.
 
     Yields `{"progress": text}` during the registration, and finally `{"name": …, "url": …}`.
 

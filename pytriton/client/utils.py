@@ -101,7 +101,7 @@ def _servers(client: Any, name: str, version: str, headers: dict[str, str] | Non
 
 
 class _UserClient:
-    """Adapter that gives a tritonclient client created by the user the interface of `ServerConnection`."""
+    """Adapter with the interface of `ServerConnection`, for a tritonclient client that the user created."""
 
     def __init__(self, client: Any) -> None:
         self.client = client

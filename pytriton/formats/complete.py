@@ -80,7 +80,7 @@ def complete(config: Mapping[str, Any], loaded: LoadedFile, path: str) -> dict[s
 
 
 def lanes_for(config: Mapping[str, Any]) -> int:
-    """Return the number of lanes of a worker, by the rules for registered callables (`run_options.default_lanes`).
+    """Return the number of lanes for a worker, by the rules for registered callables (`run_options.default_lanes`).
 
     0: the dispatcher chooses.
     """

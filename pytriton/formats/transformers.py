@@ -1,4 +1,4 @@
-"""Pipelines of Hugging Face's transformers, with the bodies of its Inference API: `inputs` and `parameters`."""
+"""Pipelines from Hugging Face's transformers, with the request bodies of its Inference API: `inputs` and `parameters`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Label(TypedDict):
 
 
 class Entity(TypedDict, total=False):
-    """A part of a text that has a label."""
+    """A labeled part of a text."""
 
     entity: str
     entity_group: str

@@ -31,7 +31,7 @@ _SOURCES = ("zero_data", "random_data", "input_data_file")
 @closest_keywords
 @dataclass
 class WarmupInput:
-    """Source of the values of one input of a warm-up request.
+    """Source of the values for one input of a warm-up request.
 
     Set exactly one of `zero_data`, `random_data` and `input_data_file`.
 

@@ -73,7 +73,7 @@ OpenAI = Union[str, Sequence[str], ModelCard]
 
 
 def card_of(value: Any) -> ModelCard:
-    """Convert the value of the option `openai` to a card.
+    """Convert the value of the option `openai` to a `ModelCard`.
 
     Raises:
         PyTritonValidationError: the value is invalid

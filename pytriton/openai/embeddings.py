@@ -56,7 +56,7 @@ class TextEmbedding:
 
 
 class AsyncTextEmbedding:
-    """Inference callable that wraps a coroutine function from texts to an array."""
+    """Inference callable that wraps a coroutine function, which maps texts to an array."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target

@@ -73,7 +73,7 @@ class TypedModel(NamedTuple):
 
 
 def make_model(targets: Sequence[Any], config: ModelConfig | None, *, factory: bool) -> TypedModel:
-    """Return what to register for typed functions.
+    """Create the model that serves typed functions.
 
     Args:
         targets: functions, methods, callable objects, or classes of them; one for each instance

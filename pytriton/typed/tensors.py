@@ -202,7 +202,7 @@ def tensor_codec(signature: Signature) -> TensorCodec | None:
 
 
 def _fields(annotation: Any) -> dict[str, Any] | None:
-    """Return the types of the fields of an object that has all of them; None for any other type."""
+    """Return the field types of a class whose objects have all fields; None for any other type."""
     if not is_class(annotation) or getattr(annotation, "__optional_keys__", None):
         return None
     if not (

@@ -108,7 +108,7 @@ def fits(value: Any, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None)
 
 
 def decode_image(data: bytes) -> Any:
-    """Decode the content of an image file to a loaded `PIL.Image.Image`.
+    """Decode the content of an image file into a loaded `PIL.Image.Image`.
 
     Raises:
         ValueError: Pillow cannot read it

@@ -15,7 +15,7 @@ __all__ = ["CleanupWarning", "Workspace"]
 
 
 class CleanupWarning(UserWarning):
-    """Warning: a workspace could not be removed completely."""
+    """Warning that a workspace could not be removed completely."""
 
 
 class Workspace:

@@ -330,7 +330,7 @@ def check(folder: Path, names: Sequence[str]) -> None:
 
 
 class Unfinished:
-    """A registration that is written but not committed.
+    """A registration that has been written but not committed.
 
     Args:
         path: the temporary file

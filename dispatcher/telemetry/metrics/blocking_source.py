@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class OwnThread(Executor):
-    """Executor that runs each function in its own daemon thread, so that none delays the exit of the process.
+    """Executor that runs each function in its own daemon thread, so that none of them delays the exit of the process.
 
     In a thread pool, a function that hangs (on a dead file server, say) would take a thread from other work, and delay
     the exit, because a pool waits for its threads.

@@ -124,7 +124,7 @@ class DaemonMetric:
 
     @property
     def outlives_upgrades(self) -> bool:
-        """Whether its values survive an upgrade of the daemon, as those of models and of tritonserver do."""
+        """Whether the metric survives an upgrade of the daemon, as those of models and of tritonserver do."""
         return "model" in self.labels or self.name == "tritonserver_restarts"
 
 

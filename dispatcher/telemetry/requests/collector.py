@@ -238,7 +238,7 @@ class RequestCollector:
             )
 
     def outcomes(self, name: str) -> Outcomes | None:
-        """Return the outcomes of a model's requests in the last minutes; None if they are unknown."""
+        """Return the outcomes of a model's requests in the last few minutes; None if they are unknown."""
         self.poll()
         model = self._models.get(name)
         if model is None:

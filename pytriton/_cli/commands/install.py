@@ -1,4 +1,4 @@
-"""Commands about this machine's installation: doctor, install-server, cache."""
+"""Commands for this machine's installation: doctor, install-server, cache."""
 
 from __future__ import annotations
 

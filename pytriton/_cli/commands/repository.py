@@ -25,7 +25,7 @@ def list_models(
     runtime_dir: RuntimeDirFlag = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the models with their versions, state and server, and the reason if a model is not served."""
+    """List each model with its versions, its state, what serves it and, if it is not served, the reason."""
     from pytriton._cli import daemon_connection
     from pytriton._protocol import messages
 

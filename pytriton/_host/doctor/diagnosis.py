@@ -75,7 +75,7 @@ def run_checks(
     """Run all checks and return their results.
 
     Args:
-        choice: the settings about tritonserver.
+        choice: the settings for tritonserver.
         ports: name of a setting -> address and port, such as {"http_port": ("127.0.0.1", 8000)}. Port 0 is always free.
         runtime_dir: the daemon's runtime directory; by default the one that `start` would choose.
         state_dir: the directory for registrations; None if they are not persisted.

@@ -1,4 +1,4 @@
-"""Communicates with the service manager by systemd's protocols: state notifications and socket activation.
+"""Communicates with the service manager through systemd's protocols: state notifications and socket activation.
 
 Imports no other package of the project.
 """

@@ -34,7 +34,7 @@ _KEPT = 8
 
 @dataclass(frozen=True)
 class ServiceState:
-    """The state of the daemon that the service manager is notified of."""
+    """The daemon's state, as reported to the service manager."""
 
     text: str  #: one line for people
     healthy: bool  #: whether the daemon works; the watchdog is notified only if it does

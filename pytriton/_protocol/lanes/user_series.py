@@ -79,7 +79,7 @@ class _Checking:
     faults: dict[str, str] = field(default_factory=dict)
 
     def refuse(self, name: str, why: str, values: int) -> None:
-        """Count values of a metric as omitted, and keep the reason."""
+        """Count values of a metric as omitted, and record the reason."""
         self.left_out[why] += values
         if len(self.faults) < _MAX_FAULTS:
             self.faults.setdefault(name[:_MAX_LEN_NAME], why)

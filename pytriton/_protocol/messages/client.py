@@ -375,7 +375,7 @@ class KeptRegistration(msgspec.Struct, frozen=True):
 
 
 class Explain(Message, frozen=True):
-    """Request for the reasons for a model's state, and up to `events` of its most recent events."""
+    """Request for an explanation of a model's state, and for up to `events` of its most recent events."""
 
     model: str
     events: int = 100

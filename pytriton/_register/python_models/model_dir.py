@@ -173,7 +173,7 @@ def devices_of(places: Sequence[InstancePlace], count: int) -> list[str | None]:
 
 
 def _gpus(config: Any, group: Any) -> list[str]:
-    """Return the GPUs of an instance group of KIND_GPU: the listed ones, or all if it lists none."""
+    """Return the GPUs of an instance group with KIND_GPU: the listed ones, or all if it lists none."""
     there = len(gpus.visible())
     if not there:
         raise PyTritonValidationError(

@@ -79,7 +79,7 @@ class TritonUrl:
 
     @property
     def is_loopback(self) -> bool:
-        """True if the host is a loopback address or name of this machine."""
+        """True if the host is a loopback address or `localhost`."""
         name = self.hostname.rstrip(".").lower()
         if name == "localhost" or name.endswith(".localhost"):
             return True

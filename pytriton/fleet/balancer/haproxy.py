@@ -65,7 +65,7 @@ def find_haproxy() -> str:
 
 
 class HAProxy:
-    """A HAProxy process with its own folder.
+    """An HAProxy process with its own folder.
 
     Args:
         folder: folder of its files and sockets, which is made private. Its path must be short, because paths of unix

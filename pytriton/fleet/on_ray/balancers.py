@@ -29,7 +29,7 @@ _View = dict[str, tuple[str, messages.Status]]
 
 
 class Balancers:
-    """Reports to balancers where models are served. Each change increments the generation number of this state.
+    """Reports to balancers where models are served. Each change increments a generation number.
 
     Args:
         clock: function like time.monotonic

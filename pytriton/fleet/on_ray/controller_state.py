@@ -107,7 +107,7 @@ class ControllerState(msgspec.Struct):
             self.known = [*self.known, name]
 
     def owns_name(self, name: str) -> bool:
-        """Return whether the fleet may remove models of this name.
+        """Return whether the fleet may remove models with this name.
 
         Daemons may also serve models of a fleet whose state was lost.
         """

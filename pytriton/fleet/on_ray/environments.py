@@ -195,7 +195,7 @@ def without_mark(spec: messages.ModelSpec) -> messages.ModelSpec:
 
 
 def named_actors(ray: Any, beginning: str) -> list[str]:
-    """Return the names of all fleets' actors, if they start with a prefix."""
+    """Return all actor names, in any fleet, that start with a prefix."""
     found = ray.util.list_named_actors(all_namespaces=True)
     names = (one["name"] for one in found if one["namespace"] == NAMESPACE)
     return sorted(name for name in names if name.startswith(beginning))

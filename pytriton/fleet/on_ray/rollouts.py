@@ -173,7 +173,7 @@ def watched(models: Mapping[str, RegisteredModel]) -> list[str]:
 def with_shares(
     statuses: Mapping[str, messages.Status], models: Mapping[str, RegisteredModel]
 ) -> dict[str, messages.Status]:
-    """Return the nodes' statuses for balancers, in which a watched version has the canary's share of requests."""
+    """Return the nodes' statuses for balancers, with the canary's share of requests for each version being watched."""
     found = dict(statuses)
     for name, model in models.items():
         rolling = model.rolling
