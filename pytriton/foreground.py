@@ -38,7 +38,7 @@ __all__ = ["Console", "announce", "daemon_at", "serve", "unregister", "wait"]
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
 #: Grace period of a temporary daemon, in seconds.
 _GRACE_S = 5.0
-#: Timeout of the check whether a frontend has routes, in seconds.
+#: Timeout of the check for routes of a frontend, in seconds.
 _PROBE_S = 10.0
 _NOT_FOUND = 404
 #: A line of the frontend (proxy_backend/frontend/http/error_log.h).

@@ -34,7 +34,7 @@ from pytriton.worker.request_log import Part, serving
 
 #: The number under which the proxy knows a lane's buffer arena.
 _BUFFERS = 1
-#: Below this size, copying costs less than the check whether a copy is needed (measured: equal at 256 KiB).
+#: Below this size, copying costs less than checking whether a copy is needed (measured: equal at 256 KiB).
 _SMALLEST = 1 << 18
 #: A callable that keeps more than this gets ordinary memory instead, to which memory limits apply. A buffer counts as at
 #: least 1 MiB.

@@ -18,8 +18,8 @@ _EXPECTED_NS = 2 * _SPIN_NS
 _MAX_WORK_NS = 1_000_000
 #: When yielding the processor takes this long, something else runs on it.
 _BUSY_NS = 100_000
-#: What polling must not cost more than: a success earns the time of a wake-up, up to a limit. Without any left, each wait
-#: earns enough to try again at times.
+#: Budget of time that polling may waste: a success adds the time of a wake-up, up to a limit. Once the budget is used up,
+#: each wait adds a little, so that polling is tried again occasionally.
 _EARNED_NS = 20_000
 _EARNED_BY_WAITING_NS = 2_000
 _MAX_BUDGET_NS = 1_000_000

@@ -211,7 +211,7 @@ class BatchStream:
         self.batch = batch
         self._requests = batch.requests
         self._writer = writer
-        #: The output with which a string is a response to the only request; None if it is not.
+        #: Name of the output if a string may be the response to the only request; otherwise None.
         self._text_output = writer.text_output(batch.requests)
         self._cancelled: set[int] = set()
         self._held: set[int] = set()

@@ -28,7 +28,7 @@ from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import acting_for
 
 _log = structlog.get_logger(__name__)
-#: Interval between checks whether a provisional registration is still being deployed, in seconds.
+#: Interval between checks of whether a provisional registration is still being deployed, in seconds.
 _POLL_INTERVAL_S = 1.0
 
 

@@ -26,7 +26,7 @@ _SENTENCE = re.compile(r"[A-Z][\w'-]* ")
 #: Probe for a client that has closed its sending half before the response has started. A client that still reads
 #: ignores it (RFC 9110, 15.2); a closed socket answers with a reset.
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-#: Delay from the client's EOF to the first check whether it has disconnected, and interval of further checks.
+#: Delay from the client's EOF to the first check of whether it has disconnected, and interval between further checks.
 _FIRST_CHECK_S, _CHECK_INTERVAL_S = 0.01, 0.5
 #: Limit on the size of all bodies together, as a multiple of the maximum size of one.
 _MAX_FULL_BODIES = 4

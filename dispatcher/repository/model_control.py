@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 #: "No particular version", as written by `InferenceRequest`.
 _ANY_VERSIONS = ("", "-1")
 
-# Of requests of clients, which arrive from proxy_backend/interposer/interposer.c:
+# For clients' requests, which arrive from proxy_backend/interposer/interposer.c:
 _BACKLOG = 128
 #: Maximum number of requests in progress or waiting: each occupies a thread of the server, and so do those it causes.
 _MAX_REQUESTS = 24

@@ -58,7 +58,7 @@ _PENDING_TICK_S, _TICK_S = 0.05, 0.5
 _LOADED_GRACE_S = 1.0
 #: How long a claim must wait before an event reports it.
 _REPORT_AFTER_S = 0.25
-#: Interval between checks whether a claim can ever be granted.
+#: Interval between checks of whether a claim can ever be granted.
 _CHECK_INTERVAL_S = 0.5
 #: How long a claim that can never be granted waits before it is refused.
 _REFUSE_AFTER_S = 5.0

@@ -34,7 +34,7 @@ backend: "{_MISSING_BACKEND}"
 input [{{ name: "x" data_type: TYPE_FP32 dims: [ 1 ] }}]
 output [{{ name: "y" data_type: TYPE_FP32 dims: [ 1 ] }}]
 """
-#: Interval of polling for the end of an unload, of which tritonserver does not notify, in seconds.
+#: Interval of polling for the end of an unload, which tritonserver does not report, in seconds.
 _POLL_INTERVAL_S = 0.02
 
 

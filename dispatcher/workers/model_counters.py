@@ -84,7 +84,7 @@ class ModelCounters:
         self.failed: Counter[str] = Counter()
         #: Uncollected records of workers that have exited.
         self._uncollected: deque[_Records] = deque(maxlen=_MAX_UNCOLLECTED)
-        #: The limits of the last call of `records`. New workers get them at once.
+        #: The limits of the last call to `records`. New workers get them at once.
         self._wanted = _INITIAL_RECORD_LIMITS
 
     def of(self, version: int, instance: int) -> InstanceCounters:

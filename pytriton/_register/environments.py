@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Packages that a worker needs (worker/boot.py), besides numpy: pip's name -> module.
 WORKER_PACKAGES = {"pyzmq": "zmq", "msgspec": "msgspec", "cloudpickle": "cloudpickle"}
-#: Environment variable that tells boot.py the folder with these packages.
+#: Environment variable that passes the folder with these packages to boot.py.
 PACKAGES_VARIABLE = "PYTRITON_WORKER_PACKAGES"
 
 #: First code to run in an interpreter of unknown version: exits if it is too old. Valid syntax in every Python.

@@ -119,7 +119,7 @@ TOOLS: tuple[Tool, ...] = (
         "pytriton.formats.sentence_transformers",
         {"sentence_transformers": "sentence-transformers"},
     ),
-    # What a handler imports is its own affair; few do without torch and torchserve.
+    # No required packages: a handler may import any, though most need torch and torchserve.
     Tool("torchserve", "torchserve:FILE.mar", "TorchServe", "pytriton.formats.torchserve", {}),
     Tool(
         "litserve",

@@ -76,7 +76,7 @@ def _opened(loader: str, location: str) -> ToolModel:
         model: ToolModel = importlib.import_module(loader).open_model(location)
     except FormatError:
         raise
-    except Exception as error:  # whatever a tool raises about a file
+    except Exception as error:  # a tool may raise anything
         raise FormatError(f"{location} cannot be opened: {described(error)}") from error
     return model
 

@@ -18,7 +18,7 @@ from pytriton.formats.tools import ToolModel, file_at, has_gpu
 from pytriton.typed.markers import Batching, UploadFile
 from pytriton.typed.signature import Parameter, Signature
 
-#: Largest batch of the tasks that are batched; the same default as of @batchable.
+#: Largest batch of the tasks that are batched; the same default as for @batchable.
 _BATCH_SIZE = 32
 
 
@@ -136,7 +136,7 @@ _TASKS: Mapping[str, _Task] = {
     "zero-shot-object-detection": _Task(UploadFile, list[Detection]),
 }
 _ALIASES = {"ner": "token-classification", "sentiment-analysis": "text-classification"}
-#: Pipelines of these tasks take images; of others, the content of a file.
+#: Pipelines for these tasks take images; the others take the content of a file.
 _IMAGES = (
     "depth-estimation",
     "document-question-answering",

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 #: The module on a daemon's command line.
 _DAEMON = "pytriton.dispatcher"
-#: Interval between checks whether the server is listening.
+#: Interval between checks of whether the server is listening.
 _POLL_INTERVAL_S = 0.2
 #: Timeout of a liveness check.
 _LIVENESS_TIMEOUT_S = 5.0
-#: Interval between checks whether the watching thread is still needed. The server's exit itself wakes the thread.
+#: Interval between checks of whether the watching thread is still needed. The server's exit itself wakes the thread.
 _WATCH_INTERVAL_MS = 1000
 
 

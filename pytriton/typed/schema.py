@@ -125,7 +125,7 @@ def _result(signature: Signature, components: dict[str, Any]) -> dict[str, Any]:
     schema = _schema(signature.result, components, signature, "the result", mode="serialization")
     media_type = media_type_of(signature.result)
     if signature.streams:
-        # OpenAPI 3.1 has no schema for streams. Readers take it for that of each event.
+        # OpenAPI 3.1 has no schema for streams. Readers interpret this one as the schema of each event.
         data = {"type": "string", "contentMediaType": media_type, "contentSchema": schema}
         if media_type != "application/json":
             del data["contentSchema"]

@@ -22,9 +22,9 @@ from pytriton._protocol.files.rundir import RuntimeDir
 if TYPE_CHECKING:
     from pytriton._register.packing import Packer
 
-#: Changes are handled when the files have been still for the first time, at the latest after the second, in milliseconds.
+#: Changes are handled once no file has changed for the first time, or at the latest after the second, in milliseconds.
 _STILL_MS, _DEBOUNCE_MS = 30, 200
-#: Interval between checks of the daemon, and of files about whose changes the kernel says nothing, in seconds.
+#: Interval between checks of the daemon, and of files whose changes the kernel does not report, in seconds.
 _CHECK_S = 1.0
 #: The same if no files are watched. An exit of the daemon is noticed at once.
 _IDLE_S = 60.0

@@ -466,7 +466,7 @@ class Tuner:
         self._deadline = time.monotonic() + limit_s
         self._name = f"{model.spec.name}-tune-{os.getpid()}"
         self._took_s = 0.0
-        self._has_refused = False  # whether a response had another status than 200
+        self._has_refused = False  # whether a response had a status other than 200
         status = client.status()
         self._url = status.server.http_url
         check_reachable(self._url)

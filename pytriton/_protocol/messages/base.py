@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 #: The version of all messages. It must be raised when a field of a message, of a part of one (ModelSpec, ModelInfo) or of
-#: a lane descriptor is added, removed or gets another type: `scripts/generate --raise-protocol` does that, also for the
+#: a lane descriptor is added, removed or changes its type: `scripts/generate --raise-protocol` does that, also for the
 #: compiled proxy.
 PROTOCOL = 23
 
