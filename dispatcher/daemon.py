@@ -197,7 +197,7 @@ class Daemon:
         services.server_watch.emit_started()
 
     def _may_load_lazily(self, spec: messages.ModelSpec) -> bool:
-        """Return whether a model can be loaded on demand, which requires that only clients of tritonserver's frontend use it.
+        """Return whether a model can be loaded on demand. Only clients of tritonserver's frontend may use such a model.
 
         False if there is a model repository: its ensembles and backends may call any model.
         """

@@ -334,9 +334,7 @@ class Loop:
             self._drop(lane)
 
     def _idle_lanes(self) -> list[Lane]:
-        """Return the lanes that have no batch in flight. In this loop, these are all lanes, because no batch is
-        running.
-        """
+        """Return the lanes that have no batch in flight. In this loop, these are all lanes, because no batch is running."""
         return list(self._lanes.values())
 
     def _begin_shutdown(self) -> None:

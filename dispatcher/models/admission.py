@@ -106,7 +106,7 @@ def why_it_cannot_suspend(spec: messages.ModelSpec) -> str:
 
 
 def check_devices(spec: messages.ModelSpec) -> None:
-    """Refuse GPUs that do not exist. With one of those, a worker would silently fall back to the CPU or fail late.
+    """Refuse GPUs that do not exist: CUDA in a worker would silently fall back to the CPU or fail late.
 
     Raises:
         RemoteFailure: the machine has no device file for one of the GPUs.

@@ -154,7 +154,7 @@ class ProxyRouter:
                     await asyncio.wait_for(self._changed.wait(), left_s)
 
     def _outdated(self, proxy: str, version: int) -> RemoteFailure:
-        """Return the failure to send in answer to an outdated request.
+        """Return the failure with which an outdated request is answered.
 
         If the proxy still has the batch, clients get the failure's text.
         """

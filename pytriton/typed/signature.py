@@ -295,7 +295,7 @@ def _is_text(annotation: Any) -> bool:
 
 
 def _resolved_annotations(types: Iterable[Any]) -> list[tuple[type, dict[str, Any]]]:
-    """Return the classes used in these types that have strings as annotations, each with its resolved annotations.
+    """Find the classes with string annotations in these types. Return each class with its resolved annotations.
 
     Pydantic's models are left out: they have resolved theirs.
     """

@@ -202,7 +202,7 @@ def tensor_codec(signature: Signature) -> TensorCodec | None:
 
 
 def _fields(annotation: Any) -> dict[str, Any] | None:
-    """Return the field types of a class whose objects have all fields; None for any other type."""
+    """Return the field types of a dataclass, struct, TypedDict or model that always has all its fields; otherwise None."""
     if not is_class(annotation) or getattr(annotation, "__optional_keys__", None):
         return None
     if not (
