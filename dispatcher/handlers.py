@@ -275,7 +275,7 @@ class StatusHandlers:
     async def get_requests(
         self, peer: Peer, message: messages.GetRequests, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Return the slowest and the most recent failed requests of a model."""
+        """Return a model's slowest requests, and its most recent failed ones."""
         return self.requests.requests(message.model)
 
     async def profile_worker(

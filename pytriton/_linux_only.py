@@ -9,7 +9,7 @@ import sys
 
 
 def refusal() -> str | None:
-    """Return an error that explains that the daemon needs Linux, and names what works without it; None on Linux."""
+    """Return an error message that explains that the daemon needs Linux, and names what works without it; None on Linux."""
     if sys.platform.startswith("linux"):
         return None
     import platform  # imported here because it takes 3 ms, and every command imports this module

@@ -85,7 +85,7 @@ class WorkerCaller:
         return pending
 
     def send(self, pending: _PendingAnswer) -> None:
-        """Send a call through one of the proxies. Also used to send it again through another proxy.
+        """Send a call through one of the proxies. Also used to resend it through another proxy.
 
         Raises:
             CallError: no proxy is attached, or there is no memory for the inputs.

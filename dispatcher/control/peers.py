@@ -194,7 +194,7 @@ class RefusalLog:
         self._dropped: dict[str, tuple[float, int]] = {}
 
     def report(self, event: str, sender: str, why: str) -> None:
-        """Log that a message from `sender` was refused, unless one was logged recently."""
+        """Log that a message from `sender` was refused, unless a refusal was logged recently."""
         now = time.monotonic()
         reported_at, silent = self._dropped.get(sender, (-_REPORT_INTERVAL_S, 0))
         if now - reported_at < _REPORT_INTERVAL_S:

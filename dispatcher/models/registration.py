@@ -451,7 +451,7 @@ class Registration:
     def info(
         self, http_url: str, log_file: Path, cpus: DaemonCpus | None = None
     ) -> messages.ModelInfo:
-        """Return the model's status. `cpus` are those of the daemon, if the caller knows them."""
+        """Return the model's status. `cpus` describes the daemon's CPUs, if the caller already knows them."""
         state = self.state
         why = self.pool.degradations() if state in ("degraded", "not_ready") else []
         return msgspec.structs.replace(

@@ -320,7 +320,7 @@ class Registry:
         report: ReportProgress,
         autoscale: messages.Autoscale | None = None,
     ) -> Registration:
-        """Change a model's number of instances, each of which has a worker. No request fails.
+        """Change a model's number of instances, and thus of its workers. No request fails.
 
         With `autoscale`, the model follows its load from now on, and `instances` is ignored.
 

@@ -94,7 +94,7 @@ class Bucket:
         return self.level - self.reserved
 
     def wait_s(self, amount: float) -> float:
-        """Return the number of seconds until `amount` is free, assuming that all reserved tokens will be used."""
+        """Return the number of seconds until `amount` is available, assuming that all reserved tokens will be used."""
         return max(0.0, (amount - self.free) * _MINUTE_S / self.size)
 
 

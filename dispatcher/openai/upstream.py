@@ -348,7 +348,7 @@ class AnswerTexts:
         return texts, None
 
     def _handle_status(self, event: bytes) -> None:
-        """Handle a status message of the native frontend. Handling the same message twice is harmless."""
+        """Handle a status message from the native frontend. Handling the same message twice is harmless."""
         word, _, count = event.partition(b": ")
         if word == b"slow":
             self.whole = False

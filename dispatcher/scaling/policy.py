@@ -377,7 +377,7 @@ def share_out(wants: Sequence[Want], machine: MachineResources) -> dict[str, Gra
 
 
 class _FreeResources:
-    """The remaining resources of a machine while instances are allocated.
+    """The resources of a machine that remain while instances are being allocated.
 
     The resources of running instances are allocated again. With other processes on the machine, the sum may exceed its
     resources: in that case, running instances stay, since stopping them would gain nothing, but no instance is added.

@@ -544,7 +544,7 @@ def _child(number: int | bytes) -> int:
 
 
 async def _received(connection: socket.socket, limit_s: float) -> bytes:
-    """Receive the next message of a forked worker; b"" if the worker has closed the connection.
+    """Receive the next message from a forked worker; b"" if the worker has closed the connection.
 
     Raises:
         Unfit: No message arrived in time.

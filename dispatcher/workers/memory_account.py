@@ -212,7 +212,7 @@ class Account:
 
     @property
     def size(self) -> KnownSize | None:
-        """The size of the workers to persist; None if it is unknown."""
+        """The size of a worker, to be persisted; None if it is unknown."""
         if self.known is None:
             return None
         return KnownSize(self.registration, *self.known, dict(self.shared), self._lived)

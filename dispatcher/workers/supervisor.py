@@ -443,7 +443,7 @@ class Supervisor:
         return self.lacks_worker and (self._streak.is_crash_loop or self._immediate_retry.is_over)
 
     def problem(self) -> str | None:
-        """Describe a crash loop or a reached restart limit, and what happens next. Return None if there is neither."""
+        """If the instance is crash-looping or has reached its restart limit, say so, and what happens next; else return None."""
         streak, has_failed = self._streak, self.state is InstanceState.FAILED
         # If a worker is ready, earlier failures to load no longer matter, but crashes during batches do.
         exits = streak.exits if self.lacks_worker else streak.exits - streak.failures

@@ -183,7 +183,7 @@ class Worker:
         raise NotImplementedError
 
     async def end_hung(self, why: str) -> None:
-        """Stop a worker that hangs in a batch; `why` is the reason to report."""
+        """Stop a worker that is hanging in a batch; `why` is the reason to report."""
         raise NotImplementedError
 
     async def stop(self, grace_s: float) -> None:

@@ -144,7 +144,7 @@ def endpoints(server: messages.ServerInfo) -> list[str]:
 
 
 def print_repository(models: Sequence[messages.RepositoryModel]) -> None:
-    """Print the models of the daemon's repositories."""
+    """Print the models in the daemon's repositories."""
     console = make_console()
     if not models:
         console.print(

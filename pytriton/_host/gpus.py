@@ -31,7 +31,7 @@ def visible() -> list[str]:
 
 
 def missing(devices: str) -> str | None:
-    """Describe the first GPU in `devices` that this machine lacks, judging by device files; None if it lacks none.
+    """Describe the first GPU in `devices` that this machine lacks, judging by device files; None if it has all of them.
 
     `devices` is a value for $CUDA_VISIBLE_DEVICES. This process's own variable is ignored, since `devices` replaces it.
     """

@@ -40,7 +40,7 @@ def check_port_free(host: str, port: int, what: str = "") -> None:
 
 
 def free_port(host: str) -> int:
-    """Return a port on which no process listens now; the kernel chooses it.
+    """Return a port on which no process is listening; the kernel chooses it.
 
     Another process may take the port before it is used, so the caller must be prepared to retry.
     """

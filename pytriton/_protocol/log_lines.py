@@ -122,7 +122,7 @@ def with_priority(text: str, level: str) -> str:
 
 
 def print_error(text: str) -> None:
-    """Write an error to standard error; prepend the priority of errors if that is systemd's journal."""
+    """Write an error to standard error; prepend the priority of errors if standard error is systemd's journal."""
     if sys.stderr is None:
         return
     with contextlib.suppress(OSError, ValueError):  # the reader has closed it

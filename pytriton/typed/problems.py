@@ -74,7 +74,7 @@ def pointer_of(*steps: Any) -> str:
 
 
 def field_errors(error: Exception, *prefix: Any) -> tuple[FieldError, ...]:
-    """Return the invalid fields that a validation error of msgspec or pydantic reports.
+    """Return the invalid fields that a validation error from msgspec or pydantic reports.
 
     Args:
         error: the exception

@@ -220,7 +220,7 @@ def _record(line: str) -> dict[str, Any]:
 
 
 def _errors(log: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the newest records that are errors or have a traceback, newest first."""
+    """Return the most recent records that are errors or have a traceback, newest first."""
     records = [_record(line) for line in _recent(log)]
     wrong = [
         one for one in records if one.get("level") in ("error", "critical") or one.get("exception")

@@ -98,7 +98,7 @@ class _LabelTexts:
         self._texts: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
 
     def of(self, family: DaemonMetric, values: tuple[str, ...]) -> str:
-        """Return `model="m",version="1"`, or "" without labels. As the library does, sort by name."""
+        """Return labels as text, such as `model="m",version="1"`, sorted by name as the library does; "" if there are none."""
         key = (family.labels, values)
         text = self._texts.get(key)
         if text is None:

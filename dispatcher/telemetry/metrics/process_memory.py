@@ -61,7 +61,7 @@ class GpuMemory:
         return {pid: sum(used.values()) for pid, used in self._by_gpu().items()}
 
     def peak_by_process(self) -> Mapping[int, int]:
-        """Return the bytes that each process uses on the GPU where it uses the most, by pid."""
+        """Return the most memory that each process uses on any one GPU, in bytes, by pid."""
         return {pid: max(used.values()) for pid, used in self._by_gpu().items()}
 
     def _by_gpu(self) -> Mapping[int, Counter[int]]:

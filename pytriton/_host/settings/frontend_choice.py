@@ -84,7 +84,7 @@ def chosen(config: DaemonConfig) -> str:
 
 
 def problems(config: DaemonConfig) -> list[str]:
-    """Return the contradictions in the settings of the frontend."""
+    """Return the contradictions in the frontend's settings."""
     found = []
     native, triton = only_native(config), only_triton(config)
     if native and config.frontend == "triton":

@@ -321,7 +321,7 @@ class WorkerStatsPage:
         self._overlapped = words[_OVERLAPPED] = 1
 
     def overlap(self) -> None:
-        """Prepare for calls that overlap. Must be called before the first overlap."""
+        """Prepare for overlapping calls. Must be called before the first of them."""
         if not self._overlapped:
             self._overlap()
 
@@ -385,7 +385,7 @@ class WorkerStatsPage:
         self.records.call_failed()
 
     def traced(self, trace: str, begun_ns: int = 0) -> None:
-        """Record a traced call that is about to end. `begun_ns` is when it began; 0 means the call that began last."""
+        """Record a traced call that is about to end. `begun_ns` is when it began; 0 means the call that began most recently."""
         self.exemplars.note(trace, _now() - (begun_ns or self._words[_BEGUN_AT]))
 
     def loaded(self, load_ns: int, warmup_ns: int) -> None:

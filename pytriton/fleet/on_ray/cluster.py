@@ -142,7 +142,7 @@ class Cluster:
             one.pop(node, None)
 
     def _nodes_with_actors(self) -> set[str]:
-        """Return the nodes that have an actor of this fleet, which a previous controller may have created."""
+        """Return the nodes that have an actor of this fleet, possibly created by a previous controller."""
         beginning = f"fleet-{self._fleet}/node-"
         return {one[len(beginning) :] for one in named_actors(self._ray, beginning)}
 
