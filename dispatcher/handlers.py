@@ -78,7 +78,7 @@ class RegistrationHandlers:
     async def register(
         self, peer: Peer, message: messages.Register, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Serve a model, and report the progress."""
+        """Register and serve a model, and report progress."""
         check_protocol(message.protocol, "the client")
         check(message.spec, payloads)
         if message.spec.completed_by_workers:
@@ -136,7 +136,7 @@ class RegistrationHandlers:
     async def rollback(
         self, peer: Peer, message: messages.Rollback, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Roll a model back to the registration that it replaced, and report the progress."""
+        """Roll a model back to the registration that it replaced, and report progress."""
         registration = await self.registry.rollback(message.name, peer.reply)
         return messages.Registered(self.status.model_info(registration))
 
@@ -436,7 +436,7 @@ class WorkerHandlers:
     async def may_call(
         self, peer: Peer, message: messages.MayCall, payloads: Payloads
     ) -> messages.AnyMessage:
-        """Decide whether a call that leads back to a model is retried, or fails because it would deadlock."""
+        """Decide whether a call that leads back to a model may be retried, or must fail because it would deadlock."""
         pool = self.registry.served.by_name(message.model).pool
         return pool.proxies.judge_call(message.chain, message.workers)
 

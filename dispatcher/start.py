@@ -1,4 +1,6 @@
-"""Start a daemon, in this process or in a separate one. The command line uses this module, so importing it is cheap."""
+"""Starts a daemon, in this process or in a separate one. The command line uses this module, so importing it must be
+cheap.
+"""
 
 from __future__ import annotations
 

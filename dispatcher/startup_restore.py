@@ -45,7 +45,7 @@ class StartupRestorer:
         self._repository_models.records.server_lost = True
 
     async def load_again(self, loaded: set[str]) -> None:
-        """Load all models into a restarted tritonserver, except those in `loaded`: it loaded them at its start."""
+        """Load all models into a restarted tritonserver, except those in `loaded`, which it loaded when it started."""
         self._repository_models.records.server_lost = True
         await self._registry.server_starts.load_again(loaded)
         await self._repository_models.reload_all()

@@ -1,4 +1,4 @@
-"""What runs inside tritonserver: the proxy of a model, compiled or in Python, and the frontend.
+"""Code that runs inside tritonserver: a model's proxy, compiled or in Python, and the frontend.
 
 backend/        the compiled proxy
 python_proxy/   the same in Python: readable, and for machines without a C compiler

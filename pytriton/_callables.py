@@ -17,7 +17,7 @@ __all__ = ["call_signature", "called_function", "name_of", "unwrap_partials"]
 
 
 def unwrap_partials(target: Any) -> Any:
-    """Return the callable inside of any number of `functools.partial`."""
+    """Return the callable inside any number of `functools.partial` objects."""
     while isinstance(target, functools.partial):
         target = target.func
     return target

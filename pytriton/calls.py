@@ -122,7 +122,7 @@ _pid = 0
 
 
 def add_caller(caller: Caller) -> None:
-    """Register a worker of this process, which sends calls from now on."""
+    """Register a worker of this process that sends calls from now on."""
     global _pid
     _pid = os.getpid()
     _callers.append(caller)
@@ -244,7 +244,9 @@ class StreamCall:
         self._ended = False
 
     def cancel(self) -> None:
-        """Cancel the call. No more responses are delivered, and a called model of this daemon sees the cancellation."""
+        """Cancel the call. No more responses are delivered. If this daemon serves the called model, the model sees
+        the cancellation.
+        """
         self._ended = True
         self._pending.cancel()
 

@@ -177,7 +177,8 @@ class DaemonClient(Closeable):
         progress: bool | Report | None = None,
         **options: Unpack[RegisterModelOptions],
     ) -> Any:
-        """Serve an unmodified Triton Python model, model file, or another tool's model. Return when it is ready for requests.
+        """Serve an unmodified Triton Python model, a model file, or another tool's model. Return when it is ready for
+        requests.
 
         A model file is one of ONNX (`.onnx`), PyTorch (`.pt`, `.pt2`), TensorFlow (`.savedmodel`), scikit-learn
         (`.joblib`, `.pkl`), XGBoost (`.ubj`, `.json`) or LightGBM (`.txt`). Workers load it from its original path. If

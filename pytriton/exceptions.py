@@ -101,7 +101,7 @@ class HTTPError(PyTritonRuntimeError):
 
 
 class CallError(PyTritonRuntimeError):
-    """A call to another model, by `pytriton.infer` or a related function, failed.
+    """A call to another model, made with `pytriton.infer` or a related function, failed.
 
     Args:
         message: what failed and what to do

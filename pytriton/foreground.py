@@ -1,4 +1,4 @@
-"""Serves one function in the foreground: a temporary daemon if none is running, and the output of its worker.
+"""Serves one function in the foreground. Starts a temporary daemon if none is running, and shows the worker's output.
 
 `pytriton.serve` registers a function of this process; `pytriton-daemon serve` one of a file that may change.
 """

@@ -280,7 +280,7 @@ class Wire:
         return len(self._pending)
 
     def send(self, number: int, pending: _PendingAnswer, chain: list[Link]) -> bool:
-        """Send a call. Return False if the proxy is gone or retiring, so that another proxy must be used.
+        """Send a call. Return False if the proxy is gone or retiring, and another proxy must be used.
 
         Raises:
             CallError: there is no memory for the inputs, or the message cannot be sent.

@@ -190,14 +190,14 @@ def _is_machinery(file: str) -> bool:
 
 
 def _print(text: str) -> None:
-    """Print to the log. Split lines that the log would cut."""
+    """Print to the log. Split lines that the log would truncate."""
     for line in text.splitlines():
         for start in range(0, max(1, len(line)), _MAX_LINE):
             _write(line[start : start + _MAX_LINE], sys.__stderr__ or sys.stderr)
 
 
 def report_threads() -> None:
-    """Report exceptions that end threads of this process, instead of only printing them."""
+    """Report exceptions that terminate threads of this process, instead of only printing them."""
 
     def hook(ended: threading.ExceptHookArgs) -> None:
         if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):

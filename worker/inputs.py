@@ -118,7 +118,7 @@ def _by_input(parts: Sequence[Part]) -> dict[str, list[_Placed]]:
 
 
 def _gather(sharing: list[_Placed], texts: Container[str]) -> tuple[list[Array], Array | None]:
-    """Copy an input of several requests. If all have the same type and shape, return slices of one array, and this
+    """Copy an input of several requests. If all have the same type and shape, return slices of one array, and that
     array.
     """
     first = sharing[0][2]
@@ -183,7 +183,7 @@ class RequiredInputs:
         self.names = names if len(names) < len(config["input"]) else []
 
     def find_errors(self, batch: Batch) -> list[str | None] | None:
-        """Return a list with an error text, or None, for each request. Return None if no request lacks an input."""
+        """Return an error text or None for each request, or just None if no request lacks an input."""
         if not self.names:
             return None
         found = [self._fault(request) for request in batch.requests]
@@ -201,8 +201,8 @@ class RequiredInputs:
 
 
 def without_invalid(batch: Batch, faults: list[str | None]) -> Batch:
-    """Return a batch without its invalid requests. The other requests keep the ids that their positions in the whole
-    batch gave them.
+    """Return a batch without its invalid requests. The other requests keep the ids derived from their positions in
+    the whole batch.
     """
     places = [place for place, fault in enumerate(faults) if fault is None]
     right = [

@@ -341,7 +341,7 @@ class Unpickler(pickle.Unpickler):
 
 
 def unpickle(pickled: bytes) -> Any:
-    """Unpickle an object, whichever major version of numpy pickled it."""
+    """Unpickle an object that was pickled with any major version of numpy."""
     return Unpickler(io.BytesIO(pickled)).load()
 
 

@@ -434,7 +434,7 @@ class WorkerModel:
         return None
 
     def _retry(self, part: Part, infer: Infer) -> BatchDone:
-        """Answer a batch with one call per request, so that a request that fails does not fail the others.
+        """Answer a batch with one call per request, so that one failing request does not fail the others.
 
         Each result is copied before the next call, which may reuse its memory.
         """

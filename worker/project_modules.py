@@ -95,7 +95,7 @@ class _ProjectLoader(SourceFileLoader):
         self._text = source.text
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the registered source. The cached bytecode is of another source."""
+        """Compile the registered source. The cached bytecode was compiled from another source."""
         code: CodeType = self.source_to_code(self._text, self.path)
         return code
 

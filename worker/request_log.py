@@ -155,7 +155,9 @@ def _bounded(number: int, least: int = 0) -> int:
 
 
 def type_of(error: BaseException) -> str:
-    """Return the name of an exception's type, of an `HTTPError` with its status, cut to the maximum length in a record."""
+    """Return the name of an exception's type, shortened to fit into a record. For an `HTTPError`, it includes the
+    status.
+    """
     cause = reason(error)
     name = type(cause).__name__[:_MAX_TYPE]
     return f"{name} {cause.status}" if isinstance(cause, HTTPError) else name

@@ -65,7 +65,7 @@ def failure_kind(error: BaseException) -> str:
 
 
 class RefusedRequest(NamedTuple):
-    """A request that fails without the rest of its batch: its position, and the exception to answer it with."""
+    """A request that fails individually: its position in the batch, and the exception to answer it with."""
 
     place: int
     error: BaseException
@@ -181,7 +181,9 @@ class ResultWriter:
     def _write_pieces(
         self, results: Pieces, requests: Sequence[RequestRef], lane: Lane
     ) -> list[ResponseRef] | None:
-        """Write whole arrays, and give each request a slice of them. Return None if they need the general path."""
+        """Write each output as one array, of which each request gets a slice. Return None if the general path is
+        needed.
+        """
         requested = requests[0].requested
         rows = [request.inputs[0].shape[0] for request in requests if request.inputs]
         alike = all(request.requested == requested for request in requests)
@@ -377,7 +379,7 @@ class ResultWriter:
 
 
 def _rows_of(whole: TensorRef, rows: Sequence[int]) -> list[TensorRef]:
-    """Split a reference to an array into references to slices of it, with these numbers of rows."""
+    """Split a reference to an array into references to consecutive slices of it with these numbers of rows."""
     row = whole.shape[1:]
     nbytes = whole.nbytes // whole.shape[0]
     offset = whole.offset

@@ -74,7 +74,7 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """Return True if the worker must not send more until the proxy has read."""
+        """Return True if the worker must not send more until the proxy has read some parts."""
         parts = self._parts
         if not self.lane.is_flushed:
             return True
@@ -245,8 +245,8 @@ class BatchStream:
         self._put_part(responses)
 
     def put_text(self, output: str, text: str) -> bool:
-        """Send a text as the response to the only request. Return False if the callable must now wait for room, which
-        it does at its next `yield`, or must end, because the client is gone.
+        """Send a text as the response to the only request. Return False if the callable must pause at its next `yield`
+        until there is room, or must stop because the client has disconnected.
 
         Raises: as `put` does
         """
@@ -297,7 +297,7 @@ class BatchStream:
 
     @property
     def must_wait(self) -> bool:
-        """Return True if the callable must pause until the proxy or a calling model has read."""
+        """Return True if the callable must pause until the proxy or a calling model has read some responses."""
         return self._outbox.full or bool(self._held)
 
     @property

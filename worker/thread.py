@@ -1,4 +1,5 @@
-"""A worker in a thread of the registrant's process: hello, load, ready, serve, as in process.py.
+"""A worker in a thread of the registrant's process. As in process.py, it says hello, loads the model, reports that it
+is ready, and serves.
 
 The thread does not change anything that belongs to the whole process: signals, search path, limits, output, heap. The
 callable is the registrant's own object, so there is no payload.
@@ -36,7 +37,7 @@ Load = Callable[[], Infer]
 
 
 class WorkerThread:
-    """One worker in a thread, which runs from construction on."""
+    """One worker in a thread. The thread starts when this object is created."""
 
     def __init__(
         self, start: messages.StartWorker, spec: messages.ModelSpec, load: Load, endpoint: str

@@ -150,7 +150,8 @@ class UserMetricsExport:
 class _ImportWatch:
     """Starts an export when `prometheus_client` is first imported. Leaves the import itself to the other finders.
 
-    It stays in `sys.meta_path`: if it removed itself, imports of other threads at that moment would skip a finder. Not a subclass of `importlib.abc.MetaPathFinder`, because importing that module takes 6 ms.
+    It stays in `sys.meta_path`: if it removed itself, imports in other threads at that moment would skip a finder. It is not
+    a subclass of `importlib.abc.MetaPathFinder`, because importing that module takes 6 ms.
     """
 
     def __init__(self, export: UserMetricsExport) -> None:
@@ -173,7 +174,7 @@ class _ImportWatch:
 
 
 def export_user_metrics(stats: WorkerStatsPage) -> UserMetricsExport | None:
-    """Return the export of the callable's metrics, which starts once their library has been imported; None if the
+    """Export the callable's metrics, once their library has been imported. Return the export, or None if the
     callable can have no metrics.
     """
     if stats.user_metrics is None or not _can_be_imported():

@@ -1,4 +1,4 @@
-"""Warm-up: requests that the model answers in a loading worker, before it reports that it is ready.
+"""Warm-up: requests that a loading worker runs through its model before it reports that it is ready.
 
 The requests are those declared by the registrant (`ModelWarmup`) and those of the configuration (`model_warmup`). They
 run in the worker instead of Triton's core for three reasons:

@@ -1,5 +1,5 @@
-"""Limits client connections: closes those that are idle or slow for too long and, if there are too many, those that
-have been idle longest.
+"""Limits client connections: closes those that have been idle or slow for too long and, if there are too many, those
+that have been idle longest.
 """
 
 from __future__ import annotations
@@ -231,7 +231,9 @@ class ErrorLog(logging.Handler):
 
 
 def place_of(error: BaseException) -> str:
-    """Return the file and line where an exception was raised. Its text is left out, since it may quote a request."""
+    """Return the file and line where an exception was raised. The exception's text is left out, since it may quote a
+    request.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""Changes that the daemon makes by itself: autoscaling and suspension. Requests from clients preempt them."""
+"""Changes that the daemon makes on its own: autoscaling and suspension. Requests from clients preempt them."""
 
 from __future__ import annotations
 

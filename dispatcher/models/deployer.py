@@ -433,7 +433,7 @@ class ModelDeployer:
     async def _undo_late_load(
         self, name: str, late: asyncio.Future[None], former: Registration | None
     ) -> None:
-        """If a load is still in progress when its registration has been undone, wait for the load to end, and undo it.
+        """Wait for a load that was still in progress when its registration was undone, and undo the load, too.
 
         Otherwise a failed load would keep tritonserver not ready, and a successful one would serve without workers.
         """

@@ -130,8 +130,8 @@ class LeaseManager:
                 yield one, one.spec.lease
 
     def _end_expired(self) -> float | None:
-        """Begin to roll back the registrations whose leases have expired. Return the time until the next check unless
-        the registrations change, in seconds; None if none is provisional.
+        """Begin to roll back the registrations whose leases have expired. Return how many seconds to wait for the
+        next check, unless the registrations change before; None if none is provisional.
         """
         now = asyncio.get_running_loop().time()
         provisional = {_key(one): (one, lease) for one, lease in self._provisional()}
@@ -177,7 +177,9 @@ class LeaseManager:
 
 
 def _key(one: Registration | Entry) -> str:
-    """Return a key that is different for each deployment of a provisional registration, even of the same name."""
+    """Return a key that is different for each deployment of a provisional registration, even if the name is the
+    same.
+    """
     return one.key if isinstance(one, Registration) else one.spec.name
 
 

@@ -190,8 +190,8 @@ class Registry:
     async def rollback(
         self, name: str, report: ReportProgress, still: StillWanted = lambda: None
     ) -> Registration:
-        """Roll a model back to the registration that it replaced, whether the model is served or not restored. No
-        request fails.
+        """Roll a model back to the registration that it replaced, even if the model could not be restored. No request
+        fails.
 
         Raises:
             RemoteFailure: the model is unknown or has replaced nothing, the rollback failed, or `still` refused it.
@@ -233,7 +233,7 @@ class Registry:
         )
 
     def _former(self, name: str) -> Registration | Entry:
-        """Return the model with this name, whether served or not restored. Raise RemoteFailure if there is none."""
+        """Return the model with this name, even if it could not be restored. Raise RemoteFailure if there is none."""
         return (
             self.served.names.get(name)
             or self.restoring.failures().get(name)

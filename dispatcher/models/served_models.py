@@ -49,7 +49,7 @@ class ServedModels:
         return self.names.get(name)
 
     def add(self, registration: Registration) -> None:
-        """Add a serving registration. Keep the order of registration even if restores overtake each other."""
+        """Add a serving registration. Keep the order of registration even if restores finish in a different order."""
         self.names[registration.spec.name] = registration
         if registration.serial:
             later = [name for name, one in self.names.items() if one.serial > registration.serial]

@@ -221,7 +221,7 @@ class AnswerRelay:
             answer.keep()
 
     async def _reclaim_connection(self, answer: AnswerTexts) -> None:
-        """Take the client's connection back from the native frontend, if it is writing."""
+        """Take the client's connection back if the native frontend is writing to it."""
         if answer.relaying:
             await answer.close()
         self._events += answer.relayed

@@ -122,7 +122,7 @@ class EventStream(asyncio.Protocol):
             sending.sendmsg([word], [rights], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     async def read(self) -> bytes:
-        """Wait for data. Return what has arrived of the body since the last call; b"" at the end of the body.
+        """Wait for data. Return the part of the body that has arrived since the last call; b"" at the end of the body.
 
         Raises:
             BrokenAnswer: the connection ended before the body was complete
@@ -229,7 +229,7 @@ class EventStream(asyncio.Protocol):
         return False
 
     def _take_body(self) -> bytes:
-        """Take the buffered part of the body.
+        """Remove and return the buffered part of the body.
 
         Raises:
             BrokenAnswer: the body is malformed
@@ -241,7 +241,7 @@ class EventStream(asyncio.Protocol):
         return self._take_chunks() if self._chunked else self._take_plain()
 
     def _take_plain(self) -> bytes:
-        """Take the buffered part of a body without chunked encoding."""
+        """Remove and return the buffered part of a body without chunked encoding."""
         found = bytes(self._waiting[: self._left])
         del self._waiting[: self._left]
         if self._left is not None:
@@ -250,7 +250,7 @@ class EventStream(asyncio.Protocol):
         return found
 
     def _take_chunks(self) -> bytes:
-        """Take the buffered chunk data, without the chunk headers."""
+        """Remove and return the buffered chunk data, without the chunk headers."""
         data, at, size, found = self._waiting, 0, len(self._waiting), b""
         while not self._ended:
             if self._in_chunk:

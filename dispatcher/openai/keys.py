@@ -306,7 +306,8 @@ _FILES = ("data", "file_data")
 
 
 def estimate_tokens(body: Body | TensorsBody, typical: int) -> int:
-    """Estimate how many tokens a request uses at most: those of its texts, plus those of the longest answer it allows.
+    """Estimate the maximum number of tokens that a request uses: those of its texts, plus those of the longest answer
+    it allows.
 
     Args:
         typical: average number of tokens per answer, for a request without a maximum

@@ -67,7 +67,7 @@ class ModelRecord:
 
 
 class ModelRecords(dict[str, ModelRecord]):
-    """Records of all models that were ever requested or found, by name."""
+    """Records of all models that have ever been requested or found, by name."""
 
     def __init__(self, server: TritonServer, registry: Registry) -> None:
         super().__init__()
@@ -184,7 +184,9 @@ class ModelRecords(dict[str, ModelRecord]):
         return [] if record is None else sorted(set(record.steps))
 
     def infos(self, http_url: str) -> list[messages.ModelInfo]:
-        """Return the status of the models that tritonserver itself serves, and of those that nothing serves (yet)."""
+        """Return the status of the models that tritonserver itself serves, and of those that are loading or failed
+        to load.
+        """
         registered = {one.spec.name for one in self._registry.served}
         restoring = self._registry.restoring
         return [
@@ -207,7 +209,9 @@ class ModelRecords(dict[str, ModelRecord]):
         ]
 
     def marks(self) -> list[tuple[Callable[[], object], object, Callable[[bool], None], str]]:
-        """Return the marks and callbacks for `IndexWatch` to follow repository models; see `ModelInTriton.mark`."""
+        """Return the marks and callbacks with which `IndexWatch` follows repository models; see
+        `ModelInTriton.mark`.
+        """
         found: list[tuple[Callable[[], object], object, Callable[[bool], None], str]] = []
         for name, record in self.items():
             mark, on_state = (

@@ -71,7 +71,9 @@ class RepositoryModels:
         is_adopted: bool = False,
         events: Events = LOG_ONLY,
     ) -> None:
-        """Create the object. With `is_adopted`, the next call must be `adopt`, with the models before an upgrade."""
+        """Create the object. With `is_adopted`, the next call must be `adopt`, with the models from before an
+        upgrade.
+        """
         self._config = config
         self._events = events
         self._models = models
@@ -389,8 +391,8 @@ class RepositoryModels:
             _log.error("tritonserver refused to unload a model", model=name, reason=failure.text)
 
     async def _load_steps(self, model: FoundModel, *, parent_ensembles: Sequence[str]) -> None:
-        """Load those steps of an ensemble that are not served yet. If no repository has a step, tritonserver reports
-        that.
+        """Load those steps of an ensemble that are not served yet. If a step is in no repository, tritonserver reports
+        it.
 
         Raises:
             UnservableModel: a step cannot be loaded, or the ensemble triggers a fault of tritonserver's core.

@@ -102,7 +102,7 @@ class TritonLogSettings(msgspec.Struct, frozen=True):
 
 
 class LogFile(logging.handlers.RotatingFileHandler):
-    """A rotated log file. A write error is reported on standard error, but only the first until a write succeeds."""
+    """A rotated log file. Of consecutive write errors, only the first is reported, on standard error."""
 
     def __init__(self, path: Path, size: int, backups: int) -> None:
         super().__init__(
@@ -245,7 +245,9 @@ def set_level(level: str) -> None:
 
 
 def set_triton_log_settings(settings: TritonLogSettings | None) -> None:
-    """Apply Triton's log settings to the output of `pb_utils.Logger`. If they are None, only `log_level` filters it."""
+    """Apply Triton's log settings to the output of `pb_utils.Logger`. With None, only `log_level` filters that
+    output.
+    """
     global _triton_log_settings
     _triton_log_settings = settings
 

@@ -133,7 +133,7 @@ async def next_change(*signals: ChangeSignal, timeout_s: float | None = None) ->
 
 
 class SupervisedTasks:
-    """Group of named background tasks. If one fails, that is logged.
+    """Group of named background tasks. Failures are logged.
 
     If a vital task ends before it is cancelled, the daemon is unhealthy.
     """

@@ -100,7 +100,7 @@ class MemoryHolder(NamedTuple):
 
 
 class MemoryPlan(NamedTuple):
-    """A plan that says which claims to grant, and which models to suspend for the other claims.
+    """Which claims to grant, and which models to suspend for the other claims.
 
     Attributes:
         granted: Keys of the granted claims.
@@ -262,7 +262,7 @@ def estimate(known: Collection[int], payload: int, budget: int) -> int:
 
 
 def added(*amounts: Amounts) -> dict[str, int]:
-    """Return the sum of several amounts, for each resource."""
+    """Add up several amounts, resource by resource."""
     total: dict[str, int] = {}
     for one in amounts:
         for kind, count in one.items():

@@ -289,7 +289,8 @@ class Cost(NamedTuple):
 
 
 class Want(NamedTuple):
-    """The current and the wanted number of instances of a model, and the data needed to divide the machine's resources.
+    """The current and the desired number of instances of a model, and the data needed to divide the machine's
+    resources.
 
     Attributes:
         model: Name of the model.

@@ -115,7 +115,7 @@ class Admin(Protocol):
     """
 
     async def is_live(self) -> bool:
-        """Probe liveness. Any answer, even False, shows that the process runs."""
+        """Probe liveness. Any answer, even False, shows that the process is running."""
 
     async def version(self) -> str:
         """Return the version of Triton's core, for example "2.51.0"."""

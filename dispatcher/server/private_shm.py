@@ -48,7 +48,9 @@ class _Program(ctypes.Structure):
 
 
 def filter_of(machine: int, fchmod: int) -> bytes:
-    """Return the BPF program of the filter. Each failed test jumps to its last instruction, which allows the call."""
+    """Return the BPF program of the filter. Each failed test jumps to the program's last instruction, which allows
+    the call.
+    """
     lines = (
         (_LOAD, 0, 0, _MACHINE),
         (_EQUAL, 0, 5, machine),

@@ -140,7 +140,7 @@ class ServerProcess:
         return states
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model. `config` is its configuration in JSON; None for the one in its directory.
+        """Load a model. `config` is its configuration in JSON, or None to use the one in its directory.
 
         Raises:
             ServerRefused, Unreached: the model was not loaded. If its configuration is invalid, the message includes
@@ -181,7 +181,7 @@ class ServerProcess:
         return f"tritonserver (pid {self.pid}) {describe_exit(code)}{self._hung}"
 
     async def is_exiting(self) -> bool:
-        """Return whether the process has exited or does so within a second."""
+        """Wait up to a second for the process to exit. Return whether it has exited."""
         await asyncio.wait([self.child.exited], timeout=_END_SEEN_S)
         return not self.running
 
@@ -291,7 +291,9 @@ async def wait_hung(
 async def _is_alive(
     child: Child, admin: Admin, connect: Callable[[], Admin], timeout_s: float
 ) -> bool:
-    """Return whether the process answers a probe within `timeout_s`. A process that exits also counts as alive."""
+    """Return whether the process answers a probe within `timeout_s`. A process that exits in that time counts as
+    alive, too.
+    """
     probes: list[asyncio.Task[None]] = []
     try:
         while len(probes) < _MAX_PROBES:

@@ -229,7 +229,7 @@ class TritonServer:
         await self._frontend.stop_accepting()
 
     async def stop(self) -> None:
-        """Stop the process, and do not restart it. Its models should be unloaded already."""
+        """Stop the process, and do not restart it. Its models should already have been unloaded."""
         if self._machine.state is ServerState.STOPPED:
             return
         self._change(ServerState.STOPPING)
@@ -631,7 +631,8 @@ class TritonServer:
             raise RemoteFailure(ErrorKind.LOAD_FAILED, text)
 
     def _check_successor_headroom(self) -> None:
-        """Check that a second process can start the threads that it needs without models. Otherwise it would abort.
+        """Check that a second process can start the threads that it needs even without models. Otherwise it would
+        abort.
 
         Raises:
             RemoteFailure: it cannot start that many threads

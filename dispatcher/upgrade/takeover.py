@@ -67,7 +67,9 @@ class TakeOver:
 
 
 class Origin(NamedTuple):
-    """How a daemon started: normally, by a takeover, or fresh after a takeover failed with the error `because`."""
+    """How a daemon started: normally, by a takeover, or normally after a takeover that failed with the error
+    `because`.
+    """
 
     takeover: TakeOver | None = None
     because: str = ""
@@ -158,7 +160,7 @@ async def ask_next_version(python: str, document: bytes) -> CompatibilityReport:
 
 
 def arguments_of(*more: str) -> list[str]:
-    """Return the arguments for Python to start a daemon's process."""
+    """Return the arguments with which Python starts a daemon's process."""
     return ["-m", "pytriton.dispatcher", *more]
 
 

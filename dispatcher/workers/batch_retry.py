@@ -76,7 +76,7 @@ class BatchRetry:
         self._idle_at.pop(worker, None)
 
     async def on_loss(self, lost: messages.LaneLost) -> Verdict:
-        """Decide whether to retry a batch or fail it. Its worker was lost after reading it."""
+        """Decide whether to retry or fail a batch whose worker was lost after reading it."""
         if self.disabled_reason is not None:
             return Verdict("fail", self.disabled_reason, fails_rest=True)
         name = self.spec.name

@@ -139,7 +139,7 @@ class ForkServers:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether no fork server is being stopped and, between `hold` and `release`, none is running."""
+        """Whether no fork server is being stopped or, between `hold` and `release`, still running."""
         return not self._ending and not (self._held and self._servers)
 
     async def hold(self) -> None:
@@ -407,7 +407,8 @@ class ForkServer:
             self._timer = self._loop.call_later(_IDLE_S, act)
 
     async def fork(self, order: Order, output: int, stats: int) -> tuple[int, socket.socket]:
-        """Fork a worker. Return its pid, and the connection on which it waits for GO. Closing that connection ends it.
+        """Fork a worker. Return its pid, and the connection on which it waits for GO. Closing the connection ends the
+        worker.
 
         Raises:
             Stale, Ended: Another fork server may work.

@@ -1,4 +1,4 @@
-"""Limits on a worker and the processes it started, enforced by the daemon: their total memory and their number."""
+"""Limits that the daemon enforces on a worker and the processes it started: total memory and number of processes."""
 
 from __future__ import annotations
 

@@ -123,7 +123,9 @@ class Account:
 
     @property
     def _minimum_size(self) -> Size:
-        """A lower bound of a worker's size, even while it loads: the largest of the declared and all measured sizes."""
+        """A lower bound on a worker's size, even while it is loading: the largest of the declared and all measured
+        sizes.
+        """
         peak = self._peak
         if self.spec.memory_request is None and peak.memory and not self._lived:
             peak = peak._replace(memory=round(peak.memory * _GROWTH_FACTOR) + _GROWTH_BYTES)
@@ -170,7 +172,9 @@ class Account:
         )
 
     def _unmapped_bytes(self) -> int:
-        """Return the bytes of shared weights not mapped yet. The first worker to load will create the mappings."""
+        """Return the number of bytes of shared weights that no worker has mapped yet. The first worker to load will
+        map them.
+        """
         mapped = self._accounts.mapped
         return sum(size for digest, size in self.shared.items() if digest not in mapped)
 
@@ -258,7 +262,7 @@ class Account:
     async def acquire(
         self, spec: messages.ModelSpec, timeout_s: float, *, is_resume: bool = False
     ) -> None:
-        """Wait until memory for all workers of `spec` is granted, including running ones.
+        """Wait until memory has been granted for all workers of `spec`, including those that are already running.
 
         Set `is_resume` if requests are waiting for the model.
 
@@ -282,7 +286,7 @@ class Account:
             raise
 
     async def load_extra(self, load: Callable[[], Awaitable[_T]], timeout_s: float) -> _T:
-        """Wait for memory for one additional worker, then call `load`. `release_extra` gives the memory back.
+        """Wait for memory for one additional worker, then call `load`. `release_extra` releases that memory.
 
         Raises:
             RemoteFailure: The memory was not free in time. Exceptions of `load` propagate.
@@ -299,7 +303,7 @@ class Account:
             raise
 
     def release_extra(self) -> None:
-        """Release the memory of a worker that an additional one has replaced."""
+        """Release the memory of a worker that has been replaced by an additional one."""
         if self.extra:
             self.extra -= 1
             self._accounts.changes.notify()

@@ -119,7 +119,7 @@ class Pool:
             await self._grow(spec, report)
 
     def redeclare(self, spec: messages.ModelSpec) -> None:
-        """Use this declaration from now on. A worker has completed its configuration."""
+        """Use this declaration, whose configuration has been completed by a worker, from now on."""
         self._instances.spec = self.batch_retry.spec = spec
 
     @property
@@ -270,7 +270,7 @@ class Pool:
 
     @property
     def _staying_workers(self) -> int:
-        """Number of workers that keep running while the model is suspended: the standby workers."""
+        """Number of workers that keep running while the model is suspended: its standby workers."""
         return self._instances.spec.standby_workers * max(1, len(self._instances.own_versions))
 
     @property

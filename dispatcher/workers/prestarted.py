@@ -35,7 +35,7 @@ class PrestartedWorkers:
 
     @property
     def is_quiescent(self) -> bool:
-        """Whether no prestarted worker is being stopped and, between `hold` and `release`, none is running."""
+        """Whether no prestarted worker is being stopped or, between `hold` and `release`, still running."""
         return not self._stopping and not (self._held and self._workers)
 
     async def hold(self) -> None:

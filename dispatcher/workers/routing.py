@@ -276,7 +276,7 @@ class Routes:
         self.worker_of.pop(proxy, None)
 
     def giver_for(self, idle: str, alike: Callable[[str], bool] = lambda _: True) -> str | None:
-        """Return the worker that should give a proxy to the worker `idle`, or None if no worker has too many.
+        """Return the worker from which `idle` should get a proxy; None if no worker has too many, or `idle` has enough.
 
         `alike` returns whether a worker serves the same version as `idle`.
         """

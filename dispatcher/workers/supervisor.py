@@ -234,7 +234,7 @@ class Supervisor:
         self._events.emit(kinds.READY, worker=worker.name, numbers=numbers)
 
     def _as_failure(self, error: Exception) -> RemoteFailure:
-        """Convert an exception to the failure to report. Log an internal error; it does not prevent a retry."""
+        """Convert an exception to the failure to report. An internal error is logged, but does not prevent a retry."""
         if isinstance(error, RemoteFailure):
             return error
         name = self._spec.name

@@ -197,7 +197,9 @@ class WorkerProcess(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Answer the worker's hello with its model, unless it is prestarted. Raises the same as `Worker.hello`."""
+        """Answer the hello of a worker with its model, unless the worker is prestarted. Raises the same as
+        `Worker.hello`.
+        """
         await super().hello(peer, payloads_of)
         self._payloads_of = payloads_of
         if not self.parked:
@@ -488,7 +490,9 @@ class WorkerFactory:
         return self._with_exit_callback(worker, spec.name)
 
     def _with_exit_callback(self, worker: WorkerProcess, model: str) -> WorkerProcess:
-        """Report an unrecoverable error when a worker exits. Its own message may have been lost in an upgrade."""
+        """Report an unrecoverable error when the worker exits, because the worker's own message may have been lost
+        in an upgrade.
+        """
 
         def ended(_: object) -> None:
             if worker.is_unrecoverable:

@@ -16,7 +16,7 @@ from pytriton.proxy_backend.python_proxy.calls import ProxyCalls
 
 
 class Attachment:
-    """The attachment of a proxy to a worker, with the lane while there is one. Not thread-safe.
+    """A proxy's attachment to a worker, and the lane, if there is one. Not thread-safe.
 
     Attributes:
         lane: the lane to the worker; None if there is none

@@ -73,7 +73,7 @@ class ProxyCalls:
         self._retired: list[_Wire] = []
 
     def serve(self, lane_path: str) -> None:
-        """Until `retire` is called, make the calls of the worker that listens for lanes at `lane_path`."""
+        """Make the calls requested by the worker that listens for lanes at `lane_path`, until `retire` is called."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Do not wait if the backlog is full: the worker then has enough other proxies.
         connection.setblocking(False)
@@ -108,7 +108,7 @@ class ProxyCalls:
         return wire.retire
 
     def end(self) -> None:
-        """Retire the connection, and wait for the calls in flight for a limited time."""
+        """Retire the connection, and wait a limited time for the calls in flight."""
         self.retire()
         for wire in self._retired:
             wire.end(_END_S)
@@ -181,7 +181,7 @@ class CallInFlight:
         self._room.acquire()
 
     def read(self) -> Answer:
-        """Release and return the oldest answer that was outstanding: the worker has read it now."""
+        """Release and return the oldest outstanding answer, because the worker has read it."""
         answer, release = self.kept.popleft()
         release()
         self._room.release()
@@ -228,7 +228,7 @@ class _Wire:
 
     @property
     def alive(self) -> bool:
-        """Whether the connection is open, so that the worker may wait for answers."""
+        """Whether the connection is open. If so, the worker may be waiting for answers."""
         return self._reader.is_alive()
 
     def retire(self) -> None:

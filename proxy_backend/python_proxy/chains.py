@@ -49,7 +49,9 @@ def seal_chain(chain: Sequence[Link]) -> str:
 
 
 class Circular(Exception):
-    """The proxy's worker cannot serve a batch, because it waits for the batch itself. `waiting` lists all such workers."""
+    """The proxy's worker cannot serve a batch, because it is itself waiting for that batch. `waiting` lists all such
+    workers.
+    """
 
     def __init__(self, waiting: list[str]) -> None:
         super().__init__(

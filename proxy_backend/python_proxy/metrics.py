@@ -1,4 +1,4 @@
-"""Exports the custom metrics of a model, which runs in a worker, on tritonserver's /metrics.
+"""Exports a model's custom metrics, which its worker sends, on tritonserver's /metrics.
 
 The metrics belong to the stub and outlive a worker, so a counter keeps its value when another worker takes over.
 """

@@ -134,8 +134,8 @@ class TritonPythonModel:
     def _try(
         self, batch: Sequence[Any], requests: Sequence[Any], attempts: BatchAttempts
     ) -> list[Any]:
-        """Send the requests of this attempt to a worker. Return their responses, or [] if the requests must be tried
-        again.
+        """Send the requests of this attempt to a worker. Return their responses, or [] if the requests must be
+        retried.
         """
         self._sent = None
         trace = trace_of(requests) if self._attachment.tracing else None
@@ -339,7 +339,7 @@ def _parameter(config: dict[str, Any], name: str) -> str:
 
 
 def _make_regions_private() -> None:
-    """Make this process's shared memory accessible only to its own user, in case the daemon could not do that."""
+    """Make this process's shared memory accessible only to its own user, in case the daemon was unable to."""
     for path in Regions().paths():
         os.chmod(path, 0o600)
 
@@ -397,7 +397,7 @@ class BatchAttempts:
         return self.done - before
 
     def lost(self, verdict: messages.Verdict) -> bool:
-        """Apply the verdict about an attempt that lost a worker. Return True if its requests are tried again."""
+        """Apply the verdict about an attempt that lost a worker. Return True if its requests are to be retried."""
         self.consecutive_losses += self.apart
         if verdict.action == "fail":
             return False

@@ -53,7 +53,7 @@ _END_S = 10.0
 
 
 class StreamLane:
-    """One lane, with a reader thread that runs from construction on.
+    """One lane, with a reader thread that starts when this object is created.
 
     Args:
         name: the model's name
@@ -95,7 +95,7 @@ class StreamLane:
         self._reader.start()
 
     def end(self) -> None:
-        """Shut the connection down, and wait for the reader thread for a limited time.
+        """Shut the connection down, and wait a limited time for the reader thread.
 
         tritonserver (2.51) accepts no answers from a stub that it ends while streams are in flight, for example when a
         client reloads the model with fewer instances. The reader then blocks in `pb_utils` until this process exits.
@@ -243,7 +243,8 @@ class StreamLane:
                 self._changed.notify_all()
 
     def _handle_loss(self, *, unread: bool = False, text: str | None = None) -> None:
-        """Handle the end of the lane: fail the batches that cannot be retried, and release the others to be sent again.
+        """Handle the loss of the lane: fail the batches that cannot be retried, and release the others to be sent
+        again.
 
         Args:
             unread: whether the worker left messages unread, so that batches it had not begun can be sent again without asking
@@ -318,7 +319,9 @@ class Flight:
         self.waiting: list[str] = []
 
     def split_off(self, index: int, consecutive_losses: int) -> Flight:
-        """Return a batch with one request of this batch, for a retry after a worker was lost while it had all of them."""
+        """Return a batch with one request of this batch, for a retry after the worker that had received them all was
+        lost.
+        """
         one = Flight(())
         one.senders = [self.senders[index]]
         one.lost_workers = 1
@@ -365,7 +368,7 @@ class Flight:
         self.overdue_since = None
 
     def mark_returned(self, reschedule: list[int]) -> None:
-        """Record that the model's `execute` has returned, and that Triton queues the requests in `reschedule` again.
+        """Record that the model's `execute` has returned, and that Triton will requeue the requests in `reschedule`.
 
         Raises:
             LaneError: an index in `reschedule` is out of range.

@@ -146,7 +146,7 @@ class Streams:
         return [given_id(self._translator.without_inputs(request)) for request in requests]
 
     def _begin_individually(self, flight: Flight, requests: Sequence[Any]) -> None:
-        """Send each request individually, because a worker was lost while it had all of them."""
+        """Send each request individually, because the worker that had received them all was lost."""
         consecutive_losses = 0
         for index, request in enumerate(requests):
             one = flight.split_off(index, consecutive_losses)
@@ -167,8 +167,8 @@ class Streams:
     # ── the thread of execute ────────────────────────────────────────────────────────────────────
 
     def _send(self, flight: Flight, requests: Sequence[Any]) -> bool:
-        """Send a batch when the worker has room, and wait until the worker has begun it. Return False if the lane is
-        lost before.
+        """Send a batch once the worker has room, and wait until the worker has started it. Return False if the lane
+        is lost before that.
         """
         self.attach()
         with self._changed:

@@ -15,7 +15,7 @@ def exit_on_interrupt() -> None:
 
 
 def raise_on_interrupt() -> None:
-    """Raise KeyboardInterrupt on SIGINT again: from now on, there may be something to clean up."""
+    """Make SIGINT raise KeyboardInterrupt again: from now on, there may be something to clean up."""
     if signal.getsignal(signal.SIGINT) is _exit:
         signal.signal(signal.SIGINT, interrupt)
 

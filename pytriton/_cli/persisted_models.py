@@ -35,7 +35,7 @@ def remarks(status: messages.Status) -> Iterator[str]:
 
 
 def progress(models: Sequence[messages.ModelInfo], now: float) -> str:
-    """Describe the progress of loading, with the models that take longest; "" if no model is being loaded.
+    """Describe the progress of loading, including the models that take longest; "" if no model is being loaded.
 
     Args:
         models: the models in the daemon's status
@@ -69,7 +69,7 @@ def wait_until_restored(
     pause: Callable[[float], None] = time.sleep,
     report: Callable[[str], None] = lambda text: None,
 ) -> messages.Status:
-    """Return the first status in which no model is being restored.
+    """Wait until no model is being restored, and return the daemon's status at that time.
 
     Args:
         status: the daemon's current status

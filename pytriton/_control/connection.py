@@ -272,7 +272,9 @@ def ask(
 
 
 def _check_types(message: messages.AnyMessage) -> None:
-    """Raise if the dispatcher could not decode a message. It would drop the message, and the client would wait forever."""
+    """Raise if the dispatcher would be unable to decode a message. It would drop the message, and the client would
+    wait forever.
+    """
     try:
         messages.decode(messages.encode(message))
     except (messages.MalformedMessage, TypeError, ValueError, OverflowError) as error:

@@ -84,7 +84,7 @@ def selected_variables(environ: Mapping[str, str], patterns: Iterable[str]) -> d
 
 
 def local_variables(environ: Mapping[str, str], sent: Mapping[str, str]) -> list[str]:
-    """Return the sorted names of the variables that were not sent to the workers, to be mentioned in errors."""
+    """Return the sorted names of the variables that were not sent to the workers, for error messages."""
     return sorted(name for name in environ if name not in sent and name != "_" and _is_text(name))
 
 

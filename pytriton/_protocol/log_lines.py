@@ -66,7 +66,7 @@ def record_of(
 
 
 def _first(names: Sequence[str]) -> list[str]:
-    """Return the first ids, as many as fit into a line."""
+    """Return as many of the first ids as fit into a line."""
     kept: list[str] = []
     room = _MAX_NAMES_BYTES
     for one in names[:_MAX_NAMES]:

@@ -62,7 +62,7 @@ class MemoryModule(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Facts about a pickle that a worker needs before it unpickles it.
+    """Facts about a pickle that a worker needs before unpickling it.
 
     Attributes:
         python_version: the (major, minor) version that created the pickle
@@ -112,7 +112,7 @@ def unpack(payload: bytes) -> tuple[Header, memoryview]:
 
 
 def memory_module(name: str) -> ModuleType:
-    """Return a module that has no file in this worker. Pickles contain calls of this function."""
+    """Return a module that has no file in this worker. Pickles contain calls to this function."""
     module = memory_modules.get(name)
     return importlib.import_module(name) if module is None else module
 

@@ -184,7 +184,8 @@ SORTING = {
 
 
 def sort_rows(found: Sequence[Row], order: str = "name", containing: str = "") -> list[Row]:
-    """Return the sorted rows of the models whose names contain a text, each followed by the rows of its instances.
+    """Return the sorted rows of the models whose names contain the given text, each followed by the rows of its
+    instances.
 
     Raises:
         KeyError: `order` is not one of `SORTING`.

@@ -119,7 +119,7 @@ def merge_schemas(named: dict[str, Any], into: dict[str, Any], prefix: str = "")
 
 
 def with_references(value: Any, renamed: Mapping[str, str]) -> Any:
-    """Return a copy of a JSON schema (or of a document with several) that refers to schemas by their new names.
+    """Return a copy of a JSON schema, or of a document with several, in which references use the schemas' new names.
 
     Args:
         value: the schema

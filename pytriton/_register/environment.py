@@ -292,7 +292,7 @@ class WorkerModules:
         return self._world.sys_path
 
     def finds(self, module: ModuleType) -> bool:
-        """Return True if the worker would import the same module as this process by the name of `module`.
+        """Return True if the worker, when it imports `module` by name, would get the same module as this process.
 
         Two modules are the same if they come from the same file. With another interpreter, installed modules
         (site-packages, standard library) count as found without a lookup, since only that environment's own builds work

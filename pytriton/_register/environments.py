@@ -245,7 +245,7 @@ def ask_interpreter(
 
 
 def missing_modules(python: str, modules: Sequence[str]) -> list[str]:
-    """Return the modules that an interpreter does not find.
+    """Return the modules that an interpreter cannot find.
 
     Raises:
         PyTritonBadParameterError: the interpreter does not work

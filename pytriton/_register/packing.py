@@ -94,7 +94,7 @@ class Packer:
         return answer
 
     def close(self) -> None:
-        """End the process that is waiting, or was interrupted."""
+        """Kill the process, whether it is waiting for a request or was interrupted."""
         if self._process is not None:
             self._process.kill()
             with self._process:  # closes its pipes, and waits
@@ -112,7 +112,7 @@ def _start(python: str, packages: Optional[str]) -> subprocess.Popen[bytes]:
 
 
 def main(parent: int) -> None:
-    """Read a request, import and pack, and write the answer; the new process runs this."""
+    """Read a request, import and pack the model, and write the answer. Runs in the new process."""
     linux.die_with_parent(parent)
     from pytriton._register import message  # noqa: F401  before the request arrives
     from pytriton.typed import model  # noqa: F401
@@ -158,9 +158,9 @@ def _pack(request: PackRequest) -> tuple[bytes, list[bytes]]:
 
 
 def _folders(name: str) -> list[str]:
-    """Return the folders of the imported modules that are not installed, and the one that modules are imported from.
+    """Return the folders of the imported modules that are not installed, and the first folder of the search path.
 
-    Of another tool's model, the folder of its file.
+    For another tool's model, return the folder of its file.
     """
     tool = tool_of(name)
     if tool is not None:

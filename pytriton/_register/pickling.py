@@ -316,7 +316,7 @@ class Named:
 
 
 class _Namespace(dict[str, str]):
-    """A placeholder that is unpickled as `vars(module)` of a module of the worker."""
+    """A placeholder that is unpickled as the `vars(module)` of one of the worker's modules."""
 
 
 def module_of_globals(function: FunctionType) -> ModuleType | None:
@@ -460,7 +460,8 @@ class _Definitions:
 
 
 class _DefinitionPickler(Pickler):
-    """A pickler for one definition. It pickles other definitions of the module by reference, and no globals.
+    """A pickler for one definition. It pickles other definitions of the module by reference, and omits the values of
+    globals.
 
     Attributes:
         uses: names of the module's globals that the definition's code reads

@@ -91,7 +91,7 @@ def _is_function(value: Any) -> bool:
 
 
 def load_module(name: str) -> ModuleType:
-    """Import a module by its name, from the working directory or the search path, or by its file.
+    """Import a module, either by name from the working directory or the search path, or from its file.
 
     Raises:
         PyTritonBadParameterError: it does not exist, or the import failed; the text includes the traceback
@@ -115,7 +115,7 @@ def load_module(name: str) -> ModuleType:
 
 
 def _module_of(path: str) -> tuple[str, str]:
-    """Return the folder to import a file from, and its module's name, with that of its packages in front."""
+    """Return the folder to import a file from, and the module's name, which includes its packages."""
     folder, file = os.path.split(path)
     names = [file.removesuffix(".py")]
     while os.path.isfile(os.path.join(folder, "__init__.py")):

@@ -1,4 +1,4 @@
-"""Serializes nested dictionaries, lists and tuples of arrays and tensors to one block of memory, and restores them.
+"""Serializes nested dictionaries, lists and tuples of arrays and tensors into one block of memory, and restores them.
 
 [ length of the layout, 8 bytes ][ layout, JSON ] [ array ][ array ] …     each aligned to 64 bytes
 """

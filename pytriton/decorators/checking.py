@@ -78,7 +78,7 @@ def factory_problem(factory: Callable[..., Any]) -> str | None:
 
 
 def _function_of(infer: Any) -> tuple[Any, int]:
-    """Return the function that a call of `infer` runs, and the number of its bound arguments (1 for `self`, or 0)."""
+    """Return the function that a call to `infer` runs, and the number of its bound arguments (1 for `self`, or 0)."""
     if inspect.ismethod(infer):
         return infer.__func__, 1
     if isinstance(infer, functools.partial) or inspect.isroutine(infer) or inspect.isclass(infer):

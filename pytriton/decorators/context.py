@@ -127,7 +127,9 @@ class TritonContext:
         return request_ids.request_ids()
 
     def find(self, *candidates: Callable[..., Any] | None) -> TritonModelConfig | None:
-        """Return the configuration of the first candidate that has one, else of the model being served, else None."""
+        """Return the configuration of the first candidate that has one, else that of the model being served, else
+        None.
+        """
         if self is _process_context and hasattr(_thread_context, "config"):
             return _thread_context.config  # type: ignore[no-any-return]
         if self._current is not None and len(self.model_configs.entries) <= 1:

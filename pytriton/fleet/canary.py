@@ -86,7 +86,8 @@ def canary_of(given: Union[float, Canary, None], *, replace: bool) -> Union[Cana
 
 
 def plan_waves(nodes: Sequence[str], share: float) -> list[list[str]]:
-    """Split the nodes into groups that get a new version one by one: a `share` of them first, then larger groups.
+    """Split the nodes into groups that get a new version one after the other: a `share` of them first, then larger
+    groups.
 
     Raises:
         PyTritonBadParameterError: there is only one node, so nothing to compare the new version with
@@ -105,7 +106,7 @@ def plan_waves(nodes: Sequence[str], share: float) -> list[list[str]]:
 
 
 class CanaryCounters(NamedTuple):
-    """A model's counters, or the increase of these counters over an interval.
+    """A model's counters, or how much they increased over an interval.
 
     Attributes:
         requests: number of started requests

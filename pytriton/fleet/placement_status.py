@@ -90,7 +90,7 @@ class FleetModel:
         return {node: info.url for node, info in self.by_node.items()}
 
     def scale(self, instances: Instances) -> None:
-        """Change the number of instances, on each node, or in total for a fleet on Ray. See the client's `scale`."""
+        """Change the number of instances: on each node or, for a fleet on Ray, in total. See the client's `scale`."""
         self._fleet.scale(self.name, instances)
 
     def unregister(self) -> None:

@@ -1,4 +1,4 @@
-"""LitServe's APIs: a class, or object, of a file, called as `LitServer` calls it.
+"""LitServe's APIs: a class or an object in a file, called the way `LitServer` calls it.
 
 Items of a stream are sent as server-sent events, and responses as JSON. Specs, callbacks, middleware and the arguments of
 `LitServer` do not apply.
@@ -36,7 +36,7 @@ _CONTENT: dict[str, Any] = {
 
 
 def open_model(location: str) -> ToolModel:
-    """Import a file, and read what its API takes.
+    """Import a file, and inspect the API that it defines.
 
     Args:
         location: FILE.py:NAME of a subclass of LitAPI, or of an object of one
@@ -120,7 +120,7 @@ def _request_type(api: Any) -> Any:
 
 
 def _step(method: Callable[..., Any], value: Any, context: Any) -> Any:
-    """Call a method of the API, with the request's context if it wants it."""
+    """Call a method of the API, with the request's context if the method has a parameter for it."""
     wants = "context" in call_signature(method).parameters
     try:
         return method(value, context=context) if wants else method(value)
@@ -232,7 +232,9 @@ def _body(response: Any) -> Any:
 
 
 def _decode(body: bytes, content_type: str) -> Arguments:
-    """Return a request as LitServe passes it: the JSON, or the fields of a form with files as FastAPI has them."""
+    """Return a request as LitServe passes it: the JSON, or the fields of a form, in which files look as they do in
+    FastAPI.
+    """
     media_type = content_type.partition(";")[0].strip().lower()
     if media_type == "multipart/form-data":
         fields = parse_multipart(body, content_type)

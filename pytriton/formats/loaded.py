@@ -20,7 +20,7 @@ class FormatError(Exception):
 
 
 class TensorInfo(NamedTuple):
-    """A tensor as a file describes it.
+    """A tensor as described by a file.
 
     Args:
         name: name of the tensor

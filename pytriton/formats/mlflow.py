@@ -141,7 +141,7 @@ def _tensors(name: str, schema: Any) -> Any:
 
 
 def _tensor(spec: Any) -> Any:
-    """Return the type of nested lists with a tensor's sizes."""
+    """Return the type of nested lists that have a tensor's shape."""
     kind = _element(spec.type)
     for size in reversed(spec.shape):
         kind = list[kind]  # type: ignore[valid-type]
@@ -242,12 +242,12 @@ def _cast(frame: Any, column: Any) -> None:
 
 
 def _without_missing(predicted: Any) -> Any:
-    """Return a frame or a series with None for its missing values, which pandas represents by NaN."""
+    """Return a frame or a series with None for its missing values, which pandas represents as NaN."""
     return predicted.astype(object).where(predicted.notna(), None)
 
 
 def _plain(predicted: Any) -> Any:
-    """Return predictions as values of JSON."""
+    """Convert predictions to values that JSON can represent."""
     if isinstance(predicted, dict):
         return {name: _plain(one) for name, one in predicted.items()}
     if hasattr(predicted, "to_frame"):  # pandas.Series

@@ -53,7 +53,7 @@ def load(path: str, config: Mapping[str, Any]) -> LoadedFile:
 
 
 def _as_text(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Decode inputs of bytes, since ONNX Runtime expects str."""
+    """Decode arrays of bytes objects, since ONNX Runtime expects str."""
     if all(array.dtype.kind != "O" for array in arrays.values()):
         return arrays
     return {

@@ -1,4 +1,4 @@
-"""Table of the model file formats, and of the other tools, whose models workers can serve.
+"""Tables of the model file formats that workers can serve, and of the other tools whose models they can serve.
 
 Names of backends, platforms and default files are Triton's (model_configuration.md, "Model Platform or
 Backend", and model_repository.md, "Model Files"), except for scikit-learn, for which Triton has no backend.

@@ -133,7 +133,7 @@ class Context:
         """Do nothing: responses have no headers of their own."""
 
     def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
-        """Set the status of a response; one of 400 or more makes it an error."""
+        """Set the status of a response; a status of 400 or more makes it an error."""
         self._statuses[idx] = (code, phrase)
 
     def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
@@ -204,7 +204,7 @@ class Service:
 
 
 class _Steps:
-    """The entry point of a handler that has only the steps."""
+    """The entry point of a handler that defines only the steps (`preprocess`, `inference` and `postprocess`)."""
 
     def __init__(self, service: Any) -> None:
         self._service = service
@@ -279,7 +279,7 @@ def _cache() -> Path:
 
 
 def _imported(handler: str, folder: str) -> tuple[ModuleType, str]:
-    """Return the handler's module, and the name of its entry point, should it be a function."""
+    """Return the handler's module, and the name of its entry point if that is a function."""
     file, _, function = handler.partition(":")
     name = os.path.basename(file).removesuffix(".py")
     if not (Path(folder) / f"{name}.py").exists():

@@ -42,7 +42,7 @@ class Entity(TypedDict, total=False):
 
 
 class Fill(TypedDict):
-    """What may stand in place of the mask."""
+    """A candidate for the masked part of a text."""
 
     score: float
     token: int
@@ -73,7 +73,7 @@ class Generated(TypedDict):
 
 
 class Ranking(TypedDict):
-    """Labels, the most likely first."""
+    """Labels, most likely first."""
 
     sequence: NotRequired[str]
     labels: list[str]

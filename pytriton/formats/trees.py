@@ -15,7 +15,7 @@ INPUT, OUTPUT = "input__0", "output__0"
 
 
 def framework(name: str) -> Any:
-    """Import a framework, keep it from importing scikit-learn, and return its module.
+    """Import a framework without letting it import scikit-learn, and return its module.
 
     If scikit-learn is installed, XGBoost and LightGBM import it for estimators that are not needed here, which takes
     three quarters of their import time. So it is hidden from them, unless it has been imported already.

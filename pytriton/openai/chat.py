@@ -59,7 +59,7 @@ class _Answer:
         return [one.index for one in self.choices if one.index and not one.is_answered]
 
     def next_call(self) -> None:
-        """Start counting the tokens of another call of the callable."""
+        """Start counting the tokens of another call to the callable."""
         self.counted.next_call()
 
     def add_text(self, text: str) -> str:

@@ -37,7 +37,9 @@ Text = Union[str, "list[int]"]
 
 
 class TextEmbedding:
-    """Inference callable that wraps a function from texts to an array. It is pickled together with the function."""
+    """Inference callable that wraps a function that maps texts to an array. It is pickled together with the
+    function.
+    """
 
     def __init__(self, target: Callable[..., Any]) -> None:
         self.target = target
@@ -75,7 +77,7 @@ class AsyncTextEmbedding:
 def _parts(
     requests: Sequence[Any], by_dimensions: bool
 ) -> Iterator[tuple[dict[int, Any], dict[str, Any]]]:
-    """For each call of the function, yield its requests by their index in the batch, and its additional arguments."""
+    """For each call to the function, yield its requests by their index in the batch, and its additional arguments."""
     if not by_dimensions:
         yield dict(enumerate(requests)), {}
         return

@@ -1,4 +1,4 @@
-"""Parses a request that reaches a worker, and writes its response. Requests come on two paths:
+"""Parses a request that reaches a worker, and writes its response. Requests arrive in two ways:
 
 - from the daemon's frontend, in the input `request`: JSON of `{"api": ..., "id": ..., "body": {...}}`;
   response_writer.py describes the response;

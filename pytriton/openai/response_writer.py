@@ -43,7 +43,7 @@ class ResponseWriter(Protocol):
         """Add a piece and return its output; "" if there is none."""
 
     def add_text(self, text: str) -> str:
-        """Add a piece that is only text of the first choice, and return its output; "" if there is none."""
+        """Add a piece that consists only of text of the first choice. Return its output, or "" if there is none."""
 
     def unanswered(self) -> list[int]:
         """Return the indexes of the choices, except the first, that have received no piece."""
@@ -86,7 +86,7 @@ def body_text(usage: Usage, rest: str) -> str:
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
-    """Convert a usage to the format of chat completions."""
+    """Convert usage data to the format of chat completions."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

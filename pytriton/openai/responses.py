@@ -185,7 +185,7 @@ class _ResponseBody:
     # ── the whole ────────────────────────────────────────────────────────────────────────────────
 
     def _response(self, usage: Usage | None) -> dict[str, Any]:
-        """Return the response so far. It contains `usage` only after its end."""
+        """Return the response so far. It contains `usage` only once it is complete."""
         reason = _INCOMPLETE.get(self._choice.ended or "") if usage is not None else None
         status = "in_progress" if usage is None else "incomplete" if reason else "completed"
         return {

@@ -107,7 +107,7 @@ async def _each(produced: Any) -> AsyncGenerator[Any, None]:
 
 
 def _is_whole(produced: Any) -> bool:
-    """Return whether a callable's return value is a single piece. Other iterables are iterated over."""
+    """Return whether a callable's return value is a single piece. If not, each of its items is a piece."""
     whole = isinstance(produced, (str, bytes, bytearray, Mapping)) or hasattr(
         produced, "model_dump"
     )
@@ -115,7 +115,8 @@ def _is_whole(produced: Any) -> bool:
 
 
 def _calls(invocation: Invocation) -> Iterator[tuple[ChatRequest | CompletionRequest, int | None]]:
-    """For each call of the callable, yield the request to pass, and the index of the only choice in it, or None.
+    """For each call to the callable, yield the request to pass, and the index of its choice; None stands for all
+    choices.
 
     First comes the request itself. Then, for each choice that has received no piece, a request for that choice alone.
     """
@@ -216,8 +217,8 @@ class ChunkCoalescer:
         self._failed: Exception | None = None
 
     def put(self, text: str) -> bool:
-        """Send or buffer the text of a piece. Return False if the callable must yield: what `drain` returns or, if that is
-        nothing, to wait for room.
+        """Send or buffer the text of a piece. Return False if the callable must yield, either to send what `drain`
+        returns or, if that is nothing, to wait for room.
 
         Raises:
             Exception: the text could not be sent, or the previously buffered text

@@ -213,7 +213,7 @@ def _join(key: _Key, owner: object) -> _Number:
 
 
 def _end(key: _Key, number: _Number, owner: object, deletion: MetricUpdate) -> None:
-    """Remove an owner of a metric. Delete the metric if it was the last one."""
+    """Remove an owner of a metric. If it was the last owner, delete the metric."""
     number.owners.discard(owner)
     if number.owners or _numbers.get(key) is not number:
         return

@@ -1,4 +1,6 @@
-"""Requests and results in forms that the worker can process fast: slices of one array, and a response of one text."""
+"""Requests and results in forms that a worker can process quickly: slices of one array, and a response that is a
+single text.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ __all__ = ["OneText", "Pieces", "sending"]
 
 
 class Pieces(list[Any]):
-    """A list of dicts of arrays, whose arrays of the same name are slices of a single array.
+    """A list of dicts of arrays in which arrays of the same name are slices of a single array.
 
     Apart from that, it is a plain list. `whole` returns the single array, after checking that each item still has its
     original slice: a callable may have replaced some of them.

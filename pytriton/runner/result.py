@@ -42,7 +42,8 @@ class InferResult:
         return array
 
     def get_output(self, name: str, as_json: bool = False) -> Any:
-        """Return an output as the protocol represents it: for gRPC a message, or a dict with `as_json`; for HTTP a dict.
+        """Return an output as the protocol represents it. For gRPC, it is a message, or a dict with `as_json`; for
+        HTTP, it is a dict.
 
         Raises:
             RunnerArgumentError: the response has no such output; the message lists those it has.
@@ -54,7 +55,7 @@ class InferResult:
         return message_as_json(output) if as_json else output
 
     def get_response(self, as_json: bool = False) -> Any:
-        """Return the whole response: for gRPC a message, or a dict with `as_json`; for HTTP a dict."""
+        """Return the whole response. For gRPC, it is a message, or a dict with `as_json`; for HTTP, it is a dict."""
         response = self._result.get_response()
         return message_as_json(response) if as_json else response
 
@@ -67,7 +68,7 @@ class InferResult:
 
 
 def message_as_json(message: Any) -> Any:
-    """Return a protobuf message as a dict with the names of its fields; a dict is returned unchanged."""
+    """Convert a protobuf message to a dict with the message's field names. Return a dict unchanged."""
     if isinstance(message, dict):
         return message
     # gRPC has already been imported, and protobuf with it.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class BoundModel:
-    """A model with the arguments of its `bind`, and its registration with the daemon."""
+    """A model with the arguments passed to `bind`, and its registration with the daemon."""
 
     name: str
     infer_func: Any

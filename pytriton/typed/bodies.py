@@ -387,7 +387,7 @@ def _is_positional(parameter: Parameter) -> bool:
 
 
 def _is_not_decoded(part: Any) -> bool:
-    """Return whether decoding a response runs more than msgspec: the code of a class, or that of Pillow."""
+    """Return whether decoding a response would run code other than msgspec's: that of a class, or Pillow's."""
     return is_image(part) or hasattr(part, "__post_init__")
 
 

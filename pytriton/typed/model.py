@@ -245,7 +245,7 @@ class _Endpoint:
         return [self._bind(row) for row in self._codec.decode(inputs, count)]
 
     def _encode(self, request: Any, results: Sequence[Any]) -> dict[str, Any]:
-        """Return the response with the results of the rows of a request.
+        """Return the response, with the results for the request's rows.
 
         A request for all outputs gets the body if it sent a body, and tensors if it sent tensors. It may have named none:
         Triton's core then names all.

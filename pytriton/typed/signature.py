@@ -96,14 +96,14 @@ class Signature:
 
     @property
     def whole(self) -> Parameter | None:
-        """The parameter that takes the whole JSON body: the only parameter, if its type is a JSON object."""
+        """The parameter that receives the whole JSON body: the only parameter, if its type is a JSON object."""
         if len(self.parameters) == 1 and _is_object(self.parameters[0].type):
             return self.parameters[0]
         return None
 
     @property
     def raw(self) -> Parameter | None:
-        """The parameter that takes a non-JSON body: the only parameter, if it takes bytes, a file or an image."""
+        """The parameter that receives a non-JSON body: the only parameter, if its type is bytes, a file or an image."""
         if len(self.parameters) == 1 and is_binary(self.parameters[0].type):
             return self.parameters[0]
         return None
@@ -203,7 +203,7 @@ def _expand(annotation: Any, outer: tuple[Any, ...]) -> Any:
 
 
 def _value_of(alias: Any) -> Any:
-    """Return what an alias stands for, with the arguments of a generic one."""
+    """Return the type that an alias stands for. If the alias is generic, its arguments are filled in."""
     generic = get_origin(alias) or alias
     value = generic.__value__
     chosen = dict(zip(generic.__type_params__, get_args(alias)))
@@ -228,7 +228,7 @@ def strip(annotation: Any) -> Any:
 
 
 def union_members(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union; for any other type, only that type."""
+    """Return the members of a union; for any other type, the type itself."""
     origin = get_origin(annotation)
     if origin is typing.Union or getattr(origin, "__name__", "") == "UnionType":
         return get_args(annotation)
@@ -236,7 +236,7 @@ def union_members(annotation: Any) -> tuple[Any, ...]:
 
 
 def parts_of(annotation: Any) -> Iterator[Any]:
-    """Return all that a type consists of: its arguments, its markers, and the fields of its classes."""
+    """Yield everything that a type consists of: its arguments, its markers, and the fields of its classes."""
     return _parts_of(annotation, {})
 
 
@@ -276,7 +276,7 @@ def _own_annotations(kind: type) -> dict[str, Any]:
 
 
 def _declared_annotations(kind: type) -> dict[str, Any]:
-    """Return the annotations in the body of a class, with text or a forward reference for each that is not resolved."""
+    """Return the annotations in a class body. An unresolved annotation is a string or a forward reference."""
     if sys.version_info >= (3, 14):  # a class evaluates them when they are first asked for
         return get_annotations(kind, format=Format.FORWARDREF)
     own = vars(kind).get("__annotations__")
@@ -311,7 +311,7 @@ def _resolved_annotations(types: Iterable[Any]) -> list[tuple[type, dict[str, An
 
 
 def _parameters(target: Any) -> list[inspect.Parameter]:
-    """Return the parameters that a caller passes; for a class, to its objects."""
+    """Return the parameters that a caller passes to a callable or, if it is a class, to the objects of the class."""
     parameters = [*call_signature(_called(target)).parameters.values()]
     if inspect.isclass(target):
         call = inspect.getattr_static(target, "__call__", None)

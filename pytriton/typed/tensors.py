@@ -102,7 +102,7 @@ class TensorCodec:
         return rows
 
     def encode(self, results: Sequence[Any], requested: Sequence[str]) -> dict[str, Any]:
-        """Return the tensors for the results of the rows of a request.
+        """Convert the results for a request's rows to tensors.
 
         Args:
             results: one result for each row
@@ -182,7 +182,9 @@ class _Argument:
 
 
 def tensor_codec(signature: Signature) -> TensorCodec | None:
-    """Return the codec of a function; None if a type has no tensor, or a name is that of the body."""
+    """Return the codec of a function; None if one of its types has no tensor form, or a name is reserved for the
+    body.
+    """
     parameters = [(one, _tensor(one.name, one.type, optional=True)) for one in signature.parameters]
     fields = _fields(signature.result)
     is_object = fields is not None

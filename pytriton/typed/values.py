@@ -99,7 +99,7 @@ def decode_array(
 
 
 def fits(value: Any, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> bool:
-    """Return whether a value is an array of a dtype and a shape that JSON can represent."""
+    """Return whether a value is an array with this dtype and shape, and JSON can represent its elements."""
     if type(value) is not np.ndarray or (dtype is not None and value.dtype != dtype):
         return False
     if value.dtype.kind not in "biuf" or (shape is not None and not shape_fits(value.shape, shape)):

@@ -433,7 +433,7 @@ def failure_of(error: BaseException) -> str:
 
 
 def check_responses(returned: Any, requests: Sequence[pb_utils.InferenceRequest]) -> None:
-    """Check that a result is a list with a response, or None, for each request, and None for rescheduled ones.
+    """Check that a result is a list with a response or None for each request, and with None for each rescheduled one.
 
     Raises:
         WrongReturn: the result is invalid. The text is that of Triton's python backend.
@@ -462,7 +462,7 @@ def check_responses(returned: Any, requests: Sequence[pb_utils.InferenceRequest]
 
 
 def instance_arguments(spec: messages.ModelSpec, instance: int) -> dict[str, str]:
-    """Return the arguments of the model's `initialize` for an instance number."""
+    """Return the arguments that the model's `initialize` receives in the instance with this number."""
     model = spec.python_model
     assert model is not None
     which = instance % len(model.names)

@@ -106,8 +106,8 @@ class ModelInTriton:
         return (self.machine.state, self._loads)
 
     def sync_with_index(self, loaded: bool) -> None:
-        """Update the state from Triton's index, which shows a client's change if it contradicts the daemon's last
-        action.
+        """Update the state from Triton's index. If the index contradicts the daemon's last action, a client has made
+        a change.
         """
         if loaded == self.ready:
             return

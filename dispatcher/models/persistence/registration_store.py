@@ -141,7 +141,7 @@ class RegistrationStore:
             return await asyncio.to_thread(self._store.previous, name)
 
     async def is_first(self, name: str) -> bool:
-        """Return whether a model is the first of its name, rather than a replacement of an earlier registration."""
+        """Return whether a model is the first with its name, rather than a replacement of an earlier registration."""
         with _as_failure():
             return await asyncio.to_thread(self._store.is_first, name)
 
@@ -168,7 +168,7 @@ def _discard(writing: asyncio.Future[Unfinished]) -> None:
 
 
 def finish(prepared: PendingChange) -> None:
-    """Commit a change in the event loop, so that nothing else runs at the same time.
+    """Commit a change. This runs in the event loop, so nothing else can run at the same time.
 
     Raises:
         RemoteFailure: the commit failed.

@@ -67,7 +67,7 @@ class _QueuedRestore:
 
 
 class Restorer:
-    """The persisted registrations that are not served, in order: queued, lazy, being restored, or failed.
+    """The persisted registrations that are not served, in order. Each is queued, lazy, being restored, or failed.
 
     Args:
         content: content of the state directory

@@ -1,4 +1,4 @@
-"""Measured model sizes, stored in the state directory for the memory budget after a restart.
+"""Measured model sizes, stored in the state directory so that the memory budget knows them after a restart.
 
 The file is `sizes.json`: `{"form": 1, "models": {NAME: KnownSize}}`. Sizes only replace estimates, so a damaged file or
 one of another form is ignored, and the next write overwrites it.

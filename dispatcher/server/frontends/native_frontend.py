@@ -164,7 +164,7 @@ class NativeFrontend:
                 await admin.close()
 
     async def set_routes(self, document: dict[str, Any]) -> None:
-        """Serve these routes in all processes, and in those started later."""
+        """Serve these routes in all processes, including those started later."""
         self._routes = document
         for process in list(self._processes.values()):
             if process.child.exited.done():
@@ -394,7 +394,9 @@ class NativeFrontend:
             await admin.close()
 
     async def stop_accepting(self) -> None:
-        """Make all processes stop accepting; wait until their connections have ended or the exit timeout has expired."""
+        """Make all processes stop accepting connections. Wait until existing ones have ended or the exit timeout has
+        expired.
+        """
         running = [one for one in self._processes.values() if not one.child.exited.done()]
         admins = [one.connect() for one in running]
         await asyncio.gather(*(one.stop_accepting() for one in admins), return_exceptions=True)
@@ -466,7 +468,7 @@ def _adopt_listener(state: ListenerState, tls: Mapping[str, Tls]) -> Listening:
 
 
 class NativeGate:
-    """Readiness gate of the native frontend. Each process has one built in, so unlike `Gate`, it needs no model."""
+    """Readiness gate of the native frontend. It is built into each process, so unlike `Gate`, it needs no model."""
 
     in_repository = False
 
@@ -616,7 +618,7 @@ class NativeAdmin:
         return str((await self._ask("GET", "/v2"))["version"])
 
     async def load(self, name: str, config: str | None) -> None:
-        """Load a model. `config` is its configuration in JSON; None for the one in its directory."""
+        """Load a model. `config` is its configuration in JSON, or None to use the one in its directory."""
         body = {} if config is None else {"parameters": {"config": config}}
         await self._ask("POST", f"/v2/repository/models/{quote(name, safe='')}/load", body)
 
@@ -649,7 +651,8 @@ class NativeAdmin:
         await self._ask("POST", "/admin/accept", {"accept": accept})
 
     async def retire(self, successor: str | None, *, force: bool) -> None:
-        """Make the process hand over its idle connections, finish its requests, and exit with its last connection.
+        """Make the process hand over its idle connections, finish its requests, and exit when its last connection has
+        closed.
 
         Args:
             successor: path of the socket that takes over the connections; None to close them
@@ -662,7 +665,9 @@ class NativeAdmin:
         await self._ask("POST", "/admin/retire", {**where, "force": force})
 
     async def stop_accepting(self) -> None:
-        """Make the process stop accepting; wait until its connections have ended or the exit timeout has expired."""
+        """Make the process stop accepting connections. Wait until existing ones have ended or the exit timeout has
+        expired.
+        """
         await self._ask("POST", "/admin/leave", {})
 
     async def work(self) -> ClientWork:

@@ -1,4 +1,4 @@
-"""Settings document that the native frontend reads at its start, in the format of startup/settings.h."""
+"""Settings document that the native frontend reads when it starts, in the format of startup/settings.h."""
 
 from __future__ import annotations
 

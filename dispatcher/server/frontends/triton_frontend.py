@@ -320,7 +320,7 @@ class AdminClient:
         return self._client
 
     async def _ask(self, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-        """Await a call of the client, and convert its exceptions. `close` cancels the call."""
+        """Await a coroutine of the client, and convert its exceptions. `close` cancels the call."""
         task = asyncio.ensure_future(call(self._connected()))
         self._pending.add(task)
         try:

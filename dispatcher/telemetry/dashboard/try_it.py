@@ -83,7 +83,7 @@ def _connection(url: str) -> http.client.HTTPConnection:
 
 
 def _read_stream(answer: http.client.HTTPResponse) -> bytes:
-    """Read a stream up to its end, or up to the limits of time and size."""
+    """Read a stream until it ends or exceeds the limit of time or size."""
     deadline = time.monotonic() + _STREAM_LIMIT_S
     found = bytearray()
     while piece := answer.read1(1 << 16):

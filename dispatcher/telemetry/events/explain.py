@@ -102,7 +102,9 @@ class Situation:
         return next(matching, None)
 
     def recent(self, *of: kinds.EventKind) -> list[Event]:
-        """Return the events of these kinds from the last hour, oldest first, without those before the current registration."""
+        """Return the events of these kinds from the last hour, oldest first, excluding those from before the current
+        registration.
+        """
         names = {kind.name for kind in of}
         begun = self.last(*_REPLACEMENTS)
         since = max(self.now - RECENT_S, begun.at if begun is not None else 0.0)
@@ -484,7 +486,7 @@ def _recent_findings(situation: Situation) -> Iterator[Finding]:
 
 
 def _failed_change(situation: Situation) -> Iterator[Finding]:
-    """Yield a finding if the last change that was requested failed and left the model as it was."""
+    """Yield a finding if the last requested change failed and left the model as it was."""
     if situation.info is None:
         return
     # A failed replacement is reported even if the model was scaled since.

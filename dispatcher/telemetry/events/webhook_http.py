@@ -65,7 +65,7 @@ class _Deadline:
 
     @contextlib.contextmanager
     def enforced(self) -> Iterator[None]:
-        """Shut down connections made in this context when the time limit expires."""
+        """Shut down the connections made in this context once the time limit expires."""
         self._expired = False
         timer = threading.Timer(_POST_TIMEOUT_S, self._expire)
         timer.daemon = True

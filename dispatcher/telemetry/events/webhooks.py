@@ -98,7 +98,7 @@ class _PostRejected(Exception):
 
 
 class _Pending(NamedTuple):
-    """The latest of several events that are coalesced. `repeats` is their number."""
+    """The latest of several coalesced events. `repeats` is how many there were."""
 
     event: Event
     repeats: int = 1

@@ -92,7 +92,7 @@ def _daemon_lines(scrape: Scrape, *, is_openmetrics: bool) -> Iterator[str]:
 
 
 class _LabelTexts:
-    """The labels of series as text. Most series have the labels of a model or of an instance, so each text is reused."""
+    """The labels of series as text, cached because most series share the labels of a model or of an instance."""
 
     def __init__(self) -> None:
         self._texts: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}

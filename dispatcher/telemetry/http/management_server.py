@@ -94,7 +94,7 @@ class ManagementServer:
         _log.info("management server is listening", urls=self.urls)
 
     async def stop(self) -> None:
-        """Stop serving, with a limited time for requests in progress."""
+        """Stop serving; give requests in progress a limited time to finish."""
         if self._server is None:
             return
         await asyncio.to_thread(self._server.stop)

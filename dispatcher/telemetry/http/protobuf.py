@@ -57,7 +57,7 @@ def _weight(text: str) -> float:
 
 
 def encode(scrape: Scrape) -> bytes:
-    """Return all metrics of a scrape, encoded."""
+    """Encode all metrics of a scrape."""
     families = [
         *_daemon_families(scrape),
         *_converter.each(scrape.users.families.values(), _user_family),

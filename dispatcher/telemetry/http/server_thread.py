@@ -32,7 +32,7 @@ _POLL_INTERVAL_S, _NO_DESCRIPTORS_DELAY_S = 0.01, 1.0
 
 
 class ServerLimits(NamedTuple):
-    """Limits of the server's connections.
+    """Limits on the server's connections.
 
     Attributes:
         headers_s: time for the TLS handshake and the first headers of a new connection, in seconds
@@ -72,7 +72,7 @@ class ServerThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop serving, with a limited time for requests in progress. Call this from another thread."""
+        """Stop serving; give requests in progress a limited time to finish. Call this from another thread."""
         self._started.wait(_STOP_S)
         with suppress(RuntimeError):  # the event loop has ended already
             if self._stop is not None:

@@ -109,7 +109,7 @@ class DaemonMetric:
 
     @property
     def full_name(self) -> str:
-        """Name with the prefix, but without a suffix of its kind (`_total`, `_bucket` …)."""
+        """Name with the prefix, but without the suffix for its kind (`_total`, `_bucket` …)."""
         return f"pytriton_{self.name}"
 
     @property
@@ -504,8 +504,8 @@ class MetricsCollector:
         return triton.queues if triton is not None else {}
 
     async def scrape(self) -> Scrape:
-        """Take a snapshot. Add those metrics of callables, of the OpenAI frontend and of tritonserver that arrive in
-        time.
+        """Take a snapshot. Include metrics of callables, of the OpenAI frontend and of tritonserver if they arrive
+        in time.
         """
         users = await self._read_users()
         add_frontend(users, await self._openai())
@@ -703,7 +703,9 @@ def _read_triton(url: str, server_pid: Callable[[], int | None]) -> TritonMetric
 
 
 def _disk(folder: str) -> _Disk:
-    """Return the free and total bytes of a directory's file system. Blocks forever if its file server is gone."""
+    """Return the free and total bytes of a directory's file system. Blocks forever if the file server has
+    disappeared.
+    """
     try:
         seen = os.statvfs(folder) if folder else None
     except OSError:

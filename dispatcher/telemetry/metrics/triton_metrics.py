@@ -139,7 +139,7 @@ def waiting_at(url: str) -> dict[str, int]:
 
 
 def waiting(text: str) -> dict[str, int]:
-    """Extract the number of waiting requests from the text of tritonserver's metrics, by model."""
+    """Extract each model's number of waiting requests from the text of tritonserver's metrics."""
     counts: dict[str, int] = {}
     for _, labels, value in _samples(_PENDING_SAMPLE, text):
         model = labels.get("model", "")

@@ -172,7 +172,9 @@ class RequestCollector:
                 _log.exception("internal error: request records were not collected")
 
     def poll(self) -> bool:
-        """Collect the records of all workers, and set which requests workers record. Return whether there were any."""
+        """Collect the records of all workers, and set which requests workers record. Return whether there were any
+        records.
+        """
         now = time.monotonic()
         served = self._registry.served
         if not self._registry.stopping:  # access logs are kept when the daemon stops
@@ -420,7 +422,7 @@ class Samples:
         return [entry for *_, entry in sorted(recent, reverse=True)[:MAX_SAMPLES]]
 
     def failed(self) -> list[RequestEntry]:
-        """Return the last failed requests, newest first."""
+        """Return the most recent failed requests, newest first."""
         return list(self._failed)
 
     def _period(self, now: float) -> _SamplePeriod:

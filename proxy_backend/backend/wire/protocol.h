@@ -27,7 +27,7 @@ enum { MAX_METRICS = 4096, MAX_LABELS = 64, MAX_BUCKETS = 1024 };
 
 /* ── Parts of messages ─────────────────────────────────────────────────────────────────────────────────── */
 
-/* A tensor in shared memory: C-contiguous, little-endian. BYTES have Triton's serialized form. */
+/* A tensor in shared memory: C-contiguous, little-endian. BYTES tensors are in Triton's serialized form. */
 enum {
     TENSOR_REF_SIZE = 6, TENSOR_REF_LEAST = 6, TENSOR_REF_name = 0, TENSOR_REF_datatype = 1, TENSOR_REF_shape = 2,
     TENSOR_REF_memory = 3, TENSOR_REF_offset = 4, TENSOR_REF_nbytes = 5
@@ -92,7 +92,7 @@ enum { BATCH_PART_SIZE = 3, BATCH_PART_LEAST = 3, BATCH_PART_id = 1, BATCH_PART_
 /* worker → proxy: several `BatchPart`s in order. Each counts separately for `Credit`. */
 #define BATCH_PARTS_NAME "BatchParts"
 enum { BATCH_PARTS_SIZE = 2, BATCH_PARTS_LEAST = 2, BATCH_PARTS_parts = 1 };
-/* worker → proxy: a response each to batches with a single request: one string, which is the only output. */
+/* worker → proxy: one response each to batches with a single request. Each is a single string, the only output. */
 #define BATCH_TEXTS_NAME "BatchTexts"
 enum {
     BATCH_TEXTS_SIZE = 4, BATCH_TEXTS_LEAST = 4, BATCH_TEXTS_output = 1, BATCH_TEXTS_ids = 2,
@@ -122,7 +122,7 @@ enum { HOLD_SIZE = 3, HOLD_LEAST = 3, HOLD_id = 1, HOLD_request = 2 };
 /* proxy → worker: the client of this stream has read; resume the stream. */
 #define GO_NAME "Go"
 enum { GO_SIZE = 3, GO_LEAST = 3, GO_id = 1, GO_request = 2 };
-/* Reference to a message that is too large for a packet, and is in the sender's arena instead. */
+/* Reference to a message that is too large for a packet and is therefore in the sender's arena. */
 #define SPILLED_NAME "Spilled"
 enum { SPILLED_SIZE = 3, SPILLED_LEAST = 3, SPILLED_offset = 1, SPILLED_nbytes = 2 };
 
@@ -141,7 +141,7 @@ enum { CALL_DROPPED_SIZE = 2, CALL_DROPPED_LEAST = 2, CALL_DROPPED_id = 1 };
 /* worker → proxy: ask the called model to stop. Its remaining answers are still sent. */
 #define CALL_CANCELLED_NAME "CallCancelled"
 enum { CALL_CANCELLED_SIZE = 2, CALL_CANCELLED_LEAST = 2, CALL_CANCELLED_id = 1 };
-/* worker → proxy: the oldest unread answer of this call has been read. */
+/* worker → proxy: the oldest outstanding answer to this call has been read. */
 #define ANSWER_READ_NAME "AnswerRead"
 enum { ANSWER_READ_SIZE = 2, ANSWER_READ_LEAST = 2, ANSWER_READ_id = 1 };
 /* proxy → worker: an answer to a call. If `error` is set, `code` is the name of Triton's error code. */

@@ -50,7 +50,7 @@ def call(
     ] = None,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Call a typed function, and print what it returns; a stream item by item."""
+    """Call a typed function, and print what it returns. A stream is printed item by item."""
     from pytriton._cli import daemon_connection
     from pytriton.client import ApiClient, ApiError
     from pytriton.client.exceptions import PyTritonClientValueError

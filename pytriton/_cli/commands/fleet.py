@@ -398,7 +398,9 @@ def balance(
     ] = None,
     ray_address: RayFlag = "auto",
 ) -> None:
-    """Run HAProxy in front of the nodes, in the foreground. Its configuration follows the models and the nodes."""
+    """Run HAProxy in front of the nodes, in the foreground. Its configuration is updated when models or nodes
+    change.
+    """
     from pytriton.fleet.balancer.configuration import BalancerSettings
 
     settings = BalancerSettings(

@@ -59,7 +59,7 @@ def install_server(
         ),
     ] = False,
 ) -> None:
-    """Download tritonserver and the dependencies of its proxy now, not at the first start."""
+    """Download tritonserver and the dependencies of its proxy now, instead of at the first start."""
     flags = {} if cache_dir is None else {"cache_dir": cache_dir}
     for line in _install(load_settings(StartFlags(flags, config)).config, wheel, python_backend):
         typer.echo(line)

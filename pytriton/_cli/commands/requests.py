@@ -101,7 +101,9 @@ def profile(
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Profile a running worker: show the time in the callable, in libraries, in pytriton, and the idle time."""
+    """Profile a running worker: show the time spent in the callable, in libraries and in pytriton, and the idle
+    time.
+    """
     from msgspec import structs
 
     from pytriton._cli import daemon_connection

@@ -173,7 +173,9 @@ def _log_folder(folder: Path | None) -> str:
 
 
 def _lingers() -> bool:
-    """Return True if this user's service manager also runs without a login (loginctl(1), enable-linger)."""
+    """Return True if this user's service manager runs even when the user is not logged in (loginctl(1),
+    enable-linger).
+    """
     try:
         return Path("/var/lib/systemd/linger", pwd.getpwuid(os.geteuid()).pw_name).exists()
     except (KeyError, OSError):

@@ -35,7 +35,9 @@ def tune(
     as_json: JsonFlag = False,
     runtime_dir: RuntimeDirFlag = None,
 ) -> None:
-    """Measure a copy of a model with other numbers of instances and threads, and batch sizes; propose the best."""
+    """Measure a copy of a model with other numbers of instances and threads and other batch sizes, and propose the
+    best.
+    """
     from pytriton._cli import daemon_connection
     from pytriton._cli.commands.tuning import NICE, NotTunable, Tuner, check_tunable, request_for
     from pytriton.daemon import connect

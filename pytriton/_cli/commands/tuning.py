@@ -135,7 +135,7 @@ def current_of(spec: messages.ModelSpec, threads: int, cores: int) -> Combinatio
 
 
 def splits(current: Combination, cores: int, *, fixed_instances: bool) -> list[Combination]:
-    """Return the numbers of instances and threads to measure, the most promising ones first.
+    """Return the combinations of instances and threads to measure, the most promising ones first.
 
     Cores are either divided among the instances, or each instance uses one. More threads than cores are not tried: they
     only compete.
@@ -354,7 +354,7 @@ def _pair(word: str) -> tuple[str, Any]:
 
 
 def _tensor(entry: Mapping[str, Any], given: Any, *, batched: bool) -> dict[str, Any]:
-    """Return an input of KServe's JSON: the value given, or zeros."""
+    """Return an input in KServe's JSON format, with the given value, or with zeros if there is none."""
     datatype = str(entry["data_type"]).removeprefix("TYPE_")
     datatype = "BYTES" if datatype == "STRING" else datatype
     if datatype in ("FP16", "BF16") and given is None:

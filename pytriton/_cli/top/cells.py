@@ -101,7 +101,9 @@ _MIN_NAME_WIDTH = 12
 
 
 def columns_for(rows: list[Row], width: int) -> list[Column]:
-    """Return the columns that fit into a width, without the least important ones. "last exit" may be truncated."""
+    """Return the columns that fit into a width. The least important ones are dropped first; "last exit" may be
+    truncated.
+    """
     chosen = list(COLUMNS)
     while _width(chosen, rows) > width:
         spare = [one for one in chosen if one.leaves]
@@ -127,7 +129,7 @@ def room_for_names(columns: list[Column], rows: list[Row], width: int) -> int:
 
 
 def room_for_last_exit(columns: list[Column], rows: list[Row], width: int) -> int:
-    """Return the width that the other columns leave for "last exit", so that none of them is truncated."""
+    """Return the width that remains for "last exit" if no other column is truncated."""
     others = [one for one in columns if one.leaves != 1]
     return max(_MIN_EXIT_WIDTH, width - _width(others, rows) - _GAP)
 
@@ -154,7 +156,7 @@ def explanation_lines(found: messages.Explanation) -> list[Text]:
 
 
 def request_lines(requests: messages.Requests) -> list[Text]:
-    """Return lines with a model's slowest and last failed requests; the numbers fit into 80 columns."""
+    """Return lines with a model's slowest requests and its most recent failures; the numbers fit into 80 columns."""
     found = []
     for title, entries in (
         ("slowest of the last hour", requests.slowest),

@@ -41,7 +41,7 @@ class Feed:
         return answer.lines
 
     def requests(self, model: str) -> messages.Requests:
-        """Return a model's slowest requests and its last failed requests."""
+        """Return a model's slowest requests and its most recent failed requests."""
         answer = daemon_connection.ask(self._rundir, messages.GetRequests(model))
         # The answer to GetRequests, see _protocol/messages/.
         assert isinstance(answer, messages.Requests)

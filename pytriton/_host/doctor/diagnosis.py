@@ -218,7 +218,9 @@ def _check_faults(choice: ServerChoice, search: _Search, exposed: Sequence[str])
 
 
 def _check_core_faults(search: _Search) -> Check:
-    """List the faults of Triton's core that a configuration can trigger. The daemon refuses them or warns about them."""
+    """List the faults of Triton's core that a configuration can trigger. The daemon rejects such configurations or
+    warns about them.
+    """
     name = "core faults"
     version = search.found[0].version if search.found else PINNED.triton_version
     found = core_faults.faults(version)

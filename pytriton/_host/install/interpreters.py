@@ -106,7 +106,7 @@ def find_interpreter(
 
 
 def examine(executable: Path, versions: Collection[tuple[int, int]]) -> Interpreter | Refusal:
-    """Check whether a Python can run the proxy. For this, the Python runs a script that prints facts about itself."""
+    """Check whether a Python can run the proxy, by having it run a script that prints facts about itself."""
     found = shutil.which(str(executable.expanduser()))
     if found is None:
         return Refusal(executable, "it does not exist, or is not executable")

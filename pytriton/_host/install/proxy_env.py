@@ -70,7 +70,7 @@ def make_proxy_environment(
 
 
 def still_serves(root: Path, version: tuple[int, int]) -> bool:
-    """Return True if an environment is complete and meets this version's needs. Another version may have made it."""
+    """Return True if an environment is complete and meets this version's needs. Another version may have created it."""
     try:
         facts = json.loads((root / _MARKER).read_bytes())
     except (OSError, ValueError):

@@ -445,7 +445,7 @@ def _link_python(folder: Path, environment: Path, backends: Path) -> None:
 
 
 def _laid_out_python(tree: ServerTree, backends: Path) -> tuple[Path, Path] | None:
-    """Return the linked python backend and its environment; None if this version would not use the same ones."""
+    """Return the linked python backend and its environment; None if this version would not use these."""
     try:
         folder, environment = (backends / "python").readlink(), python_link(backends).readlink()
     except OSError:  # there are no links

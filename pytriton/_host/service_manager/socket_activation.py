@@ -79,7 +79,7 @@ def addresses() -> list[tuple[str, int]]:
 
 
 def is_same_address(address: str, setting: str) -> bool:
-    """Return True if a setting names the address of a socket, perhaps by a host name."""
+    """Return True if a setting, which may contain a host name, specifies the address of a socket."""
     if {address, setting} <= _EVERY_INTERFACE:
         return True
     try:

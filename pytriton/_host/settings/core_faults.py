@@ -35,7 +35,7 @@ class CoreFault(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The fix, for texts."""
+        """Where the fault was fixed, as text."""
         numbers = " and ".join(f"core #{number}" for number in self.pull_requests)
         return f"fixed in {self.fixed_in}, {numbers}"
 

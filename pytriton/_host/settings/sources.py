@@ -55,7 +55,9 @@ class _Draft:
     problems: list[str] = field(default_factory=list)
 
     def set(self, name: str, raw: object, where: str, source: str, base: Path) -> None:
-        """Parse and add one value. `where` names it in error texts; its relative paths start from `base`."""
+        """Parse and add one value. `where` names it in error messages. Relative paths in it are resolved against
+        `base`.
+        """
         kind = options()[name].kind
         try:
             value = kind.read(raw)

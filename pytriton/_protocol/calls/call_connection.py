@@ -310,7 +310,7 @@ class Slots:
             self._made -= 1
 
     def close(self) -> None:
-        """Release all free slots. Slots in use are released when they are put back."""
+        """Release all free slots. Slots in use are released when they are returned."""
         with self._lock:
             self._closed = True
             free, self._free = self._free, []

@@ -88,7 +88,7 @@ class CallCancelled(_Message, frozen=True):
 
 
 class AnswerRead(_Message, frozen=True):
-    """worker → proxy: the oldest unread answer of this call has been read."""
+    """worker → proxy: the oldest outstanding answer to this call has been read."""
 
     id: int
 

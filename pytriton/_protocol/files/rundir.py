@@ -54,7 +54,7 @@ class RuntimeDirError(Exception):
 
 
 def default_runtime_dir() -> Path:
-    """Return this user's default runtime directory: the first of these that is available:
+    """Return this user's default runtime directory, which is the first of these that is available:
 
     `$PYTRITON_DAEMON_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/pytriton-daemon`, `/run/pytriton-daemon` for
     root, `<temp folder>/pytriton-daemon-<uid>`.

@@ -29,7 +29,9 @@ MEMFD_NAME = "pytriton-shared"
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True):
-    """A process that holds the mapping. `started`, its start time in clock ticks since boot, detects a reused pid."""
+    """A process that holds the mapping. `started` is its start time in clock ticks since boot, to detect a reused
+    pid.
+    """
 
     pid: int
     started: int

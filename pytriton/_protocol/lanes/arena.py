@@ -137,7 +137,7 @@ class Arena:
         return start
 
     def fits(self, nbytes: int) -> bool:
-        """Return True if `allocate` can serve `nbytes` without growing the arena."""
+        """Return True if `nbytes` bytes can be allocated without growing the arena."""
         return self._next(nbytes) + nbytes <= self._backed
 
     def writable(self) -> mmap.mmap:

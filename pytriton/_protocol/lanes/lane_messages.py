@@ -22,7 +22,7 @@ class _Descriptor(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class TensorRef(_Descriptor, frozen=True):
-    """A tensor in shared memory: C-contiguous, little-endian. BYTES have Triton's serialized form.
+    """A tensor in shared memory: C-contiguous, little-endian. BYTES tensors are in Triton's serialized form.
 
     `datatype` is Triton's name, such as "FP32". `shape` includes the batch axis. `nbytes` is the size in
     memory segment `memory`. In BYTES tensors, each element is preceded by its length in 4 bytes
@@ -180,7 +180,7 @@ class BatchParts(_LaneMessage, frozen=True):
 
 
 class BatchTexts(_LaneMessage, frozen=True):
-    """worker → proxy: a response each to batches with a single request: one string, which is the only output.
+    """worker → proxy: one response each to batches with a single request. Each is a single string, the only output.
 
     Like `BatchPart`s whose output is a BYTES tensor of the shape [1], but without shared memory. Used for short strings.
     `ids` and `texts` have the same length. Each text counts separately for `Credit`.
@@ -262,7 +262,7 @@ class Go(_LaneMessage, frozen=True):
 
 
 class Spilled(_LaneMessage, frozen=True):
-    """Reference to a message that is too large for a packet, and is in the sender's arena instead."""
+    """Reference to a message that is too large for a packet and is therefore in the sender's arena."""
 
     offset: int
     nbytes: int

@@ -102,7 +102,7 @@ class RequestRecords:
         return self._words[_BUDGET] > UNBOUNDED // 2
 
     def call_failed(self) -> None:
-        """Mark the current call as failed, so that it is recorded however short it was."""
+        """Mark the current call as failed, so that it is recorded no matter how short it was."""
         if self._words[_LIMIT] != NEVER:
             self._words[THRESHOLD] = 0
 

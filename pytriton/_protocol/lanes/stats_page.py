@@ -124,7 +124,9 @@ class Counts(NamedTuple):
         return Counts._make(map(_sum, self, other))
 
     def as_work(self, failed: Mapping[str, int] | None = None) -> Work:
-        """Return the counts as a message, within its limits. `failed` counts the failures that only the daemon sees."""
+        """Return the counts, limited to what a message can hold. `failed` contains the failures that only the daemon
+        sees.
+        """
         failures = {**dict(zip(FAILURES, self.failed)), **(failed or {})}
         return Work(
             calls=_bounded(self.calls),

@@ -73,7 +73,7 @@ def decoded_sample(sample: msgspec.Raw) -> Optional[UserSample]:
 
 
 def encoded(metrics: UserMetrics) -> bytes:
-    """Encode metrics as the message of a page."""
+    """Encode metrics as a page's message."""
     return _encode(metrics)
 
 

@@ -144,7 +144,7 @@ def _series(family: UserFamily, found: _Checking) -> dict[Labels, Values]:
 
 
 def _as_written(bound: str) -> str:
-    """Return a bound unchanged, except infinity, for which Prometheus's spelling is returned."""
+    """Return a bound unchanged, or Prometheus's spelling if it is infinite."""
     return "+Inf" if float(bound) == math.inf else bound
 
 

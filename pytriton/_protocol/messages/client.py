@@ -528,7 +528,7 @@ class RequestEntry(msgspec.Struct, frozen=True):
 
 
 class ProfileWorker(Message, frozen=True):
-    """Request to profile the worker of an instance (default: the first that serves) for some seconds."""
+    """Request to profile the worker of an instance (default: the first that is serving) for some seconds."""
 
     model: str
     seconds: float = 10.0

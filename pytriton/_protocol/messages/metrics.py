@@ -225,7 +225,9 @@ class ModelMetrics(msgspec.Struct, frozen=True):
 
 
 class MemoryInfo(msgspec.Struct, frozen=True):
-    """The budget of one resource, "memory" or a GPU: its size and use in bytes, and how many models wait for it."""
+    """The budget of one resource, "memory" or a GPU: its size and use in bytes, and how many models are waiting for
+    it.
+    """
 
     resource: str
     budget: int

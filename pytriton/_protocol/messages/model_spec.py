@@ -224,7 +224,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def registration_digest(spec: ModelSpec, payloads: Sequence[bytes]) -> str:
-    """Return the digest of a registration. It ignores the lease, and instances and devices, which differ by node."""
+    """Return the digest of a registration, ignoring its lease, and its instances and devices, which differ by node."""
     return digest_of(spec, payload_hashes(payloads))
 
 

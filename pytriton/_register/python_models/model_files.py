@@ -133,7 +133,7 @@ def _completed(
     world: messages.WorkerEnvironment,
     limit_s: float | None,
 ) -> dict[str, Any]:
-    """Run `formats/probe.py` in the workers' environment; return the configuration that it has completed from the file.
+    """Run `formats/probe.py` in the workers' environment; return the configuration, completed from the file.
 
     Raises:
         PyTritonValidationError: the file cannot be loaded, takes too long to load, or does not match the configuration

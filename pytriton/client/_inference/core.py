@@ -259,7 +259,7 @@ class Core:
         return self.prepare(request)
 
     def prepare(self, request: InferCall) -> Prepared:
-        """Validate a request with the model's configuration, which must be cached, and convert it for tritonclient.
+        """Validate a request against the model's configuration, which must be cached, and convert it for tritonclient.
 
         Raises:
             PyTritonClientValueError: inputs are missing, or gRPC does not support a header

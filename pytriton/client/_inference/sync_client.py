@@ -38,12 +38,12 @@ class SyncClient(BaseClient[R], Closeable):
 
     @property
     def model_config(self) -> TritonModelConfig:
-        """The model's configuration. Waits for the model unless it was ready before."""
+        """The model's configuration. Waits for the model if it has not been ready yet."""
         return self._initialise()
 
     @property
     def is_batching_supported(self) -> bool:
-        """True if `infer_batch` can be used. Waits for the model unless it was ready before."""
+        """True if `infer_batch` can be used. Waits for the model if it has not been ready yet."""
         return self.model_config.batching
 
     def wait_for_server(self, timeout_s: float) -> None:

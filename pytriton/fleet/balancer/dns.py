@@ -48,7 +48,7 @@ class Names:
         self._found: dict[str, _Found] = {}
 
     def resolved(self, node: Node) -> Node:
-        """Return a copy of the node whose endpoints have IP addresses.
+        """Return a copy of the node with the host names of its endpoints resolved to IP addresses.
 
         Raises:
             PyTritonBadParameterError: a name could not be resolved, and has never been resolved before

@@ -49,7 +49,7 @@ def reject_single_node_calls(why: str) -> list[str]:
 
 
 def find_model(stream_wait: str) -> list[str]:
-    """Return the rules that extract the model's name, or mark the call as one without a visible model.
+    """Return the rules that extract the model's name, or mark the call as one whose model HAProxy cannot see.
 
     Args:
         stream_wait: how long a stream may be open before its first message
@@ -71,7 +71,7 @@ def find_model(stream_wait: str) -> list[str]:
 
 
 def reject_hidden(sequence: str, *, served: bool) -> list[str]:
-    """Return the rules that reject calls without a visible model, unless some node can answer them.
+    """Return the rules that reject calls whose model HAProxy cannot see, unless some node can answer them.
 
     Args:
         sequence: HAProxy condition for a call that belongs to a sequence. It is always rejected, because the nodes
@@ -86,7 +86,7 @@ def reject_hidden(sequence: str, *, served: bool) -> list[str]:
 
 
 def use_packed(backend: str) -> list[str]:
-    """Return the rules that send calls without a visible model to the nodes that serve all models."""
+    """Return the rules that send calls whose model HAProxy cannot see to the nodes that serve all models."""
     return [f"    use_backend {backend} if {one}" for one in (_IS_PACKED, _IS_UNNAMED)]
 
 

@@ -120,7 +120,7 @@ class Balancers:
         )
 
     def left(self) -> frozenset[tuple[str, str]]:
-        """Return each (node, model) of `leaving` to which no balancer sends requests any longer."""
+        """Return the (node, model) pairs in `leaving` to which no balancer sends requests any longer."""
         now = self._clock()
         if now - self._born < (_RETURN_S if self._expected else _BALANCER_S):
             return frozenset()  # existing balancers may not have reported yet

@@ -413,7 +413,7 @@ _NOWHERE = "none"
 
 
 class Members(NamedTuple):
-    """The nodes that a fleet uses, and those with an actor of the fleet that it should leave."""
+    """The nodes that a fleet uses, and the nodes that it should leave but that still have one of its actors."""
 
     kept: list[str]
     surplus: list[str]

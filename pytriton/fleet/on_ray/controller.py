@@ -181,7 +181,9 @@ class Controller:
         return ""
 
     def rollout(self, name: str) -> tuple[str, str]:
-        """Return the progress of a model's rollout, and why its last rollout was rolled back; "" if there is none."""
+        """Return the progress of a model's rollout, and why its last rollout was rolled back. Either is "" if there
+        is none.
+        """
         with self._lock:
             model = self._state.models.get(name)
             return self._rollouts.progress.get(
@@ -395,7 +397,7 @@ class Controller:
 
     @contextmanager
     def _change(self, name: str) -> Iterator[None]:
-        """Store a change to a model that is made in the block. Undo the change if storing it fails."""
+        """Store the change that the block makes to a model. Undo the change if storing it fails."""
         self._store.check()
         before = copy.deepcopy(self._state.models.get(name))
         try:

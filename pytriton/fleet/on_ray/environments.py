@@ -73,7 +73,8 @@ class Environments:
     def create(
         self, spec: messages.ModelSpec, environment: bytes, packages: Mapping[str, bytes], digest: str
     ) -> Iterator[messages.ModelSpec]:  # fmt: skip
-        """Create an environment, and keep it for the block and as long as a registration needs it (see `keep`).
+        """Create an environment. Keep it until the end of the block, and as long as a registration needs it (see
+        `keep`).
 
         Yield the specification, changed so that the workers run in the environment.
 

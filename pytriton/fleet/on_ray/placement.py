@@ -31,7 +31,7 @@ class Placement:
         return [one for model in self._state.models.values() for one in _all_of(model)]
 
     def wanted(self, model: RegisteredModel) -> Wanted:
-        """Return the wanted state of a model: on which nodes its instances should be served."""
+        """Return the desired state of a model: on which nodes its instances should run."""
         nodes: dict[str, int] = {}
         pending = 0
         for holder in model.holders:

@@ -111,7 +111,7 @@ def reconcile(
 
 
 def is_served(model: str, wanted: Wanted, observed: Observed) -> bool:
-    """Return whether a model is served as wanted on all nodes."""
+    """Return whether all nodes serve a model as they should."""
     places = all(
         observed.get(node, {}).get(model) == ModelOnNode(wanted.digest_on(node), count)
         for node, count in wanted.nodes.items()

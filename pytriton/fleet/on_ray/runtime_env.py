@@ -138,7 +138,7 @@ def packages_of(runtime_env: Mapping[str, Any]) -> list[str]:
 
 
 def split(payloads: Sequence[bytes], environment: bytes) -> tuple[list[bytes], dict[str, bytes]]:
-    """Split payloads into the callables, and the packages of the environment by URI. The packages come last."""
+    """Split payloads into the callables and the environment's packages, which come last. Return the packages by URI."""
     uris = packages_of(decoded(environment))
     callables = len(payloads) - len(uris)
     return list(payloads[:callables]), dict(zip(uris, payloads[callables:]))

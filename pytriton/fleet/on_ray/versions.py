@@ -98,7 +98,9 @@ def _no_canary(former: Optional[RegisteredModel], resources: dict[str, Any]) -> 
 
 
 def replace(former: RegisteredModel, model: RegisteredModel, canary: Optional[Canary]) -> None:
-    """Let a new registration replace a model: gradually with a canary, otherwise on all nodes at the same time."""
+    """Let a new registration replace a model: gradually if there is a canary, otherwise on all nodes at the same
+    time.
+    """
     model.older = former.previous
     if canary is not None and model.digest != former.digest:
         model.rolling = Rolling(former.version(), canary)
@@ -143,7 +145,9 @@ def withdraw(model: RegisteredModel, why: str) -> None:
 
 
 def settle(model: RegisteredModel) -> bool:
-    """Once a model is served, discard the version kept for a withdrawal. Return whether there was one."""
+    """Once a model is served, discard the version that was kept in case of a withdrawal. Return whether there was
+    one.
+    """
     if model.rolling is not None or model.older is None:
         return False
     model.older = None
