@@ -1,4 +1,4 @@
-"""The daemon: runs tritonserver and the workers, holds the registrations, and routes proxies to workers.
+"""The daemon: runs tritonserver and the workers, manages the registrations, and routes proxies to workers.
 
 Started by `pytriton-daemon start` (`python -m pytriton.dispatcher`); one per runtime directory.
 Accepts control messages from registrants, workers and proxies, and answers each with one reply.

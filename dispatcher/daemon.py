@@ -207,7 +207,7 @@ class Daemon:
         return awaits and not config.model_repository and spec.name != vertex
 
     def _begin_serving(self, on_ready: OnReady | None) -> None:
-        """Report that clients can register models, and start the tasks that keep the models served."""
+        """Report that clients can register models, and start the daemon's background tasks."""
         services, status = self.services, self.services.status
         status.phase = "draining" if services.registry.refusal else "ready"
         own_version()  # cache it now: another version may be installed later

@@ -103,7 +103,7 @@ class Pending(Protocol):
 
 
 class Caller(Protocol):
-    """Interface of a worker that sends the calls of its callable."""
+    """Interface of a worker that sends the calls made by its callable."""
 
     def begin(self, call: ModelCall) -> Pending:
         """Send a call.

@@ -319,7 +319,9 @@ class DaemonClient(Closeable):
             return self.scale_prepared(messages.Scale(name, count, autoscale), report)
 
     def scale_prepared(self, message: messages.Scale, report: Report | None = None) -> Model:
-        """Send a message that changes a model's number of instances; return the model. Raises the same as `scale`."""
+        """Send a message that changes a model's number of instances; return the model. Raises the same exceptions as
+        `scale`.
+        """
         answer = self._ask(message, messages.Registered, (), report, model=message.name)
         return Model(self, answer.model)
 

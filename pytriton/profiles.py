@@ -78,7 +78,7 @@ class Profile:
         return {kind: counts[kind] / total if total else 0.0 for kind in KINDS}
 
     def hottest(self, most: int = 5) -> list[tuple[str, float]]:
-        """Return the lines that the serving thread executed most often, with their fractions of its time.
+        """Return the lines that the serving thread executed most often, each with its share of the thread's time.
 
         Args:
             most: maximum number of lines

@@ -161,7 +161,7 @@ class _PendingAnswer:
         self._cancelled = False
 
     def sent(self, wire: Wire, number: int) -> None:
-        """Record the connection on which the call is in flight, and the number that the call has on this connection."""
+        """Record the connection on which the call is in flight, and the call's number on that connection."""
         self._sent = (wire, number)
 
     def put(self, wire: Wire | None, answer: Answer) -> bool:

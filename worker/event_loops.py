@@ -73,7 +73,7 @@ async def within_limit(
     limit_s: float | None,
     held_s: Callable[[], float] = lambda: 0.0,
 ) -> Any:
-    """Await a coroutine with a time limit, which excludes the seconds that `held_s` returns.
+    """Await a coroutine with a time limit. The seconds that `held_s` returns do not count.
 
     Raises:
         ExecutionTimeout: the coroutine exceeded the limit, and was cancelled.

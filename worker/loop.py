@@ -116,7 +116,7 @@ class Loop:
         self._watch(end.woken, end.read_signals)
 
     def _schedule_memory_check(self) -> None:
-        """Schedule a check that releases the memory that lanes have not used for `KEPT_S`."""
+        """Schedule a check that releases memory that lanes have not used for `KEPT_S`."""
         if self._memory_check_at is None:
             self._idle_s = KEPT_S + 0.1
             self._memory_check_at = time.monotonic() + self._idle_s

@@ -118,8 +118,8 @@ class OutputBuffers:
         self._lanes: dict[int, _LaneBuffers] = {}  #: by id(lane); removed with the lane
 
     def begin(self, parts: Sequence[Part]) -> None:
-        """Prepare for a call. By sending its batches, the proxies have shown that they have read their previous
-        answers.
+        """Prepare for a call. By sending the call's batches, the proxies have shown that they have read their
+        previous answers.
         """
         self._lane = parts[0].lane
         if self.used:

@@ -53,7 +53,7 @@ class SpinningPoll:
         self._budget_ns = 0  #: how long failures may still take
 
     def sleep_next(self) -> None:
-        """Make the next wait sleep at once."""
+        """Make the next wait sleep immediately."""
         self._expected = False
 
     def __call__(self, timeout_s: float | None) -> Events:

@@ -107,8 +107,8 @@ class Outbox:
         self.lane.send(message)
 
     def retire(self) -> bool:
-        """If batches are in flight or messages are queued, ask the proxy to send no more batches. Otherwise return False,
-        because the lane can be closed.
+        """If batches are in flight or messages are queued, ask the proxy to send no more batches. Otherwise return
+        False: the lane can be closed.
 
         Batches that arrive before the proxy has read this must be served, because closing the lane would end its streams.
         """

@@ -87,7 +87,7 @@ def describe_sender(sender: Sender) -> str:
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name, or the number if there is no name. May block, since the lookup may require a server."""
+    """Return a user's name, or the user ID if there is no name. May block, since the lookup may query a server."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -123,7 +123,7 @@ def info_of(
     instances: Sequence[messages.InstanceInfo] = (),
     cpus: DaemonCpus | None = None,
 ) -> messages.ModelInfo:
-    """Return the part of a model's status that its specification and the `cpus` determine. Callers add the rest."""
+    """Return the part of a model's status that follows from its specification and the `cpus`. Callers add the rest."""
     return messages.ModelInfo(
         name=spec.name,
         version=spec.version,

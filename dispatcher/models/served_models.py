@@ -1,4 +1,4 @@
-"""The table of registrations. Lookups by name only find those that are serving; lookups by key find all."""
+"""The table of registrations. Lookups by name find only registrations that are serving; lookups by key find all."""
 
 from __future__ import annotations
 

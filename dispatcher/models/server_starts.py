@@ -80,7 +80,9 @@ class ServerStarts:
         self._deployer.changes.notify()
 
     def preload(self) -> dict[str, dict[str, Any]]:
-        """Return the models that tritonserver loads at its start, before it opens its ports: name -> configuration."""
+        """Return the models that tritonserver loads when it starts, before it opens its ports: name ->
+        configuration.
+        """
         return {one.spec.name: one.in_triton.config for one in self._served if one.preloadable}
 
     async def load_again(self, loaded: set[str]) -> None:

@@ -55,7 +55,9 @@ class ModelRecord:
 
     @property
     def needs_reload(self) -> bool:
-        """Whether a restarted tritonserver must load the model, since its predecessor served or failed to load it."""
+        """Whether a restarted tritonserver must load the model, because its predecessor served it or failed to load
+        it.
+        """
         is_wanted = self.state in ("ready", "failed")
         return self.served_by == TRITONSERVER and is_wanted and not self.crashes_server
 

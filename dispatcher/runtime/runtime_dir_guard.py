@@ -92,8 +92,8 @@ class RuntimeDirGuard:
 
     @contextlib.contextmanager
     def _notifications(self) -> Iterator[asyncio.Event | None]:
-        """Yield an event that is set when the directory or a part of its path may have been deleted or renamed; None if
-        the kernel cannot notify.
+        """Yield an event that is set when the directory or a part of its path may have been deleted or renamed.
+        Yield None if the kernel cannot send such notifications.
         """
         path = self._rundir.path.absolute()
         try:

@@ -71,7 +71,9 @@ def _in_control_group(mount: Path, path: str) -> Iterator[Headroom]:
 
 
 def _of_user(pid: int, proc: Path) -> Iterator[Headroom]:
-    """Yield the headroom of the process's user below RLIMIT_NPROC. This limit does not apply to root."""
+    """Yield how many more threads and processes the process's user may start within RLIMIT_NPROC. The limit does not
+    apply to root.
+    """
     try:
         user = (proc / str(pid)).stat().st_uid
         most = resource.prlimit(pid, resource.RLIMIT_NPROC)[0]

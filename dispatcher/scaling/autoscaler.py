@@ -134,7 +134,7 @@ class _ScaledModel:
         self.cost = Cost(cpus, memory or self.cost.memory)
 
     def want(self, at: float) -> Want:
-        """Return the numbers of instances that the model wants and has, and the resources that one instance uses."""
+        """Return how many instances the model needs, how many it has, and the resources that one instance uses."""
         spec = self.registration.spec
         now = wanted = self.registration.instances
         load = 0.0
@@ -150,7 +150,7 @@ class _ScaledModel:
 
     @property
     def may_suspend(self) -> bool:
-        """Whether the model can be suspended: it is not resuming, and no batch is running, sampled or not."""
+        """Whether the model can be suspended: it is not resuming, and no batch is running at the moment."""
         pool = self.registration.pool
         return not pool.suspension.resuming and not pool.busy
 

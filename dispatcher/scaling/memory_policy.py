@@ -66,7 +66,7 @@ class KnownSize(msgspec.Struct, frozen=True):
 
 
 class Claim(NamedTuple):
-    """A model's claim for the memory that it needs to load.
+    """A model's claim to the memory that it needs to load.
 
     Attributes:
         key: Key of the claim.

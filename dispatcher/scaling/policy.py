@@ -313,7 +313,7 @@ class Want(NamedTuple):
     gpus: Sequence[str] = ()
 
     def cpus(self, instances: int) -> float:
-        """Return the CPUs that `instances` instances use. Idle instances use none."""
+        """Return how many CPUs `instances` instances use. Idle instances use none."""
         return min(float(instances), self.load) * self.cost.cpus
 
     def gpu(self, instance: int) -> str | None:

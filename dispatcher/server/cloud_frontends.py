@@ -76,7 +76,9 @@ def served(options: Mapping[str, object], environment: Mapping[str, str]) -> lis
 
 
 def cloud_settings(options: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the clouds' part of the native frontend's settings document (see startup/settings.h): paths and models."""
+    """Return the part of the native frontend's settings document (see startup/settings.h) about cloud platforms:
+    paths and models.
+    """
     return {
         "vertex": {
             "health": environment.get("AIP_HEALTH_ROUTE"),

@@ -62,7 +62,7 @@ class ServerLost(RemoteFailure):
 
 
 class ServerCrashed(ServerLost):
-    """Raised if tritonserver crashes while it loads this model and no other."""
+    """Raised if tritonserver crashes while it is loading this model and no other."""
 
 
 class ServerStartError(Exception):

@@ -232,7 +232,7 @@ class BatchRetry:
         self._events.emit(kind, instance=instance, worker=worker, reason=reason, numbers=numbers)
 
     async def _explain_loss(self, name: str) -> str:
-        """Describe the end of a worker whose lane broke during a batch."""
+        """Explain what happened to a worker whose lane broke during a batch."""
         worker = self._workers.get(name)
         if worker is None:
             return "the worker of this batch exited"

@@ -98,8 +98,8 @@ class HostedWorker(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Record the worker's hello. The daemon sends no model, because the registrant already has it. Raises the same
-        as `Worker.hello`.
+        """Record the worker's hello. The daemon sends no model, because the registrant already has it. Raises the
+        same exceptions as `Worker.hello`.
         """
         await super().hello(peer, payloads_of)
         self._stats_path.unlink(missing_ok=True)

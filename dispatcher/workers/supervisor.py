@@ -568,7 +568,7 @@ class Streak:
             self.failures += 1
 
     def clear(self) -> None:
-        """Reset the streak after a worker has served."""
+        """Reset the counts of consecutive exits and failures after a worker has served."""
         self.exits = self.failures = 0
 
     @property

@@ -26,7 +26,7 @@ FURTHER_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class ResumeBounds:
-    """Limits while a model resumes: seconds since the resume began, and requests in tritonserver's queue."""
+    """Limits while a model is resuming: seconds since the resume began, and requests in tritonserver's queue."""
 
     seconds: float = 60.0
     requests: int = 1000

@@ -197,8 +197,8 @@ class WorkerProcess(Worker):
         )
 
     async def hello(self, peer: Peer, payloads_of: Callable[[int], Sequence[bytes]]) -> None:
-        """Answer the hello of a worker with its model, unless the worker is prestarted. Raises the same as
-        `Worker.hello`.
+        """Answer the hello of a worker with its model, unless the worker is prestarted. Raises the same exceptions
+        as `Worker.hello`.
         """
         await super().hello(peer, payloads_of)
         self._payloads_of = payloads_of
@@ -481,7 +481,7 @@ class WorkerFactory:
         return self._with_exit_callback(worker, spec.name)
 
     def adopt(self, state: WorkerState, spec: messages.ModelSpec, slot: int, peer: Peer) -> Worker:
-        """Adopt a worker that was started before an upgrade. Raises the same as `WorkerProcess.adopt`."""
+        """Adopt a worker that was started before an upgrade. Raises the same exceptions as `WorkerProcess.adopt`."""
         instance, spec = instance_of(spec, slot), spec_of_slot(spec, slot)
         on_line = _log_lines(state.name, spec.name, instance)
         worker = WorkerProcess.adopt(

@@ -285,8 +285,8 @@ class TritonPythonModel:
         return self._translator.responses(answer.responses, lane)
 
     def _failure(self, text: str, place: int) -> Any:
-        """Return the error response to a request. An error of a model.py keeps Triton's wording, without the request's
-        id.
+        """Return the error response to a request. An error from a model.py keeps Triton's wording, without the
+        request's id.
         """
         if self._details or self._sent is None:
             return translate.failure(text)

@@ -194,7 +194,9 @@ def reload(rundir: RuntimeDir) -> messages.Reloaded:
 
 
 def replace_server(rundir: RuntimeDir, *, force: bool = False) -> messages.ServerReplaced:
-    """Replace the running tritonserver, and wait until the new one has loaded all models. Raises the same as `ask`."""
+    """Replace the running tritonserver, and wait until the new one has loaded all models. Raises the same exceptions
+    as `ask`.
+    """
     answer = ask(rundir, messages.ReplaceServer(force), timeout_s=None)
     # The answer to ReplaceServer, see _protocol/messages/.
     assert isinstance(answer, messages.ServerReplaced)

@@ -192,7 +192,7 @@ def skip_conversion(param: Any) -> None:
 
 
 def _unconverted(param: Any, descriptor: Any, value: Any) -> Any:
-    """Return the value that typer would convert a value to; `_BY_TYPER` if typer itself must convert it."""
+    """Return a value as typer would convert it; `_BY_TYPER` if typer itself must convert it."""
     kind, wanted = descriptor.annotation, descriptor.parameter_info
     several = param.multiple or param.nargs == -1
     if value is None:

@@ -97,7 +97,9 @@ def available_memory() -> int:
 
 
 def total_memory() -> int:
-    """Return the machine's total memory in bytes, or the limit of this process's control groups (v2) if lower."""
+    """Return the machine's total memory in bytes, or the limit of this process's control groups (v2) if that is
+    lower.
+    """
     with open("/proc/meminfo", encoding="ascii") as meminfo:
         kib = next(line.split()[1] for line in meminfo if line.startswith("MemTotal:"))
     limits = [int(kib) * 1024]

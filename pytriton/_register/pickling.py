@@ -284,7 +284,9 @@ class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # cloudpickle ha
         return reduced
 
     def _define(self, module: ModuleType, obj: Any) -> None:
-        """Record a function or class that the worker's module must define, if the module has it under its own name."""
+        """Record a function or class that the worker's module must define, if the module has it under its qualified
+        name.
+        """
         if is_found_by_name(module, obj):
             self.defined.setdefault(module.__name__, {})[obj.__qualname__] = obj
 

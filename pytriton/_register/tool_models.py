@@ -52,7 +52,7 @@ def prepare_tool(
     given: Mapping[str, Any],
     report: Report | None,
 ) -> tuple[messages.Register, list[bytes]]:
-    """Describe the model in the workers' environment; return the message and its payload.
+    """Make the workers' interpreter describe the model; return the message and its payload.
 
     Args:
         target: such as `mlflow:PATH`; a path on the daemon's machine

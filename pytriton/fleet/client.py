@@ -267,7 +267,7 @@ class FleetClient(Closeable):
         return models_of(self, answers.done, everywhere=True)
 
     def model(self, name: str) -> FleetModel:
-        """Return the model of a given name.
+        """Return the model with a given name.
 
         Raises:
             ModelNotFoundError: no node serves it.

@@ -51,7 +51,7 @@ class LoadedFile:
 
 
 def parameter(config: Mapping[str, Any], name: str, default: str = "") -> str:
-    """Return the text of an entry of a configuration's `parameters`; `default` if it is missing."""
+    """Return the text of an entry in a configuration's `parameters`; `default` if it is missing."""
     return str(config.get("parameters", {}).get(name, {}).get("string_value", default))
 
 

@@ -63,7 +63,7 @@ class _Answer:
         self.counted.next_call()
 
     def add_text(self, text: str) -> str:
-        """Add a piece that is only text, and return the output."""
+        """Add a piece that contains only text, and return the output."""
         return self.add(Delta(content=text))
 
 
@@ -98,7 +98,7 @@ class _Stream(_Answer):
         return f"{self._start}{json_text(shown)}]{self._tail}"
 
     def add_text(self, text: str) -> str:
-        """Add a piece that is only text, and return its event. Most events of a stream are created here."""
+        """Add a piece that contains only text, and return its event. Most events of a stream are created here."""
         around = self._only.get(0)
         if around is None:
             return self.add(Delta(content=text))

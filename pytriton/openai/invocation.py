@@ -157,7 +157,7 @@ class _PlainText:
         return ""
 
     def add_text(self, text: str) -> str:
-        """Add a piece that is only text. Return the text, or buffer it."""
+        """Add a piece that contains only text. Return the text, or buffer it."""
         return self.add(Delta(content=text))
 
     def unanswered(self) -> list[int]:

@@ -43,7 +43,7 @@ class ResponseWriter(Protocol):
         """Add a piece and return its output; "" if there is none."""
 
     def add_text(self, text: str) -> str:
-        """Add a piece that consists only of text of the first choice. Return its output, or "" if there is none."""
+        """Add a piece that contains only text of the first choice. Return its output, or "" if there is none."""
 
     def unanswered(self) -> list[int]:
         """Return the indexes of the choices, except the first, that have received no piece."""

@@ -115,7 +115,7 @@ class _ResponseBody:
         return output
 
     def add_text(self, text: str) -> str:
-        """Add a piece that is only text."""
+        """Add a piece that contains only text."""
         self._counted.add_text(text)
         return self._put("message", text) if text else ""
 

@@ -30,7 +30,7 @@ class Calls:
         raise NotImplementedError
 
     def _ask(self, question: Callable[[DaemonConnection], Any]) -> Any:
-        """Call a function with the connection, for calls that also need the daemon."""
+        """Call a function with the connection. Used for calls that need the daemon as well as tritonserver."""
         raise NotImplementedError
 
     # ── models ───────────────────────────────────────────────────────────────────────────────────

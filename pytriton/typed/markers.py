@@ -137,6 +137,8 @@ def batchable(max_batch_size: int = 32, max_delay_s: float = 0.0) -> Callable[[_
 
 
 def batching_of(target: Any) -> Batching | None:
-    """Return the options that `@batchable` attached to a function, a method, or a class's ``__call__``; None without it."""
+    """Return the options that `@batchable` attached to a function, a method, or a class's ``__call__``; None if
+    there are none.
+    """
     found = getattr(called_function(target), _ATTRIBUTE, None)
     return found if isinstance(found, Batching) else None

@@ -180,7 +180,7 @@ def is_image(annotation: Any) -> bool:
 
 
 def expand(annotation: Any) -> Any:
-    """Return a type in which each alias (`type Words = list[str]`) is replaced by what it stands for.
+    """Return a type in which each alias (`type Words = list[str]`) is replaced by the type that it stands for.
 
     Since numpy 2.5, `numpy.typing.NDArray` is such an alias. An alias within itself remains.
     """

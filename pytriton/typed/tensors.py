@@ -153,7 +153,7 @@ class _Argument:
         self._is_scalar = get_origin(strip(parameter.type)) is not list
 
     def decode(self, array: Any) -> Any:
-        """Return the argument in one row.
+        """Convert the array of one row to the argument.
 
         Raises:
             ValueError: it is invalid

@@ -245,7 +245,7 @@ class LoadedPythonModel(WorkerModel):
     def _responses(
         self, requests: list[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse | None]:
-        """Call `execute`; return the response to each request, or None for a request that Triton must queue again."""
+        """Call `execute`; return the response to each request, or None for a request that Triton must requeue."""
         senders = [_OnlySender(request) for request in requests]
         returned = self.execute(requests)
         if inspect.isawaitable(returned):

@@ -173,7 +173,8 @@ class ProxyExits:
     async def until_all_ended(
         self, grace_s: float, *, decoupled: bool, queue_delay_s: float = 0.0
     ) -> bool:
-        """Wait up to `grace_s` seconds until Triton has ended the proxies. Return whether all of them are idle or gone.
+        """Wait up to `grace_s` seconds until Triton has stopped the proxies. Return whether all of them are idle or
+        gone.
 
         Idle proxies of a decoupled model may remain: Triton 2.51 keeps a model while a client keeps the gRPC stream of a
         response open. So idle workers suffice, if they are idle for longer than a request may wait in Triton's queue.

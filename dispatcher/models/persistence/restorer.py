@@ -39,7 +39,7 @@ OnUnavailable = Callable[[str], Coroutine[object, object, None]]
 
 
 async def ignore_unavailable(name: str) -> None:
-    """Do nothing, because no request ever waits for a model."""
+    """Do nothing. Used if requests never wait for a model."""
 
 
 @dataclass
@@ -189,7 +189,7 @@ class Restorer:
             self.changes.notify()
 
     def on_request(self, name: str) -> None:
-        """Record that a request waits for a model."""
+        """Restore a model now, because a request is waiting for it."""
         self.restore_now(name)
         if not self.is_expected(name):  # it may have been removed
             self._spawn(self.on_unavailable(name))

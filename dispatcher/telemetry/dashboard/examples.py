@@ -98,7 +98,9 @@ def example_values(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def example_request(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an example request in KServe's JSON. Data of inputs that are too large for an example is left empty."""
+    """Return an example request in KServe's JSON format. The data of inputs that are too large for an example is
+    left empty.
+    """
     return {
         "inputs": [
             {

@@ -1,4 +1,5 @@
-"""Webhooks: signed posts of events to configured addresses, coalesced and retried, without blocking the daemon.
+"""Webhooks: events are signed and posted to configured addresses. They are coalesced and retried, and never block the
+daemon.
 
     event ──▶ queue, 1,000 events ──▶ a thread per webhook ──▶ POST, retried after 1, 2, 4 … 60 s, for an hour
 
@@ -172,7 +173,7 @@ class Webhook:
             return [one.event for one in (*self._posting, *self._waiting.values())]
 
     def begin_close(self) -> None:
-        """Make the thread post the queued events once more, and stop."""
+        """Make the thread post the queued events once more, and then stop."""
         with self._changed:
             self._closing = True
             self._changed.notify()

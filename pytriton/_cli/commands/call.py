@@ -212,7 +212,7 @@ _KINDS = {
 
 
 def _value(name: str, texts: list[str], schema: _Schema) -> Any:
-    """Return the value of an argument; several texts are the items of a list."""
+    """Return the value of an argument. Several texts become the items of a list."""
     kinds = schema.kinds()
     is_list = "array" in kinds
     if len(texts) > 1 and not is_list and kinds:

@@ -90,7 +90,7 @@ def is_same_address(address: str, setting: str) -> bool:
 
 
 def at_port(port: int) -> Iterator[tuple[str, socket.socket]]:
-    """Yield (address, socket) for each socket of a port."""
+    """Yield (address, socket) for each socket on a port."""
     for one in _held:
         address, number = one.getsockname()[:2]
         if number == port:

@@ -1,4 +1,4 @@
-"""Published vulnerabilities of tritonserver, and a warning if other machines can reach an affected one.
+"""Published vulnerabilities in tritonserver, and a warning if other machines can reach an affected one.
 
 advisories.json, in the same directory, lists NVIDIA's security bulletins for Triton Inference Server up to its date.
 Users who bring their own tritonserver must read later bulletins themselves. docs/operations/security.md has three
@@ -81,7 +81,7 @@ def warning(config: DaemonConfig, version: str | None, *, native: bool) -> str |
 
 
 def is_faulty(version: str | None) -> bool:
-    """Return True if the bulletins list a vulnerability of a version of tritonserver."""
+    """Return True if the bulletins list a vulnerability in a version of tritonserver."""
     return bool(faults(version))
 
 

@@ -12,7 +12,7 @@ _EXPORTER, _ENDPOINT = "OTEL_EXPORTER_", "ENDPOINT"
 
 
 def uses_opentelemetry(config: DaemonConfig) -> bool:
-    """Return True if tritonserver traces with OpenTelemetry. Its trace mode cannot change while it runs."""
+    """Return True if tritonserver traces with OpenTelemetry. Its trace mode cannot change while it is running."""
     return trace_config.mode(_given(config)) == trace_config.OPENTELEMETRY
 
 

@@ -291,7 +291,7 @@ def path() -> Kind:
 
 
 def several(kind: Kind) -> Kind:
-    """Return a validator for lists of values that `kind` accepts. Text is split as by a shell."""
+    """Return a validator for lists of values that `kind` accepts. Text is split as a shell would split it."""
 
     def read(raw: object) -> tuple[Any, ...]:
         words = shlex.split(raw) if isinstance(raw, str) else raw

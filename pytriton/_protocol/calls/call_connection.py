@@ -120,7 +120,9 @@ class CallConnection:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def close_after_fork(self) -> None:
-        """Close the descriptor in a forked child. Takes no locks: other threads may have held them at the fork."""
+        """Close the descriptor in a forked child. Acquires no locks, because other threads may have held them at the
+        time of the fork.
+        """
         self._socket.close()
 
     def close(self) -> None:

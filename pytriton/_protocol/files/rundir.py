@@ -339,7 +339,7 @@ class RuntimeDir:
             return None
 
     def running_pid(self) -> int | None:
-        """Return the pid of the daemon that holds this directory, or None if none is running.
+        """Return the pid of the daemon that is using this directory, or None if none is running.
 
         Relies on the lock, not on the pid's existence: the pid may have been reused by another
         process.

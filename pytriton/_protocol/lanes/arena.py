@@ -107,7 +107,9 @@ class Arena:
             self.give_back()
 
     def give_back(self, *, at_once: bool = False) -> None:
-        """Free pages beyond `KEPT` after `KEPT_S` without use (or `at_once`). Do nothing while allocations exist."""
+        """Free the pages beyond `KEPT` if they have been unused for `KEPT_S`, or immediately with `at_once`. Do
+        nothing while allocations exist.
+        """
         start = max([KEPT, *[end for _, end in self._kept]])
         start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
         now = time.monotonic()

@@ -121,7 +121,7 @@ class TextError(ValueError):
 
 
 def encode_bytes(array: Array) -> bytes:
-    """Serialize the elements of an object, S or U array in Triton's format: length in 4 bytes, then the bytes.
+    """Serialize the elements of an array of dtype object, S or U in Triton's format: length in 4 bytes, then the bytes.
 
     str is encoded as UTF-8. Trailing NULs of S and U elements are lost: numpy treats them as padding.
 

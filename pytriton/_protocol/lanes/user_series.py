@@ -200,7 +200,7 @@ def kept(families: Families) -> Families:
 
 
 def added(earlier: Families, later: Families) -> Families:
-    """Add the metrics of two consecutive workers of one instance; the later worker may still be running.
+    """Add up the metrics of two consecutive workers of one instance; the later worker may still be running.
 
     A metric starts over if it has another kind or other buckets in the later worker, or if its sum is too large.
     """

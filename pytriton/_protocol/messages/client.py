@@ -66,7 +66,7 @@ class Register(Message, frozen=True):
 
 
 class Registered(Message, frozen=True):
-    """Answer to Register: the model now serves requests."""
+    """Answer to Register: the model is now serving requests."""
 
     model: ModelInfo
 

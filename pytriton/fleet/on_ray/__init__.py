@@ -91,7 +91,7 @@ def connected(address: str | None) -> Any:
 
 @contextlib.contextmanager
 def _without_uv_run() -> Iterator[None]:
-    """Make Ray ignore a `uv run` around this process.
+    """Make Ray ignore that `uv run` started this process.
 
     Otherwise Ray would upload the working directory, and run the fleet's actors in an environment that uv creates for
     this process. Ray deletes that environment with its actor, but the daemons outlive their actors.

@@ -147,7 +147,7 @@ class Cluster:
         return {one[len(beginning) :] for one in named_actors(self._ray, beginning)}
 
     def poll_daemons(self) -> dict[str, DaemonState]:
-        """Query the node actors and return the latest state of each daemon, without those that do not answer."""
+        """Query the node actors, and return the latest state of each daemon except those that do not answer."""
         for node, actor in self._actors.items():
             if node not in self._pending_calls:
                 known = self._states[node].key if node in self._states else ""

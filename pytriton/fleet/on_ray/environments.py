@@ -209,7 +209,7 @@ def _run_in_environment(
     own: RayEnvironment,
     mark: str,
 ) -> messages.ModelSpec:
-    """Return a copy of a specification whose workers run in an environment.
+    """Return a copy of a specification that makes the workers run in an environment.
 
     Args:
         spec: the registered specification

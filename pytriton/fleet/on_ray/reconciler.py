@@ -74,7 +74,7 @@ Step = Union[RegisterAction, ScaleAction, Remove]
 
 
 class ReconcilePlan(NamedTuple):
-    """The steps to take now, and each (node, model) that balancers must remove before further steps."""
+    """The steps to take now, and each (node, model) that balancers must remove before further steps are possible."""
 
     steps: list[Step]
     leaving: set[tuple[str, str]]
