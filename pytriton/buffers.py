@@ -32,10 +32,10 @@ def empty_output(shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
     callable, or contiguous slices of it (such as those that ``@batch`` creates), as outputs of exactly its dtype.
     Allocate a new array in each call: its memory is reused once nothing refers to it.
 
-    You may keep a reference to the array: its memory is not reused as long as you do. However, an array that can
-    still be modified after the callable has returned is copied like any other array. The function is plain
-    `numpy.empty` outside a call of a model's callable (in a factory, in your tests), for strings, and below 256 KiB,
-    where a copy is cheaper.
+    You may keep a reference to the array: its memory is not reused as long as you do. However, an array that can still
+    be modified after the callable has returned is copied like any other array. The function is plain `numpy.empty`
+    outside a call to a model's callable (in a factory, in your tests), for strings, and below 256 KiB, where a copy is
+    cheaper.
 
     Args:
         shape: shape of the array, including the batch axis

@@ -106,7 +106,7 @@ def _prepare(order: Order, is_fresh: Callable[[], bool]) -> ForkAnswer | None:
 
 
 def _fork(forker: Forker) -> ForkAnswer | None:
-    """Fork. Return the answer for the dispatcher in this process, and None in the fork."""
+    """Fork. Return the answer for the dispatcher in this process, and None in the child."""
     try:
         pid = forker.fork()
     except OSError as error:

@@ -1,7 +1,7 @@
 """Recognizes exceptions of GPU frameworks after which a worker should be replaced.
 
 - Out of memory: the request fails, and memory that the framework has cached or fragmented may make later ones fail.
-- Errors of CUDA itself, such as an illegal address in a kernel: CUDA refuses all further calls of the process, so that
+- Errors of CUDA itself, such as an illegal address in a kernel: CUDA refuses all further calls by the process, so that
   every request would fail until the process is replaced.
 
 No framework is imported here. Exceptions are recognized by the names of their types and, where a framework has one type

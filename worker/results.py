@@ -379,7 +379,7 @@ class ResultWriter:
 
 
 def _rows_of(whole: TensorRef, rows: Sequence[int]) -> list[TensorRef]:
-    """Split a reference to an array into references to consecutive slices of it with these numbers of rows."""
+    """Split a reference to an array into references to consecutive slices, which have these numbers of rows."""
     row = whole.shape[1:]
     nbytes = whole.nbytes // whole.shape[0]
     offset = whole.offset

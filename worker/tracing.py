@@ -4,7 +4,7 @@
      └─ MODEL                               tritonserver; the batch contains its context (`BatchTrace`)
          ├─ compute                         tritonserver
          └─ python_backend_execute          the worker, from when the proxy received the batch until it was answered
-             └─ proxy_inference_callable    the call of the callable: `request.span`
+             └─ proxy_inference_callable    the call to the callable: `request.span`
                  └─ spans created by the callable
 
 A batch has one of each per traced request. While the callable runs, the span of the first request is the current span

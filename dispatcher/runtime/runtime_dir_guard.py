@@ -1,4 +1,4 @@
-"""Detects that the runtime directory was deleted, or replaced by another daemon's.
+"""Detects that the runtime directory has been deleted, or replaced by another daemon's.
 
 Without its directory, a daemon cannot be found by commands and cannot start workers or tritonserver. In another
 daemon's directory, it would do damage, because the sockets and directories there have the same names.

@@ -517,7 +517,7 @@ class TritonServer:
 
         The model accepts no more requests, and its proxies detach once all requests have been answered.
 
-        This also succeeds if tritonserver exits meanwhile, which unloads all models.
+        This also succeeds if tritonserver exits in the meantime, which unloads all models.
 
         Raises:
             RemoteFailure: tritonserver refused the request or is not up

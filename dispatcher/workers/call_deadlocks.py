@@ -2,7 +2,7 @@
 
 Proxies report calls that have been waiting for a while. A worker is stuck if it is waiting for a model that has only
 stuck workers. The largest such set is found by repeatedly removing workers that are not stuck. This is exact for
-callables that need the responses of all their calls. The last proxy in the cycle to report its calls is told about the
+callables that need the responses of all their calls. The last proxy in the cycle to report its calls is notified of the
 deadlock.
 """
 

@@ -583,7 +583,7 @@ class RecycleBackoff:
     GPU failed.
 
     A replacement is likely to have the same problem: the first one starts at once, later ones after the delays of a
-    crash loop. Meanwhile the old worker keeps serving its lanes.
+    crash loop. In the meantime, the old worker keeps serving its lanes.
     """
 
     policy: RestartPolicy

@@ -93,7 +93,7 @@ def merge_schemas(named: dict[str, Any], into: dict[str, Any], prefix: str = "")
         prefix: what new names begin with
 
     Returns:
-        The new names, by the former ones.
+        The new names, by the former names.
     """
     changed = [name for name, one in named.items() if into.get(name, one) != one]
     users: dict[str, list[str]] = {}

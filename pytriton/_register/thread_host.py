@@ -124,7 +124,7 @@ class ThreadHost:
 
         Raises:
             RemoteFailure, DaemonNotRunningError, PyTritonDaemonError: as `Connection.ask`, after the threads have been
-                told to end
+                asked to end
         """
         daemon = self._connection.daemon_pid()
         self._channel = control.ControlClient(self._connection.endpoint, watched=True)

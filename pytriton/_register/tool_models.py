@@ -1,7 +1,7 @@
 """The message that registers another tool's model, such as `mlflow:PATH`. See `pytriton.formats.table.TOOLS`.
 
-The workers' interpreter, which has the tool, says what a request takes and gets. Workers load the model from its
-original location.
+The workers' interpreter, which has the tool, describes the model's requests and responses. Workers load the model from
+its original location.
 """
 
 from __future__ import annotations

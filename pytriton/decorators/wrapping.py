@@ -1,7 +1,7 @@
 """The base of all decorators, which wrap a callable of any kind and preserve its kind.
 
-A decorator is an `Adapter`. For each call of the decorated callable, its `plan` defines which calls of
-the wrapped callable to make and how to merge their results::
+A decorator is an `Adapter`. For each call to the decorated callable, its `plan` defines which calls to the wrapped
+callable to make and how to merge their results::
 
     requests ──plan──▶ [call, call, ...] ──wrapped callable──▶ [result, ...] ──merge──▶ responses
 

@@ -90,7 +90,7 @@ def plan_waves(nodes: Sequence[str], share: float) -> list[list[str]]:
     groups.
 
     Raises:
-        PyTritonBadParameterError: there is only one node, so nothing to compare the new version with
+        PyTritonBadParameterError: there is only one node, so there is nothing to compare the new version with
     """
     if len(nodes) < 2:
         raise PyTritonBadParameterError(

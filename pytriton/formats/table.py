@@ -17,7 +17,7 @@ class Format:
 
     Args:
         title: name of the format in error texts
-        backend: Triton's backend for the format; if tritonserver has it, it serves such models itself
+        backend: Triton's backend for the format; if tritonserver has that backend, it serves such models itself
         platforms: values of `platform` in config.pbtxt that select the format instead of `backend`
         files: possible names of the file (or folder) in a version's folder, the usual one first
         loader: module whose `load` loads such a file

@@ -38,11 +38,11 @@ class ToolModel:
 
     Args:
         name: its own name
-        signature: what a request takes and gets
+        signature: the parameters of a request, and the result
         load: loads the model, and returns the function that `signature` describes
         decode: returns the arguments in a body, given its Content-Type; None: as a typed function's
         content: the bodies that `decode` accepts, as the content of an OpenAPI request body
-        prefix: what its route begins with, before its name, so that the tool's clients can stay as they are
+        prefix: what its route begins with, before its name, so that the tool's clients work unchanged
         put: whether the route accepts PUT like POST
     """
 

@@ -22,7 +22,7 @@ class ModelConfig:
 
     Args:
         batching: requests have a batch axis, and Triton may combine several requests
-        max_batch_size: maximum number of rows per call of the callable; ignored without batching
+        max_batch_size: maximum number of rows per call to the callable; ignored without batching
         batcher: how Triton forms batches; None: requests are not combined
         response_cache: answer identical requests from Triton's response cache
         decoupled: allow any number of responses per request (streaming)

@@ -433,7 +433,8 @@ def failure_of(error: BaseException) -> str:
 
 
 def check_responses(returned: Any, requests: Sequence[pb_utils.InferenceRequest]) -> None:
-    """Check that a result is a list with a response or None for each request, and with None for each rescheduled one.
+    """Check that a result is a list with a response or None for each request. For a rescheduled request, it must be
+    None.
 
     Raises:
         WrongReturn: the result is invalid. The text is that of Triton's python backend.

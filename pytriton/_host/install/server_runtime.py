@@ -162,7 +162,7 @@ class ServerRuntime:
 def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRuntime:
     """Return a tritonserver with a proxy. Download and create what is missing.
 
-    The compiled proxy needs no Python inside tritonserver, so none is searched for with it.
+    The compiled proxy needs no Python inside tritonserver, so with it, no Python is searched for.
 
     The search order is: the setting, $PYTRITON_DAEMON_TRITONSERVER, /opt/tritonserver, PATH, the cache, and
     finally the pinned wheel. A setting or variable that names an unusable tritonserver is an error. Unusable
@@ -357,8 +357,8 @@ def server_environment(
 ) -> dict[str, str]:
     """Return the environment variables to start tritonserver with.
 
-    The stub uses the environment of the first `python3` on PATH, so that of `python` comes first: the directory of the
-    proxy's Python environment, which may not exist yet. Variables that would affect this Python are removed.
+    The stub uses the environment of the first `python3` on PATH, so `python`, the proxy's Python environment, comes
+    first. It may not exist yet. Variables that would affect this Python are removed.
     """
     bent = ("PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
     environ = {key: value for key, value in base.items() if key not in bent}
