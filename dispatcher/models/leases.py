@@ -130,8 +130,8 @@ class LeaseManager:
                 yield one, one.spec.lease
 
     def _end_expired(self) -> float | None:
-        """Begin to roll back the registrations whose leases have expired. Return how many seconds to wait for the
-        next check, unless the registrations change before; None if none is provisional.
+        """Begin to roll back the registrations whose leases have expired. Return how many seconds to wait until the
+        next check if the registrations do not change; None if none is provisional.
         """
         now = asyncio.get_running_loop().time()
         provisional = {_key(one): (one, lease) for one, lease in self._provisional()}

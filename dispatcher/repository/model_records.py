@@ -92,7 +92,7 @@ class ModelRecords(dict[str, ModelRecord]):
             record.unload()
 
     def reset_failure(self, name: str) -> bool:
-        """If a model that was removed had failed to load, reset its record. Return whether it had failed.
+        """Reset the record of a removed model if it had failed to load. Return whether it had.
 
         Otherwise, that failure would keep tritonserver from reporting ready.
         """

@@ -112,7 +112,7 @@ class Suspension:
         self.suspended, self.resuming, self.lacks_room = True, False, False
 
     def refuse(self, failure: RemoteFailure) -> None:
-        """Cancel the resume because memory for it was refused, and fail the requests that are waiting for it."""
+        """Cancel a resume that was refused memory, and fail the requests that are waiting for it."""
         self._refusal = (self.resumes, RemoteFailure(ErrorKind.UNAVAILABLE, failure.text))
         self.cancel_resume()
 
