@@ -549,7 +549,7 @@ class DaemonClient(Closeable):
         after: int = 0,
         limit: int = 100,
     ) -> list[messages.Event]:
-        """Return the most recent events of the daemon's event log; the newest comes last.
+        """Return the most recent events of the daemon's event log, newest last.
 
         Args:
             model: return only events of this model; default: events of all models and of the daemon

@@ -89,7 +89,7 @@ class UserMetricsExport:
             self._thread = thread
 
     def close(self) -> None:
-        """Update the page a last time, and end the thread."""
+        """Update the page one last time, and end the thread."""
         self._end.set()
         self._wake.set()
         if self._thread is not None:
@@ -174,7 +174,7 @@ class _ImportWatch:
 
 
 def export_user_metrics(stats: WorkerStatsPage) -> UserMetricsExport | None:
-    """Export the callable's metrics, once their library has been imported. Return the export, or None if the
+    """Export the callable's metrics as soon as their library has been imported. Return the export, or None if the
     callable can have no metrics.
     """
     if stats.user_metrics is None or not _can_be_imported():

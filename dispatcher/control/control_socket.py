@@ -327,7 +327,7 @@ class ControlServer:
             self._reply_soon(peer, messages.Failure(refusal.kind.value, str(refusal)))
 
     def _check_sizes(self, sizes: messages.Offer) -> None:
-        """Raise MessageRefused if a message has too many or too large frames."""
+        """Raise MessageRefused if a message has too many frames, or a frame that is too large."""
         if sizes.payloads > MAX_PAYLOADS:
             raise MessageRefused(
                 f"{sizes.payloads} payloads in one message, but at most {MAX_PAYLOADS} are accepted"

@@ -170,7 +170,7 @@ class EventStream(asyncio.Protocol):
 
     @property
     def _between_chunks(self) -> bool:
-        """Whether no data is buffered, so that the next byte starts a chunk."""
+        """Whether no data is buffered, which means that the next byte starts a chunk."""
         return self._chunked and not (
             self._waiting or self._in_chunk or self._unread or self._ended or self._broken
         )

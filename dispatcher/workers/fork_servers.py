@@ -293,7 +293,7 @@ class ForkServers:
             return child, connection
 
     def _mark_unfit(self, setup: InterpreterSetup, why: str) -> None:
-        """For the next `_UNFIT_S` seconds, start workers with this setup as new interpreters."""
+        """For the next `_UNFIT_S` seconds, start workers with this setup in new interpreters."""
         now = asyncio.get_running_loop().time()
         if self._unfit_until.get(setup, now) <= now:
             _log.info("starting workers without a fork server", python=setup.python, reason=why)

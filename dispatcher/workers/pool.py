@@ -284,7 +284,7 @@ class Pool:
             supervisors.append(self._supervisor(slot, spec, retry_first=True))
 
     async def retry_now(self, report: ReportProgress) -> None:
-        """Try again now to load a worker for each instance that has none.
+        """Immediately retry loading a worker for each instance that has none.
 
         Raises:
             RemoteFailure: A worker could not be loaded. The back-off of its instance continues.

@@ -22,7 +22,9 @@ _MAX_NAMED = 3
 
 
 def remarks(status: messages.Status) -> Iterator[str]:
-    """Yield sentences about models that are being loaded, that failed, and that will load on their first request."""
+    """Yield sentences about models that are being loaded, models that failed, and models that will load on their
+    first request.
+    """
     states = Counter(model.state for model in status.models)
     coming = sum(states[state] for state in _COMING)
     if coming:

@@ -53,8 +53,7 @@ def environment(trace_config: Iterable[str]) -> dict[str, str]:
 
 
 def with_absolute_files(trace_config: Iterable[str]) -> list[str]:
-    """Return the settings with absolute paths of trace files. Relative paths are relative to the current working
-    directory.
+    """Return the settings with absolute paths of trace files, resolved against the current working directory.
 
     Example:
         >>> with_absolute_files(["triton,file=/tmp/trace.json", "rate=1"])

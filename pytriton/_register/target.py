@@ -91,7 +91,7 @@ def _is_function(value: Any) -> bool:
 
 
 def load_module(name: str) -> ModuleType:
-    """Import a module, either by name from the working directory or the search path, or from its file.
+    """Import a module by name (from the working directory or the search path) or from its file.
 
     Raises:
         PyTritonBadParameterError: it does not exist, or the import failed; the text includes the traceback

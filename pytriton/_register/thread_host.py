@@ -143,7 +143,7 @@ class ThreadHost:
         return answer
 
     def end(self) -> None:
-        """End the threads after their current batches, because the process is exiting. Does not wait."""
+        """Make the threads exit after their current batches, because the process is exiting. Does not wait."""
         self._exiting = True
         with contextlib.suppress(OSError):  # the host's thread has ended
             self._wake.send(b"\0", socket.MSG_DONTWAIT)

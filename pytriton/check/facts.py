@@ -29,7 +29,7 @@ _PASSWORD = re.compile(r"(://)[^/@\s]+@")
 
 
 def facts() -> Iterator[tuple[str, str]]:
-    """Yield pairs of a heading and a text with facts; if the facts are not available, the text says why."""
+    """Yield (heading, text) pairs with facts. If the facts are not available, the text says why."""
     sections: list[tuple[str, Callable[[], str]]] = [
         ("pytriton", _pytriton),
         ("system", _system),

@@ -297,7 +297,7 @@ def _imported(handler: str, folder: str) -> tuple[ModuleType, str]:
 
 
 def _service_class(module: ModuleType) -> type:
-    """Return the class in a module that is its handler."""
+    """Return a module's handler class."""
     found = [
         one
         for one in vars(module).values()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """The default host, without a tritonserver.
+    """The default host, for use without a tritonserver.
 
     Attributes:
         model_dir: folder of `model.py`, if known.

@@ -55,7 +55,7 @@ class WorkerHost(host.Host):
             self._wake()
 
     def on_metric(self, listener: Callable[[], None], wake: Callable[[], None]) -> None:
-        """Set the functions to call after every change, in the thread that made it.
+        """Set the functions that are called after each change, in the thread that made the change.
 
         Args:
             listener: called after changes other than deletions

@@ -240,7 +240,7 @@ class DecoupledModelLoop(Loop):
         part.lane.send(answer)
 
     def _send_metrics(self) -> None:
-        """Send changes to metrics to one proxy, and deletions to all proxies, since any of them may have the metric."""
+        """Send metric changes to one proxy, and deletions to all proxies, since any of them may have the metric."""
         source = host.current()
         if not isinstance(source, WorkerHost):
             return

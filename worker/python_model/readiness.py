@@ -1,4 +1,4 @@
-"""Support for `is_ready` of Triton Python models: a worker waits until the model is ready before it serves, then polls.
+"""Support for `is_ready` of Triton Python models: a worker serves once the model is ready, and then keeps polling it.
 
     thread "is_ready"   calls the model's function, one call at a time
     thread "readiness"  waits for the result, at most as long as Triton would, and reports changes to the dispatcher

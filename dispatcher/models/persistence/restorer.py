@@ -105,7 +105,7 @@ class Restorer:
             _log.error(problem)
 
     async def run(self, register: Register) -> None:
-        """Restore the models in order. Keep each model that fails, with the reason."""
+        """Restore the models in order. Record the reason for each model that fails."""
         async with self._running:
             loading: list[asyncio.Task[None]] = []
             self._register = register

@@ -112,7 +112,7 @@ class Store:
     """The registrations in one state directory, which is locked against other daemons."""
 
     def __init__(self, folder: Path, lock: int | None = None) -> None:
-        """Create the folder as private to its owner, and lock it. After an upgrade, `lock` is the inherited descriptor.
+        """Create the folder, private to its owner, and lock it. After an upgrade, `lock` is the inherited descriptor.
 
         Raises:
             StoreError: the folder cannot be created or written, or another daemon uses it.

@@ -43,7 +43,8 @@ def start(
         ),
     ] = None,
 ) -> None:
-    """Start a fleet on a Ray cluster: a controller, and a daemon on each node. They keep running after this command.
+    """Start a fleet on a Ray cluster: a controller, and a daemon on each node. They keep running after this command has
+    exited.
 
     If the fleet is running, only its number of nodes is changed, and FLAGS apply to daemons that are started later.
     """

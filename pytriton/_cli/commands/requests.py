@@ -24,7 +24,7 @@ ModelArgument = Annotated[str, typer.Argument(metavar="MODEL")]
 def requests(
     model: ModelArgument, as_json: JsonFlag = False, runtime_dir: RuntimeDirFlag = None
 ) -> None:
-    """Show a model's slowest requests in the last hour, and its last failed requests."""
+    """Show a model's slowest requests in the last hour, and its most recent failed requests."""
     from pytriton._cli import daemon_connection
 
     answer: Any = daemon_connection.ask(

@@ -1,4 +1,4 @@
-"""Loads the settings from their sources: defaults, settings file, environment, flags. Later ones win.
+"""Loads the settings from their sources: defaults, settings file, environment, flags. Later sources take precedence.
 
 `load` reads only the settings file; the caller passes flags and environment.
 """

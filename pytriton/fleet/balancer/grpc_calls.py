@@ -86,7 +86,7 @@ def reject_hidden(sequence: str, *, served: bool) -> list[str]:
 
 
 def use_packed(backend: str) -> list[str]:
-    """Return the rules that send calls whose model HAProxy cannot see to the nodes that serve all models."""
+    """Return the rules that send calls to the nodes that serve all models if HAProxy cannot see the model."""
     return [f"    use_backend {backend} if {one}" for one in (_IS_PACKED, _IS_UNNAMED)]
 
 
