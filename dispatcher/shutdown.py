@@ -118,7 +118,7 @@ class ShutdownController:
     def dispossessed(self, why: str) -> None:
         """Exit at once, because another daemon is using the runtime directory. Cleaning up would remove that daemon's files."""
         _log.error(
-            "another daemon uses this one's runtime directory: exiting immediately", reason=why
+            "another daemon is using this one's runtime directory: exiting immediately", reason=why
         )
         try:
             self._server.kill()

@@ -79,7 +79,7 @@ def connect(
         ray_address: address of the Ray cluster; default: this machine's cluster
 
     Raises:
-        DaemonNotRunningError: no daemon runs there, or it does not respond; the message lists the places tried.
+        DaemonNotRunningError: no daemon is running there, or it does not respond; the message lists the places tried.
         PyTritonDaemonError: `nvidia-pytriton` is installed in the same environment, or the daemon
             at an address refuses the key.
     """

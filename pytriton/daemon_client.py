@@ -422,7 +422,7 @@ class DaemonClient(Closeable):
         """The token that Triton's restricted endpoints require; None if the daemon uses no token.
 
         Raises:
-            DaemonNotRunningError: no daemon runs, or its runtime directory cannot be read by this user.
+            DaemonNotRunningError: no daemon is running, or its runtime directory cannot be read by this user.
             PyTritonDaemonError: the token cannot be read by this user, or is on another machine.
         """
         return self._connection.access_token()

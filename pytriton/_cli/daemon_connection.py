@@ -50,7 +50,7 @@ def no_daemon(rundir: RuntimeDir) -> CliError:
     """Return the error for a directory without a running daemon. It says how the last one exited, and what to do."""
     return CliError(
         ExitCode.NO_DAEMON,
-        f"no daemon runs in the runtime directory {rundir.path}.\n{_last(rundir)}"
+        f"no daemon is running in the runtime directory {rundir.path}.\n{_last(rundir)}"
         "Start one with `pytriton-daemon start --detach`, or name another daemon's directory with "
         f"--runtime-dir or {ENV_RUNTIME_DIR}.",
     )
@@ -98,7 +98,7 @@ def ask(
     """Send a message and return the daemon's answer. `timeout_s` limits the daemon's silence; None means no limit.
 
     Raises:
-        CliError: no daemon runs, it does not answer, or it answers with a failure.
+        CliError: no daemon is running, it does not answer, or it answers with a failure.
     """
     pid = running_pid(rundir)
     if pid is None:
@@ -164,7 +164,7 @@ def access_token(rundir: RuntimeDir) -> str:
     """Return the daemon's access token; "" if it has none.
 
     Raises:
-        CliError: no daemon runs, or the token belongs to another user.
+        CliError: no daemon is running, or the token belongs to another user.
     """
     try:
         if rundir.running_pid() is None:
@@ -207,7 +207,7 @@ def upgrade(rundir: RuntimeDir, request: messages.Upgrade) -> messages.Event:
     """Upgrade the daemon to the installed version, and return the event that reports the upgrade.
 
     Raises:
-        CliError: no daemon runs, or the upgrade failed; the text says why.
+        CliError: no daemon is running, or the upgrade failed; the text says why.
     """
     from pytriton._control.upgrade import NotUpgraded
     from pytriton._control.upgrade import upgrade as upgraded
@@ -229,7 +229,7 @@ def stop(
     """Stop the daemon gracefully, wait until its process has exited, and return its pid.
 
     Raises:
-        CliError: no daemon runs, or it has not exited within `timeout_s`.
+        CliError: no daemon is running, or it has not exited within `timeout_s`.
     """
     pid = running_pid(rundir)
     if pid is None:
@@ -260,7 +260,7 @@ def drain(rundir: RuntimeDir, request: messages.Drain) -> int | None:
     """Drain the daemon. If the request stops the daemon, wait until it has exited and return its pid, else None.
 
     Raises:
-        CliError: no daemon runs.
+        CliError: no daemon is running.
     """
     if request.stop:
         return stop(rundir, None, request)

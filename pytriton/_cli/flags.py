@@ -26,7 +26,7 @@ def served_models(incomplete: str) -> list[str]:
 
     try:
         models = daemon_connection.ask_models(daemon_connection.runtime_dir(None))
-    except CliError:  # no daemon runs: nothing to complete
+    except CliError:  # no daemon is running: nothing to complete
         return []
     return [one.name for one in models if one.name.startswith(incomplete)]
 

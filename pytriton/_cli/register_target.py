@@ -30,7 +30,7 @@ def register_target(command: RegisterCommand, rundir: RuntimeDir) -> str:
     """Register a callable, and return a sentence about the model.
 
     Raises:
-        CliError: the attribute does not exist or has no declaration, no daemon runs, or the registration failed. The
+        CliError: the attribute does not exist or has no declaration, no daemon is running, or the registration failed. The
             text contains the remote traceback, if any.
     """
     if "python" in command.options:

@@ -95,7 +95,7 @@ class Connection:
         """Return the daemon's process id.
 
         Raises:
-            DaemonNotRunningError: no daemon runs; the text names this directory, and other ones in which a daemon runs
+            DaemonNotRunningError: no daemon is running; the text names this directory, and other ones in which one is
         """
         try:
             pid = self.rundir.running_pid()
@@ -111,7 +111,7 @@ class Connection:
 
     def access_token(self) -> str | None:
         """Return the daemon's access token; see `DaemonClient.access_token`."""
-        self.daemon_pid()  # raises if no daemon runs: the token of a killed daemon is useless
+        self.daemon_pid()  # raises if no daemon is running: the token of a killed daemon is useless
         try:
             return self.rundir.access_token()
         except OSError as error:
@@ -125,7 +125,7 @@ class Connection:
         """Send a request and return the answer. Retry if an upgrade of the daemon breaks the connection.
 
         Raises:
-            DaemonNotRunningError: no daemon runs
+            DaemonNotRunningError: no daemon is running
             RemoteFailure, PyTritonError: as the function `ask`
         """
         from pytriton._protocol import control  # the first use of ZeroMQ
@@ -389,7 +389,7 @@ def _bar(model_name: str) -> Iterator[Report]:
 
 def _not_running(rundir: RuntimeDir) -> str:
     text = (
-        f"No daemon runs in the runtime directory {rundir.path}. Start one with `pytriton-daemon "
+        f"No daemon is running in the runtime directory {rundir.path}. Start one with `pytriton-daemon "
         "start --detach`, or name another daemon's directory with connect(runtime_dir=...) or "
         f"${ENV_RUNTIME_DIR}."
     )

@@ -30,7 +30,7 @@ def upgrade(
     Args:
         ask: sends a message to the daemon and returns the answer; raises any exception on failure
         request: the upgrade request
-        is_gone: returns whether an exception of `ask` means that no daemon runs, as during a restart
+        is_gone: returns whether an exception of `ask` means that no daemon is running, as during a restart
 
     Raises:
         NotUpgraded: the upgrade failed

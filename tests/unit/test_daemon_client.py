@@ -72,7 +72,7 @@ def test_a_missing_daemon_names_its_folder_and_the_fix(tmp_path: Path) -> None:
 
 def test_an_unlocked_lock_file_means_no_daemon(fake: FakeDispatcher) -> None:
     fake.die()
-    with pytest.raises(DaemonNotRunningError, match="No daemon runs"):
+    with pytest.raises(DaemonNotRunningError, match="No daemon is running"):
         connect(fake.rundir.path)
 
 

@@ -219,7 +219,7 @@ def test_a_command_imports_no_other_command_and_no_pydantic() -> None:
         "import sys; from pytriton._cli import main\n"
         "sys.argv[1:] = ['status', '--json', '--runtime-dir', 'none']\n"
         "try: main()\n"
-        "except SystemExit as end: assert end.code == 3, end.code  # no daemon runs"
+        "except SystemExit as end: assert end.code == 3, end.code  # no daemon is running"
     )
     names = modules_after(code)
     commands = {name for name in names if name.startswith("pytriton._cli.commands.")}

@@ -1,4 +1,4 @@
-"""Clients run where no daemon runs: on other systems, and in environments without the daemon's dependencies."""
+"""Clients run where no daemon is running: on other systems, and in environments without the daemon's dependencies."""
 
 from __future__ import annotations
 

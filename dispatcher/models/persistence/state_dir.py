@@ -115,7 +115,7 @@ class Store:
         """Create the folder, private to its owner, and lock it. After an upgrade, `lock` is the inherited descriptor.
 
         Raises:
-            StoreError: the folder cannot be created or written, or another daemon uses it.
+            StoreError: the folder cannot be created or written, or another daemon is using it.
         """
         self._models = folder / "models"
         self._set_aside = folder / "set-aside"
@@ -129,7 +129,7 @@ class Store:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreError(
-                f"another daemon uses the state directory {folder}. Choose another one with --state-dir."
+                f"another daemon is using the state directory {folder}. Choose another one with --state-dir."
             ) from None
         except OSError as error:
             raise StoreError(

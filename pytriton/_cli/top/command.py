@@ -35,7 +35,7 @@ def run(
     """Show the table live, or print it once if that is requested or there is no terminal.
 
     Raises:
-        CliError: no daemon runs, or it does not answer.
+        CliError: no daemon is running, or it does not answer.
     """
     if order not in SORTING:
         raise typer.BadParameter(

@@ -108,7 +108,7 @@ def _ask(url: str, *numbers: float) -> Any:
 @pytest.mark.timeout(600)  # twenty commands, each a Python of its own
 def test_the_life_of_a_daemon(shell: Shell) -> None:
     """start, register, infer, status, logs --follow, unregister, restart, stop."""
-    assert "no daemon runs" in shell("status", code=ExitCode.NO_DAEMON)
+    assert "no daemon is running" in shell("status", code=ExitCode.NO_DAEMON)
     assert "the daemon is ready" in shell("start", "--detach", *PORTS)
     assert "already runs" in shell("start", "--detach", *PORTS, code=ExitCode.ALREADY_RUNNING)
     assert "linear is ready" in shell("register", "mine:linear", "--instances", "2")
@@ -139,7 +139,7 @@ def test_the_life_of_a_daemon(shell: Shell) -> None:
     shell("restart")
     assert shell.json("status")["pid"] != status["pid"]
     assert "stopped the daemon" in shell("stop")
-    assert "no daemon runs" in shell("stop", code=ExitCode.NO_DAEMON)
+    assert "no daemon is running" in shell("stop", code=ExitCode.NO_DAEMON)
 
 
 @pytest.mark.slow

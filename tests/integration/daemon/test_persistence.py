@@ -246,5 +246,5 @@ def test_a_rollback_restores_the_previous_code(
 
 def test_a_second_daemon_cannot_use_the_state_directory(keeping: RunningDaemon) -> None:
     """It reports that and exits."""
-    with pytest.raises(AssertionError, match="another daemon uses the state directory"):
+    with pytest.raises(AssertionError, match="another daemon is using the state directory"):
         RunningDaemon.start(state_dir=keeping.config.state_dir)

@@ -1,4 +1,4 @@
-"""Sockets owned by a service manager: while no daemon runs, connections wait in them, and none is refused.
+"""Sockets owned by a service manager: while no daemon is running, connections wait in them, and none is refused.
 
 The test acts as the service manager, by systemd's protocol (sd_listen_fds(3)): descriptors from 3 on, and environment
 variables.

@@ -491,7 +491,7 @@ def test_a_user_service_lingers_if_requested(machine: Machine) -> None:
         as_user(f"{sys.executable} /opt/scripts/register.py")
         assert "double" in as_user(f"{PROGRAM} models")
         as_user("systemctl --user disable --now pytriton-daemon")
-        assert "no daemon runs" in as_user(f"{PROGRAM} models", check=False)
+        assert "no daemon is running" in as_user(f"{PROGRAM} models", check=False)
     finally:
         as_user("systemctl --user stop pytriton-daemon", check=False)
         as_user("rm --recursive --force ~/.config/systemd ~/.local/state", check=False)

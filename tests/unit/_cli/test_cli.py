@@ -81,7 +81,7 @@ def test_a_missing_daemon_names_its_directory_and_the_fix(
     done = cli(*arguments)
     assert done.returncode == ExitCode.NO_DAEMON
     assert done.stdout == ""
-    assert f"no daemon runs in the runtime directory {tmp_path}/run." in done.stderr
+    assert f"no daemon is running in the runtime directory {tmp_path}/run." in done.stderr
     assert "pytriton-daemon start --detach" in done.stderr
 
 

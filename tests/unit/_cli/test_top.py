@@ -323,11 +323,11 @@ def test_a_silent_daemon_is_reported_until_it_answers(
     feed = FakeFeed(TWO)
 
     async def play(app: TopApp, pilot: Pilot[None]) -> None:
-        feed.failure = CliError(ExitCode.NO_DAEMON, "no daemon runs")
+        feed.failure = CliError(ExitCode.NO_DAEMON, "no daemon is running")
         app._ask()
         await settled(app, pilot)
         assert re.match(
-            r"no answer since [0-9:]{8}:  no daemon runs\nlast known state: ready",
+            r"no answer since [0-9:]{8}:  no daemon is running\nlast known state: ready",
             said(app, "head"),
         )
         since = said(app, "head")

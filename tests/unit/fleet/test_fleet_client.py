@@ -189,7 +189,7 @@ def test_nothing_changes_when_a_node_is_down(nodes: list[Node], fleet: FleetClie
         lambda: fleet.rollback("m"),
         lambda: fleet.sync(),
     ):
-        with pytest.raises(DaemonNotRunningError, match=r"1 of 3 nodes(?s:.*)No daemon runs"):
+        with pytest.raises(DaemonNotRunningError, match=r"1 of 3 nodes(?s:.*)No daemon is running"):
             change()
     assert [one.changes() for one in nodes] == [[], [], []]
 
@@ -302,7 +302,7 @@ def test_views_omit_a_node_that_is_down(nodes: list[Node], fleet: FleetClient) -
     nodes[0].models["m"] = nodes[1].models["m"] = "same"
     nodes[1].die()
     by_node = {one.node: one for one in fleet.status()}
-    assert "No daemon runs" in by_node[nodes[1].path].error
+    assert "No daemon is running" in by_node[nodes[1].path].error
     assert by_node[nodes[0].path].status is not None
     (model,) = fleet.models()
     assert (model.name, list(model.by_node)) == ("m", [nodes[0].path])

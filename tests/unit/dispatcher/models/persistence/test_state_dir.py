@@ -78,7 +78,9 @@ def test_everything_is_private_to_the_owner(tmp_path: Path) -> None:
 
 def test_a_folder_is_used_by_one_daemon(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with pytest.raises(StoreError, match=r"another daemon uses the state directory .*--state-dir"):
+    with pytest.raises(
+        StoreError, match=r"another daemon is using the state directory .*--state-dir"
+    ):
         Store(tmp_path)
     reopened(store, tmp_path).close()
 
