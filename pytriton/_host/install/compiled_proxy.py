@@ -121,15 +121,21 @@ def misfit(native: Path, tree: ServerTree) -> str | None:
     if core is None:
         return f"{tree.root}/lib has no libtritonserver.so"
     paths = ":".join(map(str, tree.libraries))
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _CHECK_FIT, str(core), str(native / PROXY.file)],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_LOAD_S,
-        check=False,
-        env={**os.environ, "LD_LIBRARY_PATH": f"{paths}:{os.environ.get('LD_LIBRARY_PATH', '')}"},
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _CHECK_FIT, str(core), str(native / PROXY.file)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LOAD_S,
+            check=False,
+            env={
+                **os.environ,
+                "LD_LIBRARY_PATH": f"{paths}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+            },
+        )
+    except subprocess.TimeoutExpired:
+        return f"{core} and the proxy could not be loaded within {_LOAD_S:g} s"
     if done.returncode == 0:
         return None
     if done.returncode < 0:

@@ -111,6 +111,23 @@ def test_a_tritonserver_that_is_too_old_is_reported(tmp_path: Path) -> None:
         assert expected in (compiled_proxy.misfit(native, tree) or "")
 
 
+def test_a_tritonserver_that_cannot_be_loaded_in_time_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = compiled_proxy.build(cache_dir(), lambda _: None)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "hangs.c").write_text(_library_that("pause()"))
+    command = compiler()
+    assert command is not None
+    core = tmp_path / "lib" / "libtritonserver.so"
+    subprocess.run([command, *FLAGS, "-o", core, tmp_path / "hangs.c"], check=True)
+    tree = read_tree(tmp_path)
+    assert isinstance(tree, ServerTree)
+    monkeypatch.setattr(compiled_proxy, "_LOAD_S", 0.5)
+    late = f"{core} and the proxy could not be loaded within 0.5 s"
+    assert compiled_proxy.misfit(native, tree) == late
+
+
 def _library_that(call: str) -> str:
     """Return a library that calls a function when it is loaded."""
     return (
