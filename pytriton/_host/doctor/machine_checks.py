@@ -188,17 +188,21 @@ def check_gpus() -> Check:
     if program is None:
         return Check("GPUs", "ok", "no NVIDIA driver on this machine; models run on the CPU")
     query = "--query-gpu=index,name,memory.total,driver_version"
-    done = subprocess.run(
-        [program, query, "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=GPU_QUERY_TIMEOUT_S,
-        check=False,
-    )
+    mend = "check whether nvidia-smi works; models run on the CPU until then"
+    try:
+        done = subprocess.run(
+            [program, query, "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=GPU_QUERY_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        late = f"nvidia-smi did not answer within {GPU_QUERY_TIMEOUT_S:g} s"
+        return Check("GPUs", "warning", late, mend)
     said = (done.stdout.strip() or done.stderr.strip()).replace("\n", "; ")
     if done.returncode != 0:
-        mend = "check whether nvidia-smi works; models run on the CPU until then"
         return Check("GPUs", "warning", f"nvidia-smi fails: {said[:300]}", mend)
     return Check("GPUs", "ok", said or "the driver reports no GPU; models run on the CPU")
 

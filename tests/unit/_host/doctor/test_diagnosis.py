@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import socket
+import sys
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -292,6 +293,10 @@ def test_gpus_are_listed_and_a_failing_driver_is_a_warning(
     assert machine_checks.check_gpus() == Check("GPUs", "ok", "0, Some GPU, 1000 MiB, 550.1")
     program.write_text("#!/bin/sh\necho no driver; exit 9\n")
     assert machine_checks.check_gpus().status == "warning"
+    program.write_text(f"#!{sys.executable}\nimport signal; signal.pause()\n")
+    monkeypatch.setattr(machine_checks, "GPU_QUERY_TIMEOUT_S", 0.5)
+    check = machine_checks.check_gpus()
+    assert (check.status, check.detail) == ("warning", "nvidia-smi did not answer within 0.5 s")
 
 
 def test_a_failing_check_is_a_problem_and_the_others_still_run(
