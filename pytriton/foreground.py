@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytriton.run_options import StrPath
     from pytriton.triton.server import DaemonProcess
 
-__all__ = ["Console", "announce", "daemon_at", "serve", "unregister", "wait"]
+__all__ = ["Console", "announce", "daemon_at", "serve", "served_url", "unregister", "wait"]
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
 #: Grace period of a temporary daemon, in seconds.
@@ -172,18 +172,26 @@ def announce(info: messages.ModelInfo, say: Callable[[str], None]) -> None:
     Raises:
         PyTritonDaemonError: the daemon does not serve routes
     """
-    server = info.url.partition("/v2/")[0]
+    server, url = _server_of(info.url), served_url(info.url, info.route)
+    if info.route and url == info.url:
+        raise PyTritonDaemonError(
+            f"{server} is NVIDIA's frontend, which serves only Triton's protocols. Set frontend to native, the default. "
+            "Without a C compiler, that needs pytriton-daemon's prebuilt wheel (see pytriton-daemon doctor)"
+        )
+    say(f"{info.name} is served at {url}")
     if info.route:
-        if not _has_routes(server):
-            raise PyTritonDaemonError(
-                f"{server} is NVIDIA's frontend, which serves only Triton's protocols. Set frontend to native, the default. "
-                "Without a C compiler, that needs pytriton-daemon's prebuilt wheel (see pytriton-daemon doctor)"
-            )
-        say(f"{info.name} is served at {server}{info.route}")
         say(f"Try it in a browser: {server}/docs")
-    else:
-        say(f"{info.name} is served at {info.url}")
     say("Press Ctrl-C to stop")
+
+
+def served_url(url: str, route: str) -> str:
+    """Return the URL to call a model at: that of a typed function's route, if the frontend serves it, or else `url`."""
+    server = _server_of(url)
+    return server + route if route and _has_routes(server) else url
+
+
+def _server_of(url: str) -> str:
+    return url.partition("/v2/")[0]
 
 
 def _has_routes(server: str) -> bool:

@@ -64,7 +64,7 @@ def _register_elsewhere(command: RegisterCommand, rundir: RuntimeDir) -> str:
         for served in target.register_elsewhere(python, packages, request):
             if "progress" in served:
                 say(f"  {served['progress']}")
-    return f"{served['name']} is ready: {served['url']}"
+    return _is_ready(served["name"], served["url"], served["route"])
 
 
 def load_target(text: str) -> Any:
@@ -128,4 +128,10 @@ def _register(
         progress = None if sys.stderr.isatty() else report  # None: a progress bar
         served = act(client, progress)
         models = served if isinstance(served, list) else [served]
-        return "\n".join(f"{model.name} is ready: {model.url}" for model in models)
+        return "\n".join(_is_ready(one.name, one.url, one.info().route) for one in models)
+
+
+def _is_ready(name: str, url: str, route: str) -> str:
+    from pytriton.foreground import served_url
+
+    return f"{name} is ready: {served_url(url, route)}"

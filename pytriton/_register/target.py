@@ -19,13 +19,16 @@ import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytriton._register import environments
 from pytriton.autoscale import Autoscale
 from pytriton.declaration import declaration_of
 from pytriton.exceptions import DaemonNotRunningError, PyTritonBadParameterError, PyTritonError
 from pytriton.typed.signature import is_typed
+
+if TYPE_CHECKING:
+    from pytriton._protocol import messages
 
 
 def load_target(text: str) -> Any:
@@ -197,7 +200,7 @@ def register_elsewhere(
 ) -> Iterator[dict[str, Any]]:
     """Register a callable in a process that runs another interpreter.
 
-    Yields `{"progress": text}` during the registration, and finally `{"name": …, "url": …}`.
+    Yields `{"progress": text}` during the registration, and finally `{"name": …, "url": …, "route": …}`.
 
     Args:
         python: path of the interpreter, Python 3.9 or newer
@@ -250,22 +253,22 @@ def main() -> None:
 
     request = json.load(sys.stdin)
     try:
-        model = _register(request, lambda progress: emit(progress=progress.text))
+        info = _register(request, lambda progress: emit(progress=progress.text))
     except PyTritonError as error:
         kind = next(name for name, one in _ERRORS.items() if isinstance(error, one))
         emit(error=str(error), kind=kind)
     else:
-        emit(name=model.name, url=model.url)
+        emit(name=info.name, url=info.url, route=info.route)
 
 
-def _register(request: Mapping[str, Any], report: Any) -> Any:
+def _register(request: Mapping[str, Any], report: Any) -> messages.ModelInfo:
     from pytriton.daemon import connect
 
     options = {**restored(request["options"]), "python": sys.executable}
     target = load_target(request["target"])
     check_declared(target, request["target"])
     with connect(runtime_dir=request["runtime_dir"]) as client:
-        return client.register(target, progress=report, **options)
+        return client.register(target, progress=report, **options).info()
 
 
 def restored(options: Mapping[str, Any]) -> dict[str, Any]:

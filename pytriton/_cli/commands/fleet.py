@@ -164,6 +164,7 @@ def register(
     from pytriton._cli.commands.fleet_on_ray import options_of_ray
     from pytriton._cli.register_target import is_file, load_target, wanted_instances
     from pytriton.fleet.canary import Canary
+    from pytriton.foreground import served_url
 
     if is_file(target):
         raise CliError(
@@ -194,8 +195,8 @@ def register(
     if isinstance(served, list):
         typer.echo("the model is ready; see `pytriton-daemon fleet nodes`")
         return
-    for node, url in served.urls.items():
-        typer.echo(f"{served.name} is ready on {node}: {url}")
+    for node, info in served.by_node.items():
+        typer.echo(f"{served.name} is ready on {node}: {served_url(info.url, info.route)}")
 
 
 @fleet.command()

@@ -13,7 +13,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 from support.forks.prefork import command
 from support.models.inference import Inference
-from support.real_daemon import RunningDaemon
+from support.real_daemon import FRONT, RunningDaemon
 
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
@@ -29,6 +29,9 @@ print("its prints are no answers")
 @batch
 def there(x):
     return {"y": x + only_in_the_other.NUMBER}
+
+def shout(text: str) -> str:
+    return text.upper()
 
 def undeclared(requests):
     return requests
@@ -76,6 +79,24 @@ def test_a_module_is_imported_by_the_chosen_interpreter(
         assert reported in said
         assert "Traceback" not in said
     daemon.client.unregister("there")
+    code, said = _register(daemon, tmp_path, "mine:shout", "--python", "other")
+    assert code == ExitCode.OK, said
+    assert f"shout is ready: {_typed_url(daemon, 'shout')}\n" in said
+    daemon.client.unregister("shout")
+
+
+def test_the_route_of_a_typed_function_is_shown(daemon: RunningDaemon, tmp_path: Path) -> None:
+    (tmp_path / "words.py").write_text("def shout(text: str) -> str:\n    return text.upper()\n")
+    code, said = _register(daemon, tmp_path, "words:shout")
+    assert code == ExitCode.OK, said
+    assert f"shout is ready: {_typed_url(daemon, 'shout')}\n" in said
+    daemon.client.unregister("shout")
+
+
+def _typed_url(daemon: RunningDaemon, name: str) -> str:
+    """Return the URL of a typed function's route, which NVIDIA's frontend does not serve."""
+    path = f"/v2/models/{name}" if FRONT == "triton" else f"/{name}"
+    return f"http://{daemon.http}{path}"
 
 
 def test_a_model_file_is_added_to_a_running_daemon(daemon: RunningDaemon, tmp_path: Path) -> None:

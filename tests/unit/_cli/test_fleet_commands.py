@@ -24,7 +24,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.client = Mock(
-            register=Mock(return_value=SimpleNamespace(name="m", urls={"n1": "http://n1"})),
+            register=Mock(return_value=SimpleNamespace(name="m", by_node={})),
             scale=Mock(return_value=None),
         )
         self.connected: list[dict[str, Any]] = []
