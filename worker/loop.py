@@ -103,9 +103,7 @@ class Loop:
 
     def _choose_poll(self) -> Callable[[float | None], Events]:
         """Return the function that waits for events."""
-        cpus = len(os.sched_getaffinity(0))
-        # Within a quota, a processor that seems to be idle may not be free.
-        if not self._model.may_poll or not 2 <= cpus <= linux.usable_cpus():
+        if not self._model.may_poll or not linux.max_active_waits():
             return self._poll.poll
         self._spinning_poll = SpinningPoll(self._poll.poll)
         return self._spinning_poll

@@ -24,8 +24,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import structlog
 
-from pytriton._host.install.server_runtime import ServerRuntime
+from pytriton._host.install.server_runtime import ServerRuntime, python_link, server_environment
 from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import linux
+from pytriton._protocol.calls.call_messages import KEY_VARIABLE
+from pytriton._protocol.lanes.lane import ACTIVE_WAITS_VARIABLE
 from pytriton.dispatcher.runtime.child import Child, OnLine
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.server.endpoints import Endpoints
@@ -300,7 +303,18 @@ class SupportsHandover(Protocol):
         """Adopt the state from the previous version. Raises OSError if the process or a socket is gone."""
 
 
-def model_control(place: ServerPlace) -> dict[str, str]:
+def environment(place: ServerPlace) -> dict[str, str]:
+    """Return the environment variables to start a frontend with."""
+    return {
+        **MEMORY,
+        **server_environment(place.runtime, os.environ, python_link(place.backends)),
+        **_model_control(place),
+        KEY_VARIABLE: secrets.token_hex(16),
+        ACTIVE_WAITS_VARIABLE: str(linux.max_active_waits()),
+    }
+
+
+def _model_control(place: ServerPlace) -> dict[str, str]:
     """Return environment variables that make tritonserver ask the daemon when a client wants to load or unload a model.
 
     `privately` turns one of them into LD_PRELOAD for tritonserver alone, not for the Python launcher that starts it.

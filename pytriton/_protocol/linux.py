@@ -31,6 +31,9 @@ _F_SEAL_SHRINK = 2
 _F_SEAL_GROW = 4
 _F_SEAL_WRITE = 8
 _FOR_GOOD = _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_WRITE
+#: The control groups of this process, and where those of all processes are mounted.
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @functools.cache
@@ -111,15 +114,33 @@ def total_memory() -> int:
 
 
 def usable_cpus() -> float:
-    """Return how many cores CPU affinity and cgroup quotas (v2) allow this process and its children to use."""
-    cpus = float(len(os.sched_getaffinity(0)))
+    """Return how many cores CPU affinity and cgroup quotas allow this process and its children to use."""
+    return min([float(len(os.sched_getaffinity(0))), *_cpu_quotas()])
+
+
+def max_active_waits() -> int:
+    """Return how many threads of a process may poll for messages at a time instead of sleeping.
+
+    A quarter of the processors. None with fewer than two, or within a quota, where a processor that seems to be idle
+    may not be free.
+    """
+    cpus = len(os.sched_getaffinity(0))
+    return max(1, cpus // 4) if 2 <= cpus <= usable_cpus() else 0
+
+
+def _cpu_quotas() -> Iterator[float]:
+    """Yield the number of cores that each control group may use at most, if it has a quota."""
     for group in _control_groups():
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # the root, version 1, no controller, or "max"
-            quota, period = (group / "cpu.max").read_text().split()
-            cpus = min(cpus, int(quota) / int(period))
-    return cpus
+        with contextlib.suppress(OSError, ValueError):  # the root, no controller, or "max"
+            quota, period = map(int, (group / "cpu.max").read_text().split())
+            yield quota / period
+    for group in _control_groups("cpu"):
+        with contextlib.suppress(OSError, ValueError):  # version 2
+            quota, period = (
+                int((group / f"cpu.cfs_{one}_us").read_text()) for one in ("quota", "period")
+            )
+            if quota > 0:  # -1: none
+                yield quota / period
 
 
 def _left_to_control_groups() -> Iterator[int]:
@@ -135,13 +156,16 @@ def _left_to_control_groups() -> Iterator[int]:
             yield max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
 
 
-def _control_groups() -> Iterator[Path]:
-    """Yield the folders of this process's control groups (v2), from its own up to the root."""
-    with open("/proc/self/cgroup", encoding="utf-8") as groups:
-        own = next((line[3:].strip() for line in groups if line.startswith("0::")), "/")
-    names = own.strip("/").split("/")
-    for depth in range(len(names), -1, -1):
-        yield Path("/sys/fs/cgroup", *names[:depth])
+def _control_groups(controller: str = "") -> Iterator[Path]:
+    """Yield the folders of this process's control groups, from its own up to the root: of v2, or of a controller of v1.
+
+    Within a container, the own folder may be missing, because its root is mounted at the root's place.
+    """
+    groups = (line.split(":", 2) for line in _OWN_GROUPS.read_text(encoding="utf-8").splitlines())
+    own = next((path for _, names, path in groups if controller in names.split(",")), "/")
+    folders = own.strip("/").split("/")
+    for depth in range(len(folders), -1, -1):
+        yield Path(_CGROUPS, controller, *folders[:depth])
 
 
 def oom_kills() -> int:

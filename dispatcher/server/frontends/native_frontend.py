@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,24 +20,21 @@ from typing import Any, NamedTuple, Optional
 from urllib.parse import quote
 
 from pytriton._host.install.compiled_frontend import NativeProgram
-from pytriton._host.install.server_runtime import python_link, server_environment
 from pytriton._host.ports import listening, listening_at, reachable_path
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol import linux, messages
-from pytriton._protocol.calls.call_messages import KEY_VARIABLE
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.server import cloud_frontends
 from pytriton.dispatcher.server.endpoints import Endpoints
 from pytriton.dispatcher.server.frontend import (
-    MEMORY,
     ClientWork,
     PendingModels,
     ServerPlace,
     ServerRefused,
     Unreached,
-    model_control,
+    environment,
     privately,
 )
 from pytriton.dispatcher.server.frontends import native_settings
@@ -233,18 +229,11 @@ class NativeFrontend:
             routes=self._routes,
         )
         settings = _as_memfd(document)
-        python = python_link(place.backends)
-        environment = {
-            **MEMORY,
-            **server_environment(place.runtime, os.environ, python),
-            **model_control(place),
-        }
-        environment[KEY_VARIABLE] = secrets.token_hex(16)
         argv = [str(self.program), f"--settings={settings}"]
         try:
             child = await Child.start(
                 privately(argv),
-                env=environment,
+                env=environment(place),
                 # The sys.path of Python stubs starts with "": elsewhere, they would import a user's numpy.py.
                 cwd=str(place.backends / BACKEND),
                 on_line=place.on_line,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import secrets
 import ssl
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,22 +12,20 @@ from typing import Any
 import structlog
 
 from pytriton._host.install.proxy_compiler import NATIVE_BACKEND
-from pytriton._host.install.server_runtime import CLIENT_SHM, python_link, server_environment
+from pytriton._host.install.server_runtime import CLIENT_SHM
 from pytriton._host.settings import grpc_tls
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.triton_options import REPOSITORY_POLL, Options
-from pytriton._protocol.calls.call_messages import KEY_VARIABLE
 from pytriton._protocol.parameters import access_headers
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.server import admin_token, cloud_frontends, own_repository
 from pytriton.dispatcher.server.endpoints import Endpoint, Endpoints, reachable
 from pytriton.dispatcher.server.frontend import (
-    MEMORY,
     ClientWork,
     ServerPlace,
     ServerRefused,
     Unreached,
-    model_control,
+    environment,
     privately,
 )
 from pytriton.dispatcher.server.own_repository import BACKEND
@@ -64,16 +61,9 @@ class TritonFrontend:
         arguments = tritonserver_arguments(
             self._config, place, self.endpoints.served, preload, vertex=vertex
         )
-        python = python_link(place.backends)
-        env = {
-            **MEMORY,
-            **server_environment(place.runtime, os.environ, python),
-            **model_control(place),
-        }
-        env[KEY_VARIABLE] = secrets.token_hex(16)
         return await Child.start(
             privately([str(self.program), *arguments]),
-            env=env,
+            env=environment(place),
             # The sys.path of Python stubs starts with "": elsewhere, they would import a user's numpy.py.
             cwd=str(place.backends / BACKEND),
             on_line=self._log_line,

@@ -8,6 +8,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* Variable in tritonserver's environment: how many threads may poll at a time, so that they never occupy many processors.
+ */
+#define ACTIVE_WAITS_VARIABLE "PYTRITON_ACTIVE_WAITS"
+
 /* Whether the receiver of one lane waits actively; zero-initialized. */
 typedef struct {
     bool expected; /* the last wait was short, so the next one probably is, too */

@@ -79,6 +79,8 @@ from pytriton._protocol.lanes.lane_messages import (
     Spilled,
 )
 
+#: Variable in tritonserver's environment: how many proxies may poll their lanes at a time instead of sleeping.
+ACTIVE_WAITS_VARIABLE = "PYTRITON_ACTIVE_WAITS"
 #: Longer messages are spilled. Linux's default socket buffer is 208 KiB, of which a packet may use about half.
 _INLINE_BYTES = 1 << 16
 _FDS_PER_PACKET = 8

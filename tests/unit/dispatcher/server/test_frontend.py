@@ -1,4 +1,4 @@
-"""Shared memory left by a tritonserver that exited."""
+"""What both frontends share: their environment, and shared memory left by a tritonserver that exited."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 from fakes.triton.fake_frontend_place import PREFIX, fake_place
 
+from pytriton._protocol import linux
+from pytriton._protocol.lanes.lane import ACTIVE_WAITS_VARIABLE
 from pytriton.dispatcher.server import frontend
+
+
+def test_proxies_learn_how_many_of_them_may_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linux, "max_active_waits", lambda: 3)
+    monkeypatch.setenv(ACTIVE_WAITS_VARIABLE, "64")
+    assert frontend.environment(fake_place(tmp_path, []))[ACTIVE_WAITS_VARIABLE] == "3"
 
 
 def test_an_undeletable_region_does_not_prevent_removing_others(
