@@ -103,7 +103,10 @@ class Outbox:
         return True
 
     def send(self, message: FromWorker) -> None:
-        """Send a message that needs no credit."""
+        """Send a message that needs no credit.
+
+        It must fit into a packet: the proxy may acknowledge all parts, which frees the arena, before it reads the message.
+        """
         self.lane.send(message)
 
     def retire(self) -> bool:

@@ -113,6 +113,23 @@ def test_an_error_ends_the_stream_with_a_text_for_the_client(
     assert "no such word" in end.text
 
 
+@pytest.mark.parametrize(
+    "text", ["x" * (1 << 20), "\N{SNOWMAN}" * (1 << 18)], ids=["ascii", "wide"]
+)
+def test_an_error_never_takes_memory_that_a_credit_could_free(
+    lanes: tuple[Lane, Lane], outbox: Outbox, text: str
+) -> None:
+    """A credit for earlier parts frees the arena, perhaps before the proxy has read the error."""
+    failing, other = stream(outbox, 7), stream(outbox, 8)
+    other.put(["a"])
+    failing.end(ValueError(text))
+    assert outbox.lane.arena.used == 0
+    assert lanes[0].receive() == BatchPart(8, [ResponseRef([], "a")])
+    end = lanes[0].receive()
+    assert isinstance(end, BatchFailed)
+    assert end.text.startswith(f"ValueError: {text[:100]}")
+
+
 def test_a_disconnected_client_gets_nothing_more(lanes: tuple[Lane, Lane], outbox: Outbox) -> None:
     one = stream(outbox, 7, requests=2)
     assert outbox.heard(Cancel(7, 0)) is None
