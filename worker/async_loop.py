@@ -135,9 +135,7 @@ class AsyncLoop(OnEventLoop):
             batch = self._next_batch(lane)
         except LaneSilent:
             return
-        except LaneClosed:
-            self._drop(lane)
-        except LaneError as error:
+        except (LaneClosed, LaneError) as error:
             self._drop(lane, error)
         else:
             if batch is None:

@@ -63,10 +63,7 @@ class AsyncStreamLoop(StreamLoop, OnEventLoop):
         try:
             if not lane.flush():
                 return
-        except LaneClosed:
-            self._drop(lane)
-            return
-        except LaneError as error:
+        except (LaneClosed, LaneError) as error:
             self._drop(lane, error)
             return
         self._events.remove_writer(lane.fileno())

@@ -196,10 +196,7 @@ class Loop:
                 raise LaneError(f"unexpected message from the proxy: {type(batch).__name__}")
         except LaneSilent:
             return
-        except LaneClosed:
-            self._drop(lane)
-            return
-        except LaneError as error:
+        except (LaneClosed, LaneError) as error:
             self._drop(lane, error)
             return
         parts = [Part(lane, batch)]
@@ -273,9 +270,7 @@ class Loop:
             except ArenaError as error:
                 lane.lent.clear()
                 lane.send(BatchFailed(part.batch.id, f"{self._model.name}: {error}"))
-        except LaneClosed:
-            self._drop(lane)
-        except (LaneError, ArenaError) as error:
+        except (LaneClosed, LaneError, ArenaError) as error:
             self._drop(lane, error)
 
     def _wait_until_read(self, lane: Lane) -> None:
@@ -288,9 +283,7 @@ class Loop:
                         f"{type(message).__name__} arrived while outputs were being read"
                     )
                 self._model.on_answer_read(lane)
-        except LaneClosed:
-            self._drop(lane)
-        except LaneError as error:
+        except (LaneClosed, LaneError) as error:
             self._drop(lane, error)
         lane.lent.clear()
 
@@ -304,7 +297,8 @@ class Loop:
             self._drop(lane)
 
     def _drop(self, lane: Lane, error: Exception | None = None) -> None:
-        if error is not None:
+        """Close a lane because of `error`, which is reported unless it only says that the proxy is gone."""
+        if error is not None and not isinstance(error, LaneClosed):
             report(f"worker {self._worker} closed a lane: {error}")
         fd = lane.fileno()
         self._poll.unregister(fd)

@@ -48,9 +48,7 @@ class StreamLoop(Loop):
                 self._stream(outbox, batch)
         except LaneSilent:
             return
-        except LaneClosed:
-            self._drop(lane)
-        except (LaneError, ArenaError) as error:
+        except (LaneClosed, LaneError, ArenaError) as error:
             self._drop(lane, error)
 
     def _stream(self, outbox: Outbox, batch: Batch) -> None:

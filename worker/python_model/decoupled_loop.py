@@ -208,9 +208,7 @@ class DecoupledModelLoop(Loop):
                 self._begin(outbox, batch)
         except LaneSilent:
             return
-        except LaneClosed:
-            self._drop(lane)
-        except (LaneError, ArenaError) as error:
+        except (LaneClosed, LaneError, ArenaError) as error:
             self._drop(lane, error)
         else:
             self._send_metrics()
