@@ -17,13 +17,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import openai
-from support.models.tiny_llms import CONTEXT, EXAMPLES, write_gguf, write_transformers
+from support.models.tiny_llms import CONTEXT, ENGINES, EXAMPLES, Engine
 from support.ports import lasting_port
 from support.real_daemon import RunningDaemon
 
@@ -37,25 +36,6 @@ class Figures(NamedTuple):
 
     tokens_per_s: float
     first_token_s: float
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An engine.
-
-    Attributes:
-        package: the package to import
-        script: the example's file
-        model: the name that the example registers
-        write: writes a model that the engine can load
-        server: returns the command of the engine's own server, after the interpreter, for a model and a port
-    """
-
-    package: str
-    script: str
-    model: str
-    write: Callable[[Path], None]
-    server: Callable[[Path, int], list[str]]
 
 
 def _llama_server(path: Path, port: int) -> list[str]:
@@ -75,17 +55,12 @@ def _vllm_server(path: Path, port: int) -> list[str]:
     return [*server, "--host", "127.0.0.1", *options]
 
 
-ENGINES = [
-    Engine("llama_cpp", "llama_cpp_chat", "llama", write_gguf, _llama_server),
-    Engine(
-        "transformers",
-        "transformers_chat",
-        "transformers",
-        write_transformers,
-        _transformers_server,
-    ),
-    Engine("vllm", "vllm_chat", "vllm", write_transformers, _vllm_server),
-]
+#: Model of an engine -> returns the command of the engine's own server, after the interpreter, for a model and a port.
+_SERVERS: dict[str, Callable[[Path, int], list[str]]] = {
+    "llama": _llama_server,
+    "transformers": _transformers_server,
+    "vllm": _vllm_server,
+}
 
 
 async def _load(url: str, model: str, streams: int) -> Figures:
@@ -147,7 +122,7 @@ def _own_server(engine: Engine, path: Path, folder: Path) -> Iterator[str]:
     log = folder / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, *engine.server(path, port)],
+            [sys.executable, *_SERVERS[engine.model](path, port)],
             stdout=output, stderr=output, env={**os.environ, "HF_HUB_OFFLINE": "1"},
         )  # fmt: skip
     try:

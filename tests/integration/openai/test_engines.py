@@ -13,14 +13,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import openai
 import psutil
 import pytest
-from support.models.tiny_llms import EXAMPLES, write_gguf, write_transformers
+from support.models.tiny_llms import ENGINES, EXAMPLES, Engine
 from support.real_daemon import RunningDaemon, eventually
 
 #: Importing an engine takes ten seconds, and a minute on a busy machine.
@@ -33,27 +33,6 @@ TOKENS = 16
 
 
 Progress = Callable[[Any], tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class Engine:
-    """An engine and its example.
-
-    Attributes:
-        package: the package to import
-        script: the example's file
-        model: the name that the example registers
-        write: writes a model that the engine can load
-        progress: returns how many requests the engine of a `Chat` is processing, and how many tokens it has made for one
-        options: further arguments of `Chat`
-    """
-
-    package: str
-    script: str
-    model: str
-    write: Callable[[Path], None]
-    progress: Progress
-    options: list[Any] = field(default_factory=list)
 
 
 def _of_llama(chat: Any) -> tuple[int, int]:
@@ -74,11 +53,13 @@ def _of_vllm(chat: Any) -> tuple[int, int]:
     return chat._engine.output_processor.get_num_unfinished_requests(), int(steps)
 
 
-ENGINES = [
-    Engine("llama_cpp", "llama_cpp_chat", "llama", write_gguf, _of_llama),
-    Engine("transformers", "transformers_chat", "transformers", write_transformers, _of_transformers),
-    Engine("vllm", "vllm_chat", "vllm", write_transformers, _of_vllm, [VLLM_ARGS]),
-]  # fmt: skip
+#: Model of an engine -> returns how many requests the engine of its `Chat` is processing, and how many tokens it has made
+#: for one.
+_PROGRESS: dict[str, Progress] = {
+    "llama": _of_llama,
+    "transformers": _of_transformers,
+    "vllm": _of_vllm,
+}
 
 
 def make_counting(script: str, model: str, options: list[Any], progress: Progress) -> Any:
@@ -208,8 +189,8 @@ def test_a_disconnected_client_stops_the_engine(served: Served) -> None:
         make_counting,
         str(EXAMPLES / f"{served.engine.script}.py"),
         str(served.path),
-        served.engine.options,
-        served.engine.progress,
+        [VLLM_ARGS] if served.engine.model == "vllm" else [],
+        _PROGRESS[served.engine.model],
     )
     served.daemon.client.register(factory, "counting", openai="chat", factory=True, progress=False)
 

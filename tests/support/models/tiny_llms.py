@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +90,27 @@ def write_transformers(path: Path) -> None:
         model.lm_head.weight[tokenizer.eos_token_id] = 0
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine that an example of examples/openai registers.
+
+    Attributes:
+        package: the package to import
+        script: the example's file
+        model: the name that the example registers
+        write: writes a model that the engine can load
+    """
+
+    package: str
+    script: str
+    model: str
+    write: Callable[[Path], None]
+
+
+ENGINES = [
+    Engine("llama_cpp", "llama_cpp_chat", "llama", write_gguf),
+    Engine("transformers", "transformers_chat", "transformers", write_transformers),
+    Engine("vllm", "vllm_chat", "vllm", write_transformers),
+]
