@@ -224,8 +224,9 @@ class Use(NamedTuple):
 class Turns:
     """Turns of an event loop in which streams of any lane produce parts.
 
-    A part waits for those of other streams only if the previous turn had several parts, all produced in short steps. So
-    the parts of a callable that computes on the event loop, instead of awaiting the computation, are sent at once.
+    A part waits for those of other streams only if one of the previous two turns had several parts, and neither that turn
+    nor a later one was long. So the parts of a callable that computes on the event loop, instead of awaiting the
+    computation, are sent at once, and so are those of streams whose parts rarely coincide.
 
     Args:
         soon: schedules a callback to run after the callbacks that are ready now
@@ -244,6 +245,7 @@ class Turns:
         self._clock_ns = clock_ns
         self._use = use
         self._count = 0  #: parts of this turn
+        self._coincided = False  #: whether the previous turn had several parts
         self._last_ns = 0  #: when the last of them was produced
         self._before = Use(0, 0)  #: at the start of the turn, or at the last check
         self._seen = 0  #: number of parts at that time
@@ -282,7 +284,9 @@ class Turns:
 
     def _end(self) -> None:
         self._check_step(self._clock_ns())
-        self.gathers = self._count > 1 and not self.is_long
+        coincides = self._count > 1
+        self.gathers = (coincides or self._coincided) and not self.is_long
+        self._coincided = coincides and not self.is_long
         self._count = self._seen = 0
         self.is_long = False
         waiting, self._waiting = self._waiting, []

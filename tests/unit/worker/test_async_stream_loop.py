@@ -109,8 +109,26 @@ def test_after_a_short_turn_with_several_parts_the_next_sends_one_message(loop: 
     assert loop.said(1) == [together(1, 2, 3)]
     loop.turn(1)
     assert loop.said(1) == [part(1)]
-    loop.turn(1, 2)  # the previous turn had one
-    assert loop.said(2) == [part(1), part(2)]
+    loop.turn(1, 2)  # only the previous turn had one
+    assert loop.said(1) == [together(1, 2)]
+
+
+def test_after_two_turns_with_one_part_parts_are_sent_immediately(loop: Loop) -> None:
+    loop.turn(1, 2)
+    loop.turn(1)
+    loop.turn(2)
+    assert loop.said(4) == [part(1), part(2), part(1), part(2)]
+    loop.outbox.put(part(1))  # not at the end of the turn
+    assert loop.said(1) == [part(1)]
+    loop.turn(2)
+    assert loop.said(1) == [part(2)]
+
+
+def test_after_a_long_turn_with_one_part_parts_are_sent_immediately(loop: Loop) -> None:
+    loop.turn(1, 2)
+    loop.turn(1, each_ns=LONG_NS)
+    loop.turn(1, 2)
+    assert loop.said(5) == [part(1), part(2), part(1), part(1), part(2)]
 
 
 def test_after_a_long_turn_parts_are_sent_immediately(loop: Loop) -> None:
