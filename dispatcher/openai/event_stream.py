@@ -12,6 +12,7 @@ import os
 import socket
 from array import array
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Optional, cast
 from urllib.parse import SplitResult, urlsplit
 
@@ -67,12 +68,13 @@ class EventStream(asyncio.Protocol):
             OSError, asyncio.TimeoutError: the connection failed, or no response arrived
         """
         at = urlsplit(upstream.url)
-        transport, stream = await cls._connect(upstream, at)
         lines = [f"POST {path} HTTP/1.1", f"Host: {at.netloc}", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         lines += [f"Content-Length: {len(body)}", "", ""]
+        transport, stream = await cls._send_request(
+            upstream, at, "\r\n".join(lines).encode() + body
+        )
         try:
-            transport.write("\r\n".join(lines).encode() + body)
             await stream._read_headers()
         except BaseException:
             transport.abort()
@@ -80,21 +82,30 @@ class EventStream(asyncio.Protocol):
         return stream
 
     @classmethod
-    async def _connect(
-        cls, upstream: Upstream, at: SplitResult
+    async def _send_request(
+        cls, upstream: Upstream, at: SplitResult, request: bytes
     ) -> tuple[asyncio.Transport, EventStream]:
         loop = asyncio.get_running_loop()
         if upstream.socket is None:
             opening = loop.create_connection(cls, str(at.hostname), at.port or 80)
-            return await within(opening, _CONNECT_S)
+            transport, stream = await within(opening, _CONNECT_S)
+            transport.write(request)
+            return transport, stream
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            # A unix socket connects at once, or fails. The event loop would take another turn and several system calls.
+            # A unix socket connects at once, or fails. The server can begin while the event loop, which takes two turns,
+            # prepares to read the answer.
             connection.connect(upstream.socket)
-            return await loop.create_unix_connection(cls, sock=connection)
+            sent = 0
+            with suppress(BlockingIOError):
+                sent = connection.send(request, socket.MSG_NOSIGNAL)
+            transport, stream = await loop.create_unix_connection(cls, sock=connection)
         except BaseException:
             connection.close()
             raise
+        if sent < len(request):
+            transport.write(request[sent:])
+        return transport, stream
 
     def close(self) -> None:
         """Close the connection and discard the received data."""

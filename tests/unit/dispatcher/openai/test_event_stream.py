@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -83,6 +84,33 @@ class Paused:
 
     def resume_reading(self) -> None:
         self.reading = True
+
+
+@pytest.mark.parametrize("size", [4, 8 << 20], ids=["small", "larger than the socket's buffer"])
+def test_a_request_is_sent_completely_on_a_unix_socket(tmp_path: Path, size: int) -> None:
+    body = b"x" * size
+
+    async def test() -> None:
+        asked: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set_result(await reader.readexactly(size))
+            writer.write(CASES["a length"][0])
+            writer.close()
+
+        path = str(tmp_path / "socket")
+        server = await asyncio.start_unix_server(serve, path)
+        try:
+            stream = await EventStream.post(Upstream("http://host", path), "/a", body, {})
+            assert await stream.read_all(1 << 20) == b"not"
+            assert await asked == body
+            stream.close()
+        finally:
+            server.close()
+            await server.wait_closed()
+
+    asyncio.run(test())
 
 
 def test_reading_pauses_while_the_answer_is_not_consumed() -> None:
