@@ -79,6 +79,12 @@ def _envelope(kind: str, requested: str, data: bytes) -> bytes:
     return msgspec.json.encode(head)[:-1] + b',"body":' + data + b"}"
 
 
+class _EventResponse(web.StreamResponse):
+    """Response whose headers are sent together with its first events, because each segment wakes the client."""
+
+    _send_headers_immediately = False
+
+
 class AnswerRelay:
     """Relays one request's answer from the model to the client."""
 
@@ -98,6 +104,7 @@ class AnswerRelay:
         self._events = 0
         self._body = b""
         self._ended = False
+        self._is_complete = False  #: the end of the stream has been written
         self._in_chunks = False  #: the stream has started, with HTTP chunked encoding
         self._answer: AnswerTexts | None = None
         #: The next check for silence, and the comment that is being written.
@@ -122,15 +129,18 @@ class AnswerRelay:
                 self._log(failure)
             if self._response is None:
                 raise
-            await self._finish_writing(self._failed(failure))
+            if not self._is_complete:
+                await self._finish_writing(self._failed(failure))
         finally:
             self._stop_pulse()
             self._set_probe(None)
-            self._measure(error)
+            # A client may disconnect as soon as it has the end.
+            self._measure("" if self._is_complete and error == "cancelled" else error)
         if self._response is None:
             headers = {} if self._call.caller is None else self._call.caller.headers()
             return web.Response(body=self._body, content_type="application/json", headers=headers)
-        await self._finish_writing(self._response.write_eof())
+        if not self._is_complete:
+            await self._finish_writing(self._response.write_eof())
         return self._response
 
     def _log(self, failure: APIError) -> None:
@@ -191,7 +201,7 @@ class AnswerRelay:
                 for text in texts:
                     data += self._client_part(text)
             finally:  # send what arrived before an error first
-                if self._streamed and data:
+                if self._streamed and (data or self._ended) and not self._is_complete:
                     await self._send(data.encode())
             if self._ended:
                 self._body = data.encode()
@@ -240,7 +250,7 @@ class AnswerRelay:
 
     def _client_part(self, text: str) -> str:
         """Return the part of a worker's message that the client gets. For the messages, see response_writer.py."""
-        kind = text[:1]
+        kind = "" if self._ended else text[:1]
         if kind == "s":
             self._events += text.count("\n\n")
             return text[1:]
@@ -262,7 +272,7 @@ class AnswerRelay:
         """Write events now if the client is ready for them. Otherwise return False; the task then waits until the
         client is ready.
         """
-        if not self._in_chunks or self._first_at is None:
+        if not self._in_chunks or self._first_at is None or self._ended:
             return False
         if self._answer is not None and not self._answer.whole:
             return False
@@ -298,9 +308,25 @@ class AnswerRelay:
             return  # skip a comment: the native frontend is writing now
         if answer is not None and not answer.whole:
             self._abort_client()
+        if self._ended:
+            await self._write_end(response, data)
+            return
         await response.write(data)
         # Set only now, after the headers have been sent.
         self._in_chunks = response.headers.get("Transfer-Encoding") == "chunked"
+
+    async def _write_end(self, response: web.StreamResponse, data: bytes) -> None:
+        """Write the last events and the end of the body together, without waiting for the end of the model's answer."""
+        self._is_complete = True
+        self._stop_pulse()
+        self._set_probe(None)
+        try:
+            await self._finish_writing(response.write_eof(data))
+        except asyncio.CancelledError:  # aiohttp would write the end again
+            transport = self._call.request.transport
+            if transport is not None:
+                transport.abort()
+            raise
 
     async def _begin(self) -> None:
         if self._response is not None:
@@ -312,7 +338,7 @@ class AnswerRelay:
             **self._frontend.headers(request),
             **(caller.headers() if caller else {}),
         }
-        response = web.StreamResponse(headers=headers)
+        response = _EventResponse(headers=headers)
         await response.prepare(request)
         self._response = response
         self._set_probe(self._probe)

@@ -99,3 +99,40 @@ def test_a_slow_reader_gets_everything(relayed: list[Any]) -> None:
         assert got == "".join([*events, "data: end\n\ndata: [DONE]\n\n"])
 
     rig.run(test)
+
+
+def test_a_stream_ends_with_its_last_event_before_the_models_answer_ends() -> None:
+    rig = OpenAIHarness([])
+
+    async def test(client: Client) -> None:
+        ends = asyncio.Event()
+        rig.script[:] = ["sdata: 0\n\n", END, ends]
+        async with client.post("/v1/chat/completions", data=STREAM) as answer:
+            assert await answer.text() == "data: 0\n\ndata: end\n\ndata: [DONE]\n\n"
+        ends.set()
+        rig.script = [END]
+        async with client.post("/v1/chat/completions", data=STREAM) as answer:
+            assert await answer.text() == "data: end\n\ndata: [DONE]\n\n"
+        assert "error_type" not in rig.frontend.meters.text()
+
+    rig.run(test)
+    assert rig.said == []
+
+
+def test_what_a_model_sends_after_the_end_is_dropped_and_logged() -> None:
+    rig = OpenAIHarness([])
+
+    async def test(client: Client) -> None:
+        later = asyncio.Event()
+        rig.script[:] = ["sdata: 0\n\n", END, later, "sdata: 1\n\n"]
+        async with client.post("/v1/chat/completions", data=STREAM) as answer:
+            assert await answer.text() == "data: 0\n\ndata: end\n\ndata: [DONE]\n\n"
+        later.set()
+        rig.script = [END]
+        # The connection is intact.
+        async with client.post("/v1/chat/completions", data=STREAM) as answer:
+            assert await answer.text() == "data: end\n\ndata: [DONE]\n\n"
+
+    rig.run(test)
+    (line,) = rig.said
+    assert line.endswith("The model's answer is invalid.")
