@@ -1,7 +1,8 @@
 """Measure engines behind the OpenAI API, as examples/openai registers them, and the engines' own servers.
 
 Each engine serves a tiny random model, so that the servers and not the model take the time. Each round measures one
-server after the other with the official client.
+server after the other with the official client, and each server has the CPUs to itself: vLLM's processes poll for a
+second after their last token.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import openai
+import psutil
 from support.models.tiny_llms import CONTEXT, ENGINES, EXAMPLES, Engine
 from support.ports import lasting_port
 from support.real_daemon import RunningDaemon
 
 TOKENS = 64
 _START_S = 600.0
+_IDLE_S = 60.0
+#: The servers are idle when all their processes together use less than this share of a CPU.
+_IDLE_SHARE = 0.1
+_SAMPLE_S = 0.5
 _CACHE_BYTES = 1 << 28
 
 
@@ -115,6 +121,33 @@ def _wait(url: str, model: str, process: subprocess.Popen[bytes], log: Path) -> 
         time.sleep(0.5)
 
 
+def _cpu_s() -> dict[int, float]:
+    """Return the CPU time that each descendant of this process has used, in seconds."""
+    used = {}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            used[process.pid] = times.user + times.system
+    return used
+
+
+def _wait_idle() -> None:
+    """Wait until the servers use no CPU.
+
+    Raises:
+        RuntimeError: they still do after a minute
+    """
+    deadline = time.monotonic() + _IDLE_S
+    before = _cpu_s()
+    while time.monotonic() < deadline:
+        time.sleep(_SAMPLE_S)
+        now = _cpu_s()
+        if sum(s - before.get(pid, 0.0) for pid, s in now.items()) < _IDLE_SHARE * _SAMPLE_S:
+            return
+        before = now
+    raise RuntimeError(f"the servers still use the CPU {_IDLE_S:g} s after the last request")
+
+
 @contextlib.contextmanager
 def _own_server(engine: Engine, path: Path, folder: Path) -> Iterator[str]:
     """Start the engine's own server; yield its URL."""
@@ -157,7 +190,9 @@ def measure(engine: Engine, streams: list[int], rounds: int) -> None:
             for count in streams:
                 ours, theirs = [], []
                 for _ in range(rounds):
+                    _wait_idle()
                     ours.append(asyncio.run(_load(url, engine.model, count)))
+                    _wait_idle()
                     theirs.append(asyncio.run(_load(own, str(path), count)))
                 _print(engine, count, ours, theirs)
 
