@@ -27,11 +27,14 @@ class Chat:
 
         arguments = AsyncEngineArgs(model=name, **(options or {}))
         self._engine: Any = AsyncLLMEngine.from_engine_args(arguments)
-        self._tokenizer: Any = self._engine.get_tokenizer()
+        # Those of the model's generation_config.json. Without max_tokens, an answer ends where the context does.
+        self._defaults = {"max_tokens": None, **self._engine.model_config.get_diff_sampling_param()}
 
     async def __call__(self, request: ChatRequest) -> AsyncIterator[Any]:
         """Answer a chat."""
         from vllm import SamplingParams
+        from vllm.exceptions import VLLMClientError
+        from vllm.renderers import ChatParams
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -44,17 +47,19 @@ class Chat:
         given = {name: value for name, value in options.items() if value is not None}
         asked = count = 0
         try:
-            prompt = self._tokenizer.apply_chat_template(
-                chat, tokenize=False, add_generation_prompt=True
+            # Apply the model's chat template in a thread of vLLM's.
+            template = ChatParams(chat_template_kwargs={"add_generation_prompt": True})
+            _, (prompt,) = await self._engine.renderer.render_chat_async([chat], template)
+            sampling = SamplingParams(
+                **{**self._defaults, **given}, n=request.n, output_kind=RequestOutputKind.DELTA
             )
-            sampling = SamplingParams(**given, n=request.n, output_kind=RequestOutputKind.DELTA)
             # If the client disconnects, this generator and vLLM's are closed, which aborts the request.
             async for step in self._engine.generate(prompt, sampling, request.id):
                 asked = len(step.prompt_token_ids or ())
                 for one in step.outputs:
                     count += len(one.token_ids)
                     yield Delta(content=one.text, index=one.index, finish_reason=one.finish_reason)
-        except ValueError as error:  # for example, the prompt is longer than the context
+        except (ValueError, VLLMClientError) as error:  # for example, the prompt is too long
             raise APIError(str(error)) from error
         except EngineDeadError as error:  # end this worker; the daemon starts another one
             raise SystemExit(str(error)) from error

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import importlib.util
 import inspect
+import itertools
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ from typing import Any
 import openai
 import psutil
 import pytest
-from support.models.tiny_llms import ENGINES, EXAMPLES, Engine
+from support.models.tiny_llms import CONTEXT, ENGINES, EXAMPLES, Engine
 from support.real_daemon import RunningDaemon, eventually
 
 #: Importing an engine takes ten seconds, and a minute on a busy machine.
@@ -181,6 +182,24 @@ def test_the_answer_is_the_same_without_streaming(served: Served) -> None:
     ((text, _, _),) = asyncio.run(served.stream(1))
     whole = served.client().chat.completions.create(**served.options())
     assert whole.choices[0].message.content == text
+
+
+@pytest.mark.timeout(START_S)
+def test_without_max_tokens_an_answer_is_longer_than_an_engines_default(served: Served) -> None:
+    options = served.options()
+    del options["max_tokens"]
+    with served.client().chat.completions.create(**options, stream=True) as chunks:
+        contents = (chunk.choices[0].delta.content for chunk in chunks if chunk.choices)
+        tokens = list(itertools.islice(filter(None, contents), 2 * TOKENS))
+    assert len(tokens) == 2 * TOKENS
+
+
+@pytest.mark.timeout(START_S)
+def test_a_prompt_longer_than_the_context_is_refused(served: Served) -> None:
+    if served.engine.model == "transformers":
+        pytest.skip("transformers takes prompts of any length")
+    with pytest.raises(openai.BadRequestError, match="context"):
+        served.client().chat.completions.create(**served.options("w1 " * 2 * CONTEXT))
 
 
 @pytest.mark.timeout(2 * START_S)
