@@ -38,10 +38,13 @@ _CACHE_BYTES = 1 << 28
 
 
 class Figures(NamedTuple):
-    """What a round found: tokens per second of all streams, and seconds to the first token (median)."""
+    """What a round found: tokens per second of all streams, seconds to the first token (median), and seconds of CPU
+    time of the server per token, including its model.
+    """
 
     tokens_per_s: float
     first_token_s: float
+    cpu_s: float
 
 
 def _llama_server(path: Path, port: int) -> list[str]:
@@ -69,8 +72,8 @@ _SERVERS: dict[str, Callable[[Path, int], list[str]]] = {
 }
 
 
-async def _load(url: str, model: str, streams: int) -> Figures:
-    """Run some streams at once."""
+async def _load(url: str, model: str, streams: int) -> tuple[float, float]:
+    """Run some streams at once. Return their tokens per second, and the seconds to the first token (median)."""
     firsts: list[float] = []
 
     async def one() -> None:
@@ -98,7 +101,7 @@ async def _load(url: str, model: str, streams: int) -> Figures:
     ) as client:
         begun = time.perf_counter()
         await asyncio.gather(*(one() for _ in range(streams)))
-        return Figures(streams * TOKENS / (time.perf_counter() - begun), median(firsts))
+        return streams * TOKENS / (time.perf_counter() - begun), median(firsts)
 
 
 def _wait(url: str, model: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -131,6 +134,10 @@ def _cpu_s() -> dict[int, float]:
     return used
 
 
+def _cpu_s_since(before: dict[int, float]) -> float:
+    return sum(used - before.get(pid, 0.0) for pid, used in _cpu_s().items())
+
+
 def _wait_idle() -> None:
     """Wait until the servers use no CPU.
 
@@ -138,14 +145,20 @@ def _wait_idle() -> None:
         RuntimeError: they still do after a minute
     """
     deadline = time.monotonic() + _IDLE_S
-    before = _cpu_s()
     while time.monotonic() < deadline:
+        before = _cpu_s()
         time.sleep(_SAMPLE_S)
-        now = _cpu_s()
-        if sum(s - before.get(pid, 0.0) for pid, s in now.items()) < _IDLE_SHARE * _SAMPLE_S:
+        if _cpu_s_since(before) < _IDLE_SHARE * _SAMPLE_S:
             return
-        before = now
     raise RuntimeError(f"the servers still use the CPU {_IDLE_S:g} s after the last request")
+
+
+def _round(url: str, model: str, streams: int) -> Figures:
+    """Measure one server once."""
+    _wait_idle()
+    before = _cpu_s()
+    rate, first_s = asyncio.run(_load(url, model, streams))
+    return Figures(rate, first_s, _cpu_s_since(before) / (streams * TOKENS))
 
 
 @contextlib.contextmanager
@@ -190,19 +203,20 @@ def measure(engine: Engine, streams: list[int], rounds: int) -> None:
             for count in streams:
                 ours, theirs = [], []
                 for _ in range(rounds):
-                    _wait_idle()
-                    ours.append(asyncio.run(_load(url, engine.model, count)))
-                    _wait_idle()
-                    theirs.append(asyncio.run(_load(own, str(path), count)))
+                    ours.append(_round(url, engine.model, count))
+                    theirs.append(_round(own, str(path), count))
                 _print(engine, count, ours, theirs)
 
 
 def _print(engine: Engine, count: int, ours: list[Figures], theirs: list[Figures]) -> None:
-    rate, first = (median(column) for column in zip(*ours))
-    own_rate, own_first = (median(column) for column in zip(*theirs))
+    our, their = (Figures(*map(median, zip(*rounds))) for rounds in (ours, theirs))
     print(
-        f"{engine.model}, {count} streams: {rate:.0f} tokens/s, own server {own_rate:.0f} ({rate / own_rate:.2f}x); "
-        f"first token {first * 1e3:.1f} ms, own server {own_first * 1e3:.1f} ms ({first / own_first:.2f}x)",
+        f"{engine.model}, {count} streams: {our.tokens_per_s:.0f} tokens/s, own server {their.tokens_per_s:.0f} "
+        f"({our.tokens_per_s / their.tokens_per_s:.2f}x); "
+        f"first token {our.first_token_s * 1e3:.1f} ms, own server {their.first_token_s * 1e3:.1f} ms "
+        f"({our.first_token_s / their.first_token_s:.2f}x); "
+        f"CPU time {our.cpu_s * 1e6:.0f} µs a token, own server {their.cpu_s * 1e6:.0f} µs "
+        f"({our.cpu_s / their.cpu_s:.2f}x)",
         flush=True,
     )
 
