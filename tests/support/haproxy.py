@@ -6,6 +6,7 @@ import http.client
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from pytriton.fleet.balancer.configuration import BalancerSettings, Files, render
 from pytriton.fleet.balancer.haproxy import HAProxy
@@ -14,7 +15,7 @@ from support.real_daemon import eventually
 
 
 class Server(ThreadingHTTPServer):
-    """A node: it answers with its name, and is ready for the models that it has."""
+    """A node: it answers with its name, and is ready for the models that it has. `routes`: path -> model."""
 
     daemon_threads = True
 
@@ -23,13 +24,21 @@ class Server(ThreadingHTTPServer):
         self.name = name
         self.models = set(models)
         self.shares: dict[str, float] = {}
+        self.routes: dict[str, str] = {}
         self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
         self._thread.start()
 
     @property
     def node(self) -> Node:
         endpoint = NodeEndpoint("127.0.0.1", self.server_address[1])
-        return Node(self.name, endpoint, None, frozenset(self.models), shares=self.shares)
+        return Node(
+            self.name,
+            endpoint,
+            None,
+            frozenset(self.models),
+            shares=self.shares,
+            routes=self.routes,
+        )
 
     def handle_error(self, *_: Any) -> None:
         pass  # HAProxy resets connections when it exits
@@ -46,7 +55,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server: Any = self.server
         parts = self.path.split("/")
-        known = parts[2] != "models" or parts[3] in server.models
+        if parts[1] == "v2":
+            known = parts[2] != "models" or parts[3] in server.models
+        else:
+            known = server.routes.get(unquote(urlsplit(self.path).path)) in server.models
         body = server.name.encode()
         self.send_response(200 if known else 404)
         self.send_header("Content-Length", str(len(body)))

@@ -1,7 +1,7 @@
 """Generates HAProxy's configuration from the nodes and their models. The same nodes always yield the same text.
 
     http, grpc          frontends: the model's name is in the path, or in the first message (field 1 in all of KServe's)
-      ▼ models.map      model ▶ backend
+      ▼ models.map      path of a typed function ▶ model ▶ backend
     NAME                a backend for each model, if there are few: health is that model's own readiness
                           (also while it is provisional on some of its nodes, which get their share of requests only)
     set-N               otherwise one for each set of nodes with the same models: health is that of the nodes in `all`
@@ -180,6 +180,11 @@ def _backends(
     table += [(f"seq:{model}", f"{sets[on[model]]}-seq") for model in models]
     unready = frozenset[str]().union(*(one.unready for one in nodes))
     table += [(model, _NONE) for model in sorted(unready.difference(models))]
+    routes: dict[str, str] = {}
+    for one in nodes:
+        for path, model in one.routes.items():
+            routes[path] = min(model, routes.get(path, model))
+    table += sorted(routes.items())
     return backends, table
 
 
@@ -249,6 +254,7 @@ def _frontend(
     protocol: str, settings: BalancerSettings, folder: str, packed: Optional[_Backend]
 ) -> list[str]:
     address = getattr(settings, protocol)
+    table = f"map({folder}/models.map)"
     sequence = f"{{ req.hdr({settings.sequence_header}) -m found }}"
     routes: list[str] = []
     tls = f" ssl crt {settings.certificate} alpn " if settings.certificate else ""
@@ -271,8 +277,8 @@ def _frontend(
             f"{refusal} if {{ var(txn.path) -m beg {' '.join(_OF_ONE_NODE)} }}",
             f"{refusal} if {{ var(txn.path) -m reg {_OF_ONE_NODE_BY_MODEL} }}",
             "    http-request set-var(txn.model) var(txn.path),field(4,/) if { var(txn.path) -m beg /v2/models/ }",
+            f"    http-request set-var(txn.model) var(txn.path),{table} if !{{ var(txn.model) -m found }}",
         ]
-    table = f"map({folder}/models.map)"
     return [
         f"frontend {protocol}",
         f"    bind {address}{how}",

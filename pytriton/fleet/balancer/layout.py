@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Optional
 from urllib.parse import urlsplit
 
-from pytriton._protocol import messages
+from pytriton._protocol import messages, routes
 from pytriton.exceptions import PyTritonBadParameterError
 from pytriton.fleet.placement_status import ABSENT, NodeStatus
 
@@ -45,6 +45,7 @@ class Node:
         unready: names of models that it does not serve yet. Their requests fail with 503 while no other node serves them
         leaves: whether the node is being removed, so that it gets no new requests
         shares: model -> share of its requests that go to the nodes on which it is provisional, all together
+        routes: path of a typed function -> its model, which is in `models` or `unready`
     """
 
     name: str
@@ -54,6 +55,7 @@ class Node:
     unready: frozenset[str] = field(default_factory=frozenset)
     leaves: bool = False
     shares: Mapping[str, float] = field(default_factory=dict, hash=False)
+    routes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 def node_of(
@@ -86,6 +88,11 @@ def node_of(
             one.name: one.lease.share
             for one in status.models
             if one.name in models and one.lease is not None and 0 < one.lease.share < 1
+        },
+        routes={
+            one.route: one.name
+            for one in status.models
+            if one.name in models and one.route and _is_route(one.route)
         },
     )
 
@@ -137,6 +144,15 @@ def _new_models(node: Node, former: Mapping[str, Node]) -> frozenset[str]:
 def _without(node: Node, models: Set[str]) -> Node:
     shares = {name: share for name, share in node.shares.items() if name not in models}
     return replace(node, models=node.models - models, unready=node.models & models, shares=shares)
+
+
+def _is_route(path: str) -> bool:
+    """Return whether a node may serve a typed function at this path. If not, HAProxy's files cannot contain it either."""
+    try:
+        routes.check(path)
+    except ValueError:
+        return False
+    return True
 
 
 def _host(address: str) -> Optional[str]:

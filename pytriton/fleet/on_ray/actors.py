@@ -314,5 +314,8 @@ def _balancer_view(status: messages.Status) -> messages.Status:
         messages.ServerInfo(
             "", None, http_url=status.server.http_url, grpc_url=status.server.grpc_url
         ),
-        [messages.ModelInfo(one.name, one.version, "", [], lease=one.lease) for one in status.models],
+        [
+            messages.ModelInfo(one.name, one.version, "", [], lease=one.lease, route=one.route)
+            for one in status.models
+        ],
     )  # fmt: skip

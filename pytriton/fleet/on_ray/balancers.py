@@ -43,9 +43,10 @@ class Balancers:
         self._generation = time.time_ns()
         self._born = self._clock()
         self._view: _View = {}
-        #: Registered models that nodes have served: those of the view, and those that no node serves at the moment.
-        self._served: set[str] = set()
-        self._absent: set[str] = set()
+        #: Registered models that nodes have served, with the path of each typed function: those of the view, and those that
+        #: no node serves at the moment.
+        self._served: dict[str, str] = {}
+        self._absent: dict[str, str] = {}
         self._encoded_view: tuple[int, bytes] = (0, b"")
         self._published: _Published = ({}, {}, set(), set())
         self._complete = False
@@ -91,13 +92,14 @@ class Balancers:
             elif node in self._view:
                 # The node is alive, and HAProxy checks the health of its daemon.
                 view[node] = self._view[node]
-        shown = {one.name for _, status in view.values() for one in status.models}
-        self._served = (self._served | shown).intersection(wanted)
-        absent = self._served - shown
+        shown = {one.name: one.route for _, status in view.values() for one in status.models}
+        served = {**self._served, **shown}
+        self._served = {name: route for name, route in served.items() if name in wanted}
+        absent = {name: route for name, route in self._served.items() if name not in shown}
         if (_facts(view), absent) != (_facts(self._view), self._absent):
             self._generation += 1
         self._view, self._absent = view, absent
-        whole = len(view) == len(staying) > 0 and shown.issuperset(wanted)
+        whole = len(view) == len(staying) > 0 and shown.keys() >= set(wanted)
         self._complete = self._complete or whole
         self._leaving = {key: self._leaving.get(key, self._generation) for key in leaving}
 
@@ -152,7 +154,10 @@ class Balancers:
 
     def _nodes(self) -> list[NodeStatus]:
         # Each node lists the absent models, because balancers may leave out any node; none gets their requests.
-        absent = [messages.ModelInfo(name, 0, ABSENT, []) for name in sorted(self._absent)]
+        absent = [
+            messages.ModelInfo(name, 0, ABSENT, [], route=route)
+            for name, route in sorted(self._absent.items())
+        ]
         found = []
         for node, (address, status) in self._view.items():
             shown = msgspec.structs.replace(status, models=[*status.models, *absent])
@@ -169,7 +174,8 @@ def _facts(view: _View) -> list[Any]:
             status.server.http_url,
             status.server.grpc_url,
             sorted(
-                (one.name, 0.0 if one.lease is None else one.lease.share) for one in status.models
+                (one.name, 0.0 if one.lease is None else one.lease.share, one.route)
+                for one in status.models
             ),
         )
         for node, (address, status) in view.items()

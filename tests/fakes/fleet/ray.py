@@ -100,7 +100,9 @@ class FakeCluster:
 
     def _look(self, node: str) -> DaemonState:
         served = {model: ModelOnNode(*one) for model, one in self.served[node].items()}
-        now = status(*(messages.ModelInfo(name, 1, "ready", []) for name in served))
+        now = status(
+            *(messages.ModelInfo(name, 1, "ready", [], route=f"/{name}") for name in served)
+        )
         return DaemonState(msgspec.msgpack.encode(now), "", now, served)
 
     def discard_state(self, node: str) -> None:
@@ -237,6 +239,8 @@ class Fleet:
     def seen(self, balancer: str = "b", done: int = -1) -> tuple[int, dict[str, list[str]]]:
         generation, reported = self.controller.view(balancer, done)
         nodes = msgspec.msgpack.decode(reported, type=list[NodeStatus]) if reported else []
+        infos = [info for one in nodes if one.status is not None for info in one.status.models]
+        assert all(info.route == f"/{info.name}" for info in infos)
         return generation, {
             one.node.rpartition("/")[2]: [
                 f"{model.name} {ABSENT}" if model.state == ABSENT else model.name

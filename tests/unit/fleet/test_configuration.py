@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -217,6 +218,21 @@ def test_node_data_cannot_inject_directives() -> None:
     assert found.models == {"m-1.x_y"}
     assert len(wrong) == 4
     assert any("'my model'" in text for text in wrong)
+
+
+def test_the_routes_of_typed_functions_lead_to_their_models() -> None:
+    paths = {"m": "/text/m", "n": "", "my model": "/x", "o": "/v2/health/ready", "p": "/a\nb c"}
+    paths |= {"q": "/a b", "r": "r", "s": "/#", "t": "/" + "a" * 400}
+    infos = [messages.ModelInfo(name, 1, "ready", [], route=path) for name, path in paths.items()]
+    found = node_of("a", msgspec.structs.replace(reported(), models=infos))
+    assert found.routes == {"/text/m": "m"}
+    nodes = [
+        replace(node("a", "n"), routes={"/x": "n"}),
+        replace(node("b", "m"), routes={"/x": "m"}),
+    ]
+    assert table(render(nodes, BalancerSettings(), "/d").models)["/x"] == "m"
+    absent = replace(node("a"), unready=frozenset({"m"}), routes={"/x": "m"})
+    assert table(render([absent], BalancerSettings(), "/d").models) == {"m": "none", "/x": "m"}
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,37 @@ def test_a_model_that_no_node_serves_is_unavailable_instead_of_unknown(
     assert frontend.ask("/v2/models/m/infer") == (200, "a")
 
 
+def test_a_typed_function_is_called_at_its_route_on_the_nodes_that_serve_it(
+    frontend: Frontend, serve: Callable[..., Server]
+) -> None:
+    a, b, c = serve("a", "m"), serve("b", "n", "m"), serve("c")
+    a.routes = b.routes = {"/text/m": "m"}
+    frontend.use(a, b, c)
+    for path in ("/text/m", "/text/%6D?x=1"):
+        assert {frontend.ask(path) for _ in range(8)} == {(200, "a"), (200, "b")}
+    assert {frontend.ask("/text/m", x_sequence_id="1")[1] for _ in range(6)} in ({"a"}, {"b"})
+    assert {frontend.ask(path)[0] for path in ("/text", "/text/m/", "/m", "/text/n")} == {404}
+
+
+def test_a_typed_function_that_no_node_serves_is_unavailable(
+    frontend: Frontend, serve: Callable[..., Server]
+) -> None:
+    a = serve("a", "n")
+    a.routes = {"/n": "n", "/text/m": "m"}
+    waiting = replace(a.node, unready=frozenset({"m"}))
+    settings = BalancerSettings(f"127.0.0.1:{frontend.port}", "")
+    frontend.haproxy.use(render([waiting], settings, str(frontend.haproxy.folder)))
+    assert frontend.ask("/n") == (200, "a")
+    assert [frontend.ask(path)[0] for path in ("/text/m", "/text/%6D", "/text/o")] == [
+        503,
+        503,
+        404,
+    ]
+    a.models.add("m")
+    frontend.use(a)
+    assert frontend.ask("/text/m") == (200, "a")
+
+
 def test_a_reload_does_not_forget_which_nodes_are_down(
     frontend: Frontend, serve: Callable[..., Server]
 ) -> None:

@@ -14,12 +14,13 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from fakes.fake_dispatcher import FakeDispatcher, status
+from fakes.fake_dispatcher import SERVER, FakeDispatcher, status
 from fakes.fleet.ray import no_actors
 
 from pytriton._protocol import messages
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
-from pytriton.fleet.on_ray.actors import NodeActor, _owner_of
+from pytriton.fleet.balancer.layout import node_of
+from pytriton.fleet.on_ray.actors import NodeActor, _balancer_view, _owner_of
 from pytriton.fleet.on_ray.environments import VARIABLE
 
 
@@ -326,3 +327,11 @@ def test_failed_starts_of_a_daemon_are_not_retried_constantly(
     with pytest.raises(PyTritonDaemonError, match="port 8000 is taken"):
         actor.report_state("", ["--b"])
     assert tried[3:] == ["--b"]
+
+
+def test_balancers_get_everything_that_they_use_of_a_status() -> None:
+    lease = messages.Lease("x", 1.0, 0.1)
+    infos = [messages.ModelInfo("m", 1, "ready", [], lease=lease, route="/text/m")]
+    server = msgspec.structs.replace(SERVER, http_url="http://h:1", grpc_url="grpc://h:2")
+    whole = msgspec.structs.replace(status(*infos), server=server)
+    assert node_of("a", _balancer_view(whole)) == node_of("a", whole)
