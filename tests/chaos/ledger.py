@@ -17,7 +17,7 @@ _CLEAR = re.compile(
     r"|execution_timeout_s|was killed by signal|exited with code|MemoryError|cannot allocate \d+ bytes"
     r"|shared memory|No space left|cannot be passed on|cannot send the lane's memory"
     # HAProxy's: no node, or one that broke off.
-    r"|No server is available|invalid or incomplete response|Received http2 header with status: 50[234]|RST_STREAM"
+    r"|no node can serve this request|invalid or incomplete response|Received http2 header with status: 50[234]|RST_STREAM"
 )
 
 
@@ -25,6 +25,7 @@ _CLEAR = re.compile(
 class Account:
     """What happened during one kind of fault. `gap_s` is the longest time in which a model answered nobody.
 
+    `recovery_s` is the longest time from the fault until everything that it had broken was back.
     `failed` are requests that should have been answered, `guilty` those that had to fail.
     """
 
@@ -36,6 +37,7 @@ class Account:
     wrong: int = 0
     lost: int = 0
     gap_s: float = 0.0
+    recovery_s: float = 0.0
     texts: collections.Counter[str] = field(default_factory=collections.Counter)
 
     @property
@@ -50,13 +52,21 @@ class RequestLedger:
         self.accounts: dict[str, Account] = {}
         self._lock = threading.Lock()
         self._fault = "none"
+        self._begun = time.monotonic()
         self._last_right: dict[str, float] = {}
 
     def begin(self, fault: str) -> None:
         """Attribute all following outcomes to this fault."""
         with self._lock:
             self._fault = fault
+            self._begun = time.monotonic()
             self._account().injected += 1
+
+    def recovered(self) -> None:
+        """Record that everything is back."""
+        with self._lock:
+            account = self._account()
+            account.recovery_s = max(account.recovery_s, time.monotonic() - self._begun)
 
     def right(self, model: str) -> None:
         """Record a correct response."""

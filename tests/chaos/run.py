@@ -183,6 +183,7 @@ def _inject(
     ledger.begin(name)
     FAULTS[name].inject(target, chance)
     target.recovered()
+    ledger.recovered()
     _answered(ledger, load)
 
 

@@ -38,16 +38,20 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 @contextlib.contextmanager
 def ray_cluster(nodes: int) -> Iterator[Any]:
     """Yield a Ray cluster of this many nodes. Ray listens on every address, so use a separate network namespace."""
-    # Its 30 s are not enough on a busy machine. Ray reads these when it is imported.
+    # Its own limits are too short for a busy machine. Ray reads these when it is imported.
+    os.environ.setdefault("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "180")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
     os.environ.setdefault("RAY_agent_register_timeout_ms", "180000")
+    os.environ.setdefault("RAY_worker_register_timeout_seconds", "180")
     import ray
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
-        initialize_head=True, head_node_args={"include_dashboard": False, **OF_EACH_NODE}
+        initialize_head=True,
+        head_node_args={"include_dashboard": False, "wait": False, **OF_EACH_NODE},
     )
     try:
+        cluster.wait_for_nodes(_PATIENCE_S)
         for _ in range(nodes - 1):
             add_node(cluster)
         yield cluster
@@ -58,7 +62,8 @@ def ray_cluster(nodes: int) -> Iterator[Any]:
 
 def add_node(cluster: Any) -> None:
     """Add a node."""
-    cluster.add_node(**OF_EACH_NODE)
+    cluster.add_node(wait=False, **OF_EACH_NODE)
+    cluster.wait_for_nodes(_PATIENCE_S)
 
 
 def start_balancer(

@@ -97,6 +97,7 @@ def _inject(name: str, target: Target, load: Load, chance: random.Random) -> Non
     target.ledger.begin(name)
     FAULTS[name].inject(target, chance)
     target.recovered()
+    target.ledger.recovered()
     _answered(target.ledger, load)
 
 
