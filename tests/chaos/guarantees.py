@@ -42,6 +42,7 @@ def judged(outcome: Outcome, faults: Mapping[str, Costs]) -> int:
 def violated_guarantees(outcome: Outcome, faults: Mapping[str, Costs]) -> list[str]:
     """Return the violations: responses wrong or lost, errors without a reason, unexpected errors, leaks."""
     problems = [f"leak: {leak}" for leak in outcome.leaks]
+    problems += [f"the run ended early: {outcome.abort}"] if outcome.abort else []
     for name, one in outcome.ledger.accounts.items():
         counts = {"wrong": one.wrong, "lost": one.lost, "unclear": one.unclear}
         problems += [f"{name}: {count} {what}" for what, count in counts.items() if count]

@@ -34,13 +34,14 @@ _BETWEEN = 60
 class Outcome:
     """What a run has shown. `leaks` says what each daemon held too much in the end.
 
-    `memory_suspended`: models suspended for others, of the last daemon.
+    `memory_suspended`: models suspended for others, of the last daemon. `abort`: why the run ended early.
     """
 
     ledger: RequestLedger
     leaks: list[str] = field(default_factory=list)
     seconds: float = 0.0
     memory_suspended: int = 0
+    abort: str = ""
 
 
 class Target:

@@ -8,6 +8,7 @@ import random
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from operator import ge
 from pathlib import Path
@@ -60,6 +61,9 @@ def _run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outco
             load.start()
             try:
                 _break(target, load, seconds, names, chance, outcome)
+            except Exception as error:  # the table shows what has happened so far
+                traceback.print_exc()
+                outcome.abort = f"{type(error).__name__}: {error}"
             finally:
                 load.stop()
     return outcome
