@@ -4,11 +4,13 @@ API.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.limits import openai_limits
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.registration import Registration
+from pytriton.dispatcher.models.persistence.state_dir import Entry
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.openai.state import ApiModel, ApiSettings, ApiState, Upstream
 from pytriton.dispatcher.server.frontend import Frontend
@@ -19,9 +21,21 @@ _KEEPALIVE_S = 15.0
 __all__ = ["api_state", "check_aliases", "upstream"]
 
 
-def api_state(config: DaemonConfig, frontend: Frontend, served: ServedModels) -> ApiState:
-    """Return the current settings, server address and models for the OpenAI frontend."""
+def api_state(
+    config: DaemonConfig, frontend: Frontend, served: ServedModels, restoring: Iterable[Entry]
+) -> ApiState:
+    """Return the current settings, server address and models for the OpenAI frontend.
+
+    A model that is being restored is included: like other requests, those for it wait in the frontend, or get 503 instead
+    of 404.
+    """
     limits = openai_limits(config.openai_limit)
+    models = [_api_model(one.spec, one.registered_at) for one in served]
+    models += [
+        _api_model(one.spec, one.registered_at, ready=False)
+        for one in restoring
+        if one.spec.name not in served
+    ]
     return ApiState(
         ApiSettings(
             keys_file=config.openai_keys_file,
@@ -33,7 +47,7 @@ def api_state(config: DaemonConfig, frontend: Frontend, served: ServedModels) ->
             timeout_s=limits["response_s"],
         ),
         upstream(config, frontend),
-        [_served(one) for one in served if one.spec.openai is not None],
+        [one for one in models if one is not None],
     )
 
 
@@ -70,12 +84,15 @@ def upstream(config: DaemonConfig, frontend: Frontend) -> Upstream:
     return Upstream(frontend.endpoints.urls()["http_url"], None, config.access_token)
 
 
-def _served(registration: Registration) -> ApiModel:
-    spec = registration.spec
-    assert spec.openai is not None  # checked by the caller
+def _api_model(
+    spec: messages.ModelSpec, registered_at: float, *, ready: bool = True
+) -> ApiModel | None:
+    if spec.openai is None:
+        return None
     return ApiModel(
         spec.name,
         spec.openai,
-        created=int(registration.registered_at),
+        created=int(registered_at),
+        ready=ready,
         most_texts=max(1, int(spec.config.get("max_batch_size", 1))),
     )

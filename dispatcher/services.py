@@ -256,8 +256,10 @@ def build_services(
         config,
         library,
         kill_on_death,
-        describe=lambda: api_state(settings.config, frontend, registry.served),
-        changes=(registry.changes, server.changes),
+        describe=lambda: api_state(
+            settings.config, frontend, registry.served, registry.restoring.expected_entries()
+        ),
+        changes=(registry.changes, registry.restoring.changes, server.changes),
     )
 
     web_routes = WebRoutes(registry, frontend, rundir.path, config.cors_origins)

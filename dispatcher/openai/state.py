@@ -37,6 +37,7 @@ class ApiModel(msgspec.Struct, frozen=True):
     Attributes:
         card: how the API shows and serves the model
         created: time of its registration, in seconds since the epoch
+        ready: False while it is being restored
         most_texts: maximum number of texts per batch of embeddings
     """
 

@@ -127,7 +127,7 @@ class OpenAISupervisor:
         """Open the API as soon as any served model needs it, including a restored one. Runs until cancelled."""
         while True:
             changed = self._changed()
-            if self._listener is None and self._describe().models:
+            if self._listener is None and any(one.ready for one in self._describe().models):
                 try:
                     self.open()
                 except RemoteFailure as failure:

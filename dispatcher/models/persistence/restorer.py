@@ -141,9 +141,13 @@ class Restorer:
         """Return the lazy models, in order."""
         return [queued.entry for queued in self._queued.values() if queued.is_lazy]
 
+    def expected_entries(self) -> list[Entry]:
+        """Return the models that are lazy, queued, or being restored, in order."""
+        return [queued.entry for queued in self._queued.values() if queued.is_expected]
+
     def specs(self) -> list[messages.ModelSpec]:
         """Return the declarations of the models that are lazy, queued, or being restored."""
-        return [one.entry.spec for one in self._queued.values() if one.is_expected]
+        return [entry.spec for entry in self.expected_entries()]
 
     def declared(self) -> dict[str, CurrentDeclaration]:
         """Return the declarations of the lazy models, by name."""
