@@ -38,7 +38,8 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 @contextlib.contextmanager
 def ray_cluster(nodes: int) -> Iterator[Any]:
     """Yield a Ray cluster of this many nodes. Ray listens on every address, so use a separate network namespace."""
-    # Its own limits are too short for a busy machine. Ray reads these when it is imported.
+    # Its own limits are too short for a busy machine. Ray reads these when it is imported. Ray 2.60 also ends a node whose
+    # agents have not started within 15 s, which no setting changes.
     os.environ.setdefault("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "180")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
     os.environ.setdefault("RAY_agent_register_timeout_ms", "180000")
@@ -46,7 +47,7 @@ def ray_cluster(nodes: int) -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(
+    cluster: Any = Cluster(  # it has no types
         initialize_head=True,
         head_node_args={"include_dashboard": False, "wait": False, **OF_EACH_NODE},
     )
