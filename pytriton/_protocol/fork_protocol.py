@@ -32,7 +32,8 @@ GO = b"go"
 _NR_CLONE = {"x86_64": 56, "aarch64": 220}
 _NR_SET_ROBUST_LIST = {"x86_64": 273, "aarch64": 99}
 _NR_GET_ROBUST_LIST = {"x86_64": 274, "aarch64": 100}
-_PR_GET_TID_ADDRESS = 40
+#: Symbol of glibc for libthread_db(3): where the thread id is in `struct pthread`, to which pthread_self(3) points.
+_TID_PLACE = "_thread_db_pthread_tid"
 _CLONE_PARENT = 0x8000
 #: Libraries that need their fork handlers: Intel's OpenMP, which conda's numpy uses with MKL.
 _NEED_FORK_HANDLERS = ("libiomp5", "libmkl_rt")
@@ -161,17 +162,23 @@ class Forker:
         return pid
 
     def _tid_address(self) -> int:
-        """Return the address where the C library stores the thread id (prctl(2)), which differs in the child."""
-        address = ctypes.c_void_p()
-        arguments = [ctypes.byref(address), *[ctypes.c_ulong(0)] * 3]
-        done = self._libc.prctl(ctypes.c_int(_PR_GET_TID_ADDRESS), *arguments)
-        if done != 0 or not address.value:
-            raise CannotFork("cannot determine where the C library stores the thread id")
-        if ctypes.c_int.from_address(address.value).value != os.getpid():
+        """Return the address of this thread's id in the C library's memory, which is the same in the child.
+
+        prctl(PR_GET_TID_ADDRESS) no longer reports this address: since glibc 2.43, a process that has not been forked
+        passes another one to the kernel. So find the id as libthread_db does for debuggers, by its place in glibc's
+        description of a thread.
+        """
+        try:
+            place = (ctypes.c_uint32 * 3).in_dll(self._libc, _TID_PLACE)  # bits, number, offset
+        except ValueError:
             raise CannotFork(
-                "the C library does not store the thread id at the address the kernel reports"
-            )
-        return address.value
+                f"the C library does not export {_TID_PLACE}: it is not glibc"
+            ) from None
+        self._libc.pthread_self.restype = ctypes.c_void_p
+        address: int = self._libc.pthread_self() + place[2]
+        if ctypes.c_int.from_address(address).value != os.getpid():
+            raise CannotFork("the C library does not store the thread id where it says")
+        return address
 
     def _syscall(self, numbers: dict[str, int], *arguments: object) -> int:
         result: int = self._libc.syscall(ctypes.c_long(numbers[self._machine]), *arguments)
