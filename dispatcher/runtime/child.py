@@ -25,6 +25,8 @@ from pytriton.dispatcher.upgrade.snapshot import ChildState
 
 #: Number of lines kept for error reports; enough for a crash with the stacks of two threads.
 _MAX_LAST_LINES = 40
+#: Interval of polling an exited child whose tracer has not waited for it, in seconds.
+_TRACED_POLL_INTERVAL_S = 0.1
 
 #: Called with a child's pid and a line that it printed, without the line ending.
 OnLine = Callable[[int, bytes], None]
@@ -180,9 +182,15 @@ class Child:
         await self._output.drained()
 
     def _reap(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pidfd)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._pidfd)
+        pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+        if pid == 0:
+            # A tracer, such as strace or a debugger, has not waited for it yet. The kernel
+            # lets its parent wait only after that.
+            loop.call_later(_TRACED_POLL_INTERVAL_S, self._reap)
+            return
         os.close(self._pidfd)
-        _, status, usage = os.wait4(self.pid, 0)
         self.peak_memory = usage.ru_maxrss * 1024
         self.exited.set_result(os.waitstatus_to_exitcode(status))
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from support.real_daemon import eventually
 
+from pytriton._protocol import linux
 from pytriton.dispatcher.runtime import child
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
@@ -165,3 +166,51 @@ def test_processes_of_another_user_do_not_block(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("os.killpg", refuse)
     asyncio.run(child.end_group(2**22 + 1))
+
+
+#: Permits every process to trace it, where the system (Yama) leaves that to the traced one.
+_IS_TRACEABLE = """
+import ctypes, time
+ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(2**64 - 1), 0, 0, 0)
+print("up", flush=True)
+time.sleep(1000)
+"""
+#: Traces the process that its argument names, as a debugger does, and ignores it until its own input ends.
+_TRACES = """
+import ctypes, sys
+PTRACE_SEIZE = 0x4206
+print(ctypes.CDLL(None).ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, None), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_tracer_that_ignores_an_exited_child_does_not_block_the_daemon(
+    kill_on_death: KillOnDeath,
+) -> None:
+    """For example, strace that was stopped with ctrl-Z. Until it goes on, the kernel does not let the parent wait."""
+
+    async def run() -> None:
+        traced, _ = await _child(kill_on_death, _IS_TRACEABLE)
+        tracer = subprocess.Popen(
+            [sys.executable, "-c", _TRACES, str(traced.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert tracer.stdin is not None
+        assert tracer.stdout is not None
+        with tracer, tracer.stdout:
+            if tracer.stdout.readline() != b"0\n":
+                pytest.skip("this machine does not permit tracing")
+            stopping = asyncio.create_task(traced.stop(0))
+            has_exited = asyncio.Event()
+            pidfd = linux.pidfd_open(traced.pid)
+            asyncio.get_running_loop().add_reader(pidfd, has_exited.set)
+            await has_exited.wait()
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+            assert psutil.Process(traced.pid).status() == psutil.STATUS_ZOMBIE
+            assert not traced.exited.done()
+            tracer.stdin.close()
+            assert await stopping in (-signal.SIGTERM, -signal.SIGKILL)
+
+    asyncio.run(run())
