@@ -66,6 +66,7 @@ class Child:
         self.pid = pid
         self.exited: asyncio.Future[int] = loop.create_future()
         self.peak_memory = 0
+        self._is_group_empty = False  #: True: the group's id may belong to other processes by now
         self._on_line = on_line
         self._kill_on_death = kill_on_death
         lines = [] if state is None else state.lines
@@ -151,6 +152,8 @@ class Child:
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the child's process group."""
+        if self._is_group_empty:
+            return
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -158,7 +161,8 @@ class Child:
 
     def kill(self) -> None:
         """Kill the child's process group immediately, without waiting for it to exit."""
-        kill_group(self.pid)
+        if not self._is_group_empty:
+            kill_group(self.pid)
 
     async def stop(self, grace_s: float, *, first: int = signal.SIGTERM) -> int:
         """Stop the child and the rest of its process group; return its return code.
@@ -172,7 +176,9 @@ class Child:
         if not self.exited.done():
             self.kill()
         code = await asyncio.shield(self.exited)
-        await end_group(self.pid)
+        if not self._is_group_empty:
+            await end_group(self.pid)
+            self._is_group_empty = True
         self._kill_on_death.remove(self.pid)
         await self.drained()
         return code
@@ -191,6 +197,7 @@ class Child:
             loop.call_later(_TRACED_POLL_INTERVAL_S, self._reap)
             return
         os.close(self._pidfd)
+        self._is_group_empty = not _group_exists(self.pid)
         self.peak_memory = usage.ru_maxrss * 1024
         self.exited.set_result(os.waitstatus_to_exitcode(status))
 
@@ -418,10 +425,8 @@ async def end_group(group: int) -> None:
 
 def kill_group(group: int) -> Sequence[int]:
     """Kill all processes of a group except its resource trackers; return the pids of these trackers."""
-    try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return []  # the usual case: all have exited, or run as another user (sudo)
+    if not _group_exists(group):
+        return []
     members = _members(group)
     trackers = [pid for pid in members if _is_tracker(pid)]
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -432,6 +437,15 @@ def kill_group(group: int) -> Sequence[int]:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
     return trackers
+
+
+def _group_exists(group: int) -> bool:
+    """Return whether a group has processes that this process may signal, and not only some of another user (sudo)."""
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def _members(group: int) -> list[int]:

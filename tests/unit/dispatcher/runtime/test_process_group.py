@@ -158,6 +158,44 @@ def test_memory_is_removed_when_the_daemon_is_killed(tmp_path: Path) -> None:
     _all_end(process.pid)
 
 
+@pytest.mark.parametrize("leaves", ["nothing", "a process"])
+def test_an_empty_group_is_not_signalled(
+    kill_on_death: KillOnDeath, monkeypatch: pytest.MonkeyPatch, leaves: str
+) -> None:
+    """Its id may have become that of another group, but not while a process of the group is left."""
+    signalled: list[tuple[int, int]] = []
+    killpg = os.killpg
+
+    def record(group: int, number: int) -> None:
+        if number:
+            signalled.append((group, number))
+        killpg(group, number)
+
+    program = (
+        "import os, time\npid = os.fork()\nprint('up', flush=True)\nif pid == 0: time.sleep(1000)\n"
+    )
+
+    async def run() -> None:
+        child, _ = await _child(kill_on_death, program if leaves == "a process" else "print('up')")
+        await child.exited
+        monkeypatch.setattr("os.killpg", record)
+        child.signal_group(signal.SIGCONT)
+        child.kill()
+        await child.stop(0)
+        stopped = len(signalled)
+        child.signal_group(signal.SIGCONT)
+        child.kill()
+        await child.stop(0)
+        assert len(signalled) == stopped
+        if leaves == "nothing":
+            assert not signalled
+        else:
+            assert signalled[:2] == [(child.pid, signal.SIGCONT), (child.pid, signal.SIGKILL)]
+            _all_end(child.pid)
+
+    asyncio.run(run())
+
+
 def test_processes_of_another_user_do_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """For example, if a callable used sudo: only root can kill them."""
 
