@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -103,6 +104,8 @@ def run(
     Raises:
         Exception: an internal error. `TakeOver.done` is True if it happened after the takeover.
     """
+    # A parent that ignores SIGCHLD passes that on. Processes that ignore it cannot wait for their children.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     locks = None if origin.takeover is None else origin.takeover.state.locks
     rundir = RuntimeDir(Path(config.runtime_dir))
     config = admin_token.with_token(config)

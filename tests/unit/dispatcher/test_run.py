@@ -1,12 +1,15 @@
-"""The lock of the runtime directory, whose content names the running daemon."""
+"""The lock of the runtime directory, whose content names the running daemon, and what a daemon inherits."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.run import _locked
 
@@ -39,3 +42,21 @@ def test_the_socket_of_another_daemon_stays(rundir: RuntimeDir) -> None:
     with _locked(rundir, None, None):
         rundir.control_socket.touch()
     assert not rundir.control_socket.exists()
+
+
+_IGNORES_SIGCHLD = """
+import signal, subprocess
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton.dispatcher.run import run
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print(run(DaemonConfig(runtime_dir="/dev/null/none")), subprocess.run("exit 3", shell=True).returncode)
+"""
+
+
+@pytest.mark.programs
+def test_a_daemon_whose_parent_ignores_sigchld_can_wait_for_its_children() -> None:
+    """Ignored signals are inherited. A worker that exits would seem to be alive forever."""
+    daemon = subprocess.run(
+        [sys.executable, "-c", _IGNORES_SIGCHLD], capture_output=True, text=True, check=True
+    )
+    assert daemon.stdout.split() == [str(int(ExitCode.USAGE)), "3"]
