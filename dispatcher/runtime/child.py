@@ -23,8 +23,9 @@ from pytriton._protocol.log_lines import MAX_LINE_LENGTH, decoded
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.upgrade.snapshot import ChildState
 
-#: Number of lines kept for error reports; enough for a crash with the stacks of two threads.
-_MAX_LAST_LINES = 40
+#: Number of lines kept for error reports; enough for a crash with the stacks of two threads and, since Python 3.14, the C
+#: stack (36 lines).
+_MAX_LAST_LINES = 80
 #: Interval of polling an exited child whose tracer has not waited for it, in seconds.
 _TRACED_POLL_INTERVAL_S = 0.1
 
