@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -125,7 +126,10 @@ def ask(pod: Pod, model: str, x: float) -> float:
 def _refuses(pod: Pod) -> bool:
     try:
         ask(pod, "twice", 1)
-    except OSError:  # also of HTTP
+    except urllib.error.HTTPError as error:
+        error.close()
+        return True
+    except OSError:
         return True
     return False
 

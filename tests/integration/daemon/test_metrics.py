@@ -317,10 +317,14 @@ def _start_prometheus(
 
     def listens() -> bool:
         assert process.poll() is None, (folder / "log").read_text()
-        with contextlib.suppress(OSError):
+        try:
             ask("1")
-            return True
-        return False
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
+        except OSError:
+            return False
+        return True
 
     try:
         eventually(listens, "Prometheus does not answer")

@@ -46,6 +46,9 @@ def s3(tmp_path: Path) -> Iterator[str]:
         assert process.poll() is None, (tmp_path / "moto.log").read_text()
         try:
             put(f"{address}/models")
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
         except (urllib.error.URLError, ConnectionError):
             return False
         return True

@@ -55,6 +55,9 @@ def served(command: Sequence[str], port: int, page: str, log: Path, **env: str) 
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}"):
                 return True
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
         except (urllib.error.URLError, ConnectionError):
             return False
 

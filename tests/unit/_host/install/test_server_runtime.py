@@ -464,6 +464,9 @@ def answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=10):
             return True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
 
