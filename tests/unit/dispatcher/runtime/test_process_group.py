@@ -124,7 +124,7 @@ def test_a_process_posing_as_a_tracker_is_killed(
 ) -> None:
     """It gets a moment to exit."""
     monkeypatch.setattr(child, "CLEAN_UP_S", 0.01)
-    arguments = f"{sys.executable!r}, 'python', '-c', {_FALSE_TRACKER!r}"
+    arguments = f"{sys.executable!r}, {sys.executable!r}, '-c', {_FALSE_TRACKER!r}"
     program = f"import os, time\nif os.fork() == 0:\n    os.execl({arguments})\n"
 
     async def run() -> None:
