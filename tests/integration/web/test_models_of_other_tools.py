@@ -604,7 +604,7 @@ def test_serve_replaces_the_model_when_its_file_changes(
         finally:
             process.send_signal(signal.SIGINT)
             process.stderr.read()
-    assert post(daemon, "/Plus", {"x": 1})[0] == 404
+    eventually(lambda: post(daemon, "/Plus", {"x": 1})[0] == 404, "the model is removed")
 
 
 # ── Hugging Face ──────────────────────────────────────────────────────────────────────────────────
