@@ -176,7 +176,8 @@ class Forker:
             ) from None
         self._libc.pthread_self.restype = ctypes.c_void_p
         address: int = self._libc.pthread_self() + place[2]
-        if ctypes.c_int.from_address(address).value != os.getpid():
+        is_known = list(place[:2]) == [32, 1]  # otherwise, do not read what may be any address
+        if not is_known or ctypes.c_int.from_address(address).value != os.getpid():
             raise CannotFork("the C library does not store the thread id where it says")
         return address
 
