@@ -185,9 +185,12 @@ def announce(info: messages.ModelInfo, say: Callable[[str], None]) -> None:
 
 
 def served_url(url: str, route: str) -> str:
-    """Return the URL to call a model at: that of a typed function's route, if the frontend serves it, or else `url`."""
+    """Return the URL to call a model at: that of a typed function's route, if the frontend serves it, or else `url`.
+
+    Without HTTP, `url` is empty, and so is the result.
+    """
     server = _server_of(url)
-    return server + route if route and _has_routes(server) else url
+    return server + route if server and route and _has_routes(server) else url
 
 
 def _server_of(url: str) -> str:

@@ -134,4 +134,5 @@ def _register(
 def _is_ready(name: str, url: str, route: str) -> str:
     from pytriton.foreground import served_url
 
-    return f"{name} is ready: {served_url(url, route)}"
+    called_at = served_url(url, route)  # empty without HTTP
+    return f"{name} is ready: {called_at}" if called_at else f"{name} is ready"

@@ -183,7 +183,8 @@ def _backends(
     routes: dict[str, str] = {}
     for one in nodes:
         for path, model in one.routes.items():
-            routes[path] = min(model, routes.get(path, model))
+            # Of several models with this path, one that is served.
+            routes[path] = min(model, routes.get(path, model), key=lambda it: (it not in on, it))
     table += sorted(routes.items())
     return backends, table
 

@@ -93,6 +93,14 @@ def test_the_route_of_a_typed_function_is_shown(daemon: RunningDaemon, tmp_path:
     daemon.client.unregister("shout")
 
 
+def test_a_typed_function_without_http(tmp_path: Path) -> None:
+    (tmp_path / "words.py").write_text("def shout(text: str) -> str:\n    return text.upper()\n")
+    with RunningDaemon.start(allow_http=False) as daemon:
+        code, said = _register(daemon, tmp_path, "words:shout")
+        assert code == ExitCode.OK, said
+        assert "shout is ready\n" in said
+
+
 def _typed_url(daemon: RunningDaemon, name: str) -> str:
     """Return the URL of a typed function's route, which NVIDIA's frontend does not serve."""
     path = f"/v2/models/{name}" if FRONT == "triton" else f"/{name}"

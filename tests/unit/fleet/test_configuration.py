@@ -233,6 +233,8 @@ def test_the_routes_of_typed_functions_lead_to_their_models() -> None:
     assert table(render(nodes, BalancerSettings(), "/d").models)["/x"] == "m"
     absent = replace(node("a"), unready=frozenset({"m"}), routes={"/x": "m"})
     assert table(render([absent], BalancerSettings(), "/d").models) == {"m": "none", "/x": "m"}
+    served = replace(node("b", "n"), routes={"/x": "n"})
+    assert table(render([absent, served], BalancerSettings(), "/d").models)["/x"] == "n"
 
 
 @pytest.mark.parametrize(
