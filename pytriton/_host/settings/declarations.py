@@ -86,7 +86,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     runtime_dir: Annotated[
         str,
         Option(
-            "Directory of sockets, logs and PID file. Default: $XDG_RUNTIME_DIR/pytriton-daemon, else "
+            "Directory for sockets, logs and the PID file. Default: $XDG_RUNTIME_DIR/pytriton-daemon, else "
             "/run/pytriton-daemon for root, else pytriton-daemon-UID in the temporary directory.",
             values.path(),
         ),
@@ -96,8 +96,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Optional[str],
         Option(
             "Directory in which registrations are persisted for the next start. Default: /var/lib/pytriton-daemon "
-            "for root, else pytriton-daemon in $XDG_STATE_HOME or ~/.local/state; `state` in the "
-            "runtime directory if that is not the default one.",
+            "for root, else pytriton-daemon in $XDG_STATE_HOME or ~/.local/state. If the runtime directory is "
+            "not the default one: `state` in the runtime directory.",
             values.optional(values.path()),
         ),
     ] = None
@@ -193,7 +193,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     keys_dir: Annotated[
         Optional[str],
         Option(
-            "Directory of the keys for control_tcp. Default: /etc/pytriton-daemon/keys for root, else "
+            "Directory with the keys for control_tcp. Default: /etc/pytriton-daemon/keys for root, else "
             "pytriton-daemon/keys in $XDG_CONFIG_HOME or ~/.config.",
             values.optional(values.path()),
         ),
@@ -319,7 +319,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cache_dir: Annotated[
         Optional[str],
         Option(
-            "Directory of the downloaded tritonserver and the environments of its proxies. Default: "
+            "Directory for the downloaded tritonserver and its proxies' environments. Default: "
             "pytriton-daemon in $XDG_CACHE_HOME or ~/.cache.",
             values.optional(values.path()),
         ),
@@ -395,7 +395,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         bool,
         Option(
             "Create environments for models of model_repository, with the packages that their format needs and "
-            "those of their requirements.txt. Environments are reused.",
+            "those in their requirements.txt. Environments are reused.",
             values.boolean(),
         ),
     ] = False
@@ -471,7 +471,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_fork_servers: Annotated[
         int,
         Option(
-            "Maximum number of fork servers, one for each environment (interpreter and variables) of workers. A "
+            "Maximum number of fork servers, one for each worker environment (interpreter and variables). A "
             "fork server (about 20 MB) starts a worker in 10 ms of CPU time instead of 200 ms, and exits after ten "
             "idle minutes. 0 starts an interpreter for each worker.",
             values.integer(0),
@@ -482,8 +482,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Optional[str],
         Option(
             "Memory that all workers may use together, in bytes or as a share of the memory of the machine or its "
-            "control group. A model that does not fit waits until enough idle models are suspended (models with min=0 and "
-            "lazy ones; with suspend_any_idle_model, any). A model that can never fit is refused. Default: no limit.",
+            "control group. A model that does not fit waits until enough idle models are suspended (lazy ones and those "
+            "with min=0; with suspend_any_idle_model, any). A model that can never fit is refused. Default: no limit.",
             values.optional(values.budget()),
         ),
     ] = None

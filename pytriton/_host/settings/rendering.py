@@ -85,11 +85,11 @@ Relative paths in the file are resolved against its directory; in variables and 
 
 ## Environment variables
 
-The variable of a setting is `{env_name("")}` and its name in capitals. Empty variables are ignored, and so are those that
+A setting's variable is `{env_name("")}` followed by its name in capitals. Empty variables are ignored, and so are those that
 Kubernetes sets for a Service called `pytriton-daemon` (`{env_name("port")}`, `{env_name("service_host")}` and so on). Options
-of tritonserver are split as by a shell: `{env_name(_MERGED)}="log-verbose=1 http-thread-count=8"`.
+of tritonserver are split as in a shell: `{env_name(_MERGED)}="log-verbose=1 http-thread-count=8"`.
 
-`{ENV_OWNER}` is a process id, not a setting: a daemon started by that process or its descendants exits when it does. Put `export {ENV_OWNER}=$$`
+`{ENV_OWNER}` is a process id, not a setting: a daemon started by that process or its descendants exits when that process does. Put `export {ENV_OWNER}=$$`
 into scripts that run tests, so that a killed run leaves no daemon behind.
 
 ## Values
@@ -106,8 +106,8 @@ into scripts that run tests, so that a killed run leaves no daemon behind.
 _TRITON = """
 ## Options of tritonserver
 
-`tritonserver_options` accepts the options below, by their names without dashes; NVIDIA documents them. Options from several places are
-merged, and the later place wins. **Bold** ones may be repeated: a list in the settings file, or the flag several times. Other options are
+`tritonserver_options` accepts the options below, by their names without dashes; NVIDIA documents them. If an option is set in several
+places, the later place wins. **Bold** ones may be repeated: use a list in the settings file, or repeat the flag. Other options are
 passed to NVIDIA's frontend if `tritonserver --help` lists them. With the native frontend, use `frontend_limit body_bytes` instead of
 `http-max-input-size`.
 """
