@@ -216,7 +216,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     openai_keys_file: Annotated[
         Optional[str],
         Option(
-            "TOML file with API keys and quotas of the OpenAI API, reloaded when it changes. Default: no key is "
+            "TOML file with API keys and quotas for the OpenAI API, reloaded when it changes. Default: no key is "
             "required.",
             values.optional(values.path()),
         ),
@@ -311,8 +311,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     proxy_python: Annotated[
         Optional[str],
         Option(
-            "Python 3.9 to 3.12 with a shared libpython, for models of Triton's own python backend, and for all models "
-            "where the compiled proxy is unavailable. Default: a suitable one is searched for when needed.",
+            "Python 3.9 to 3.12 with a shared libpython, for models on Triton's own python backend, and for all models "
+            "if the compiled proxy is unavailable. Default: a suitable one is searched for when needed.",
             values.optional(values.path()),
         ),
     ] = None
@@ -336,7 +336,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tritonserver_options: Annotated[
         Options,
         Option(
-            "Any other option of tritonserver, by its name without leading dashes. As a flag: --triton-option NAME=VALUE.",
+            "Any other tritonserver option, by its name without leading dashes. As a flag: --triton-option NAME=VALUE.",
             _OPTIONS,
             of_server=True,
         ),
@@ -353,7 +353,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model_control_mode: Annotated[
         str,
         Option(
-            "Which models of model_repository to load. `none`: all models, at startup. `explicit`: the models in "
+            "Which models in model_repository to load. `none`: all models, at startup. `explicit`: the models in "
             "load_model. `poll`: all models; a model is reloaded when its files change.",
             values.choice("none", "explicit", "poll"),
         ),
@@ -368,7 +368,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model_python: Annotated[
         Optional[str],
         Option(
-            "Interpreter for workers that serve models of model_repository. Its environment must have the frameworks of "
+            "Interpreter for workers that serve models in model_repository. Its environment must have the frameworks of "
             "these models. Default: the daemon's interpreter.",
             values.optional(values.path()),
         ),
@@ -377,7 +377,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     model_env: Annotated[
         tuple[str, ...],
         Option(
-            "Environment variable for workers that serve models of model_repository. NAME copies one of the "
+            "Environment variable for workers that serve models in model_repository. NAME copies one of the "
             "daemon's variables, NAME=VALUE sets one, `*` copies all. May be repeated. Variables that are neither "
             "secrets nor part of a login session are always copied.",
             values.several(values.variable()),
@@ -394,7 +394,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     install_packages: Annotated[
         bool,
         Option(
-            "Create environments for models of model_repository, with the packages that their format needs and "
+            "Create environments for models in model_repository, with the packages that their format needs and "
             "those in their requirements.txt. Environments are reused.",
             values.boolean(),
         ),
@@ -422,8 +422,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     readiness: Annotated[
         str,
         Option(
-            "When /v2/health/ready first succeeds after a start of tritonserver. `all_loaded`: once all persisted models "
-            "and all models of model_repository are loaded. `all_attempted`: once each of them is loaded or has failed to "
+            "When /v2/health/ready first succeeds after tritonserver starts. `all_loaded`: once all persisted models "
+            "and all models in model_repository are loaded. `all_attempted`: once each of them is loaded or has failed to "
             "load. `server_up`: once models can be registered.",
             values.choice("all_loaded", "all_attempted", "server_up"),
         ),
@@ -509,7 +509,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         str,
         Option(
             "Log format on standard error. auto: console on a terminal and in systemd's journal, json otherwise. "
-            "plain: like console, without labels on the output of models and tritonserver. none: no output. Log "
+            "plain: like console, but without labels on the output of models and tritonserver. none: no output. Log "
             "files are always JSON lines.",
             values.choice("auto", "console", "json", "none", "plain"),
         ),
