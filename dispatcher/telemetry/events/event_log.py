@@ -3,7 +3,7 @@
     emit ──▶ memory, at once ──▶ queue ──▶ writer thread ──▶ audit.jsonl     events requested by an actor
                                                          └─▶ events.jsonl    all others
 
-If the disk is full, slow or damaged, events may be missing in the files, but the event loop is never blocked. The
+If the disk is full, slow or damaged, events may be missing from the files, but the event loop is never blocked. The
 newest events are still in memory, `problem` reports the error, and an `events_lost` event in the files later says how
 many are missing.
 
@@ -32,7 +32,7 @@ from pytriton.dispatcher.telemetry.events.events import Events, Sink
 
 #: Subdirectory of the state directory.
 FOLDER = "events"
-#: Maximum number of events that wait to be written. Beyond it, events are missing in the files.
+#: Maximum number of events that wait to be written. Beyond it, events are missing from the files.
 _MAX_PENDING = 10_000
 #: Number of events to keep in memory for each model (and for the daemon itself): audit events, and others. And maximum
 #: number of models with events in memory.
@@ -82,7 +82,7 @@ class EventLog:
         self._recent: OrderedDict[str, _Recent] = OrderedDict()
         self._pending: deque[Event] = deque()
         self._unreported_losses = 0
-        #: Number of events that are missing in the files.
+        #: Number of events that are missing from the files.
         self.lost = 0
         self._problem: str | None = None
         self._changed = threading.Condition()

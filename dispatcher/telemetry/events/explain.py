@@ -600,7 +600,7 @@ _HINTS = (
     ),
     (
         r"No module named|ModuleNotFoundError|cannot import name|ImportError",
-        "A package is missing in the workers' environment: install it there, or select another one with python=.",
+        "A package is missing from the workers' environment: install it there, or select another one with python=.",
     ),
     (
         r"is already registered",

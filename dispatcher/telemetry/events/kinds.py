@@ -459,7 +459,7 @@ EVENTS_LOST = EventKind(
     "events_lost",
     "warning",
     "events lost",
-    "The state directory was not writable or too slow; events are missing in its files.",
+    "The state directory was not writable or too slow; events are missing from its files.",
     {"events": "number of missing events"},
 )
 

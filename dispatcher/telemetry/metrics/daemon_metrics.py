@@ -283,10 +283,10 @@ FAMILIES: tuple[DaemonMetric, ...] = (
             "Delay of the dispatcher's event loop, sampled every five seconds.",
             lambda daemon: daemon.loop_lag),
     _daemon("dropped_log_lines", "counter",
-            "Output lines of workers and tritonserver dropped because they arrived faster than they could be logged.",
+            "Lines of output from workers and tritonserver that were dropped because they arrived too fast to be logged.",
             lambda daemon: daemon.lines_dropped),
     _daemon("lost_events", "counter",
-            "Events missing in the files of the event log because its disk was full or too slow.",
+            "Events missing from the event log's files because the disk was full or too slow.",
             lambda daemon: daemon.events_lost),
     _daemon("state_directory_free_bytes", "gauge",
             "Free space of the state directory's file system, in bytes.",
@@ -306,9 +306,9 @@ FAMILIES: tuple[DaemonMetric, ...] = (
            ("resource",), lambda scrape: _memory(scrape, lambda one: one.waiting)),
     _daemon("memory_suspended_models", "counter", "Models suspended because others needed their memory.",
             lambda daemon: daemon.memory_suspended if daemon.memory else None),
-    _daemon("memory_waits", "counter", "Loads of models that had to wait for memory.",
+    _daemon("memory_waits", "counter", "Model loads that had to wait for memory.",
             lambda daemon: daemon.memory_waits if daemon.memory else None),
-    _daemon("memory_refusals", "counter", "Loads of models that failed for lack of memory.",
+    _daemon("memory_refusals", "counter", "Model loads that failed for lack of memory.",
             lambda daemon: daemon.memory_refusals if daemon.memory else None),
     _daemon("shared_weights_bytes", "gauge", "Memory shared between workers (pytriton.shared), in bytes.",
             lambda daemon: daemon.shared_weights),
@@ -331,8 +331,8 @@ FAMILIES: tuple[DaemonMetric, ...] = (
                    for reason in ("exited", "planned", "replaced")
                }),
     DaemonMetric("webhook_events", "counter",
-           "Events that were posted to a webhook (sent), or not, because it rejected them, did not accept them for an "
-           "hour, or too many were waiting (dropped).", ("webhook", "outcome"), _webhook_events),
+           "Events posted to a webhook (sent), or dropped because the webhook rejected them, did not accept them "
+           "for an hour, or had too many events waiting (dropped).", ("webhook", "outcome"), _webhook_events),
     _daemon_by("webhook_failed_posts", "counter", "Failed requests to a webhook; most are retried.",
                "webhook", lambda daemon: {
                    name: one.failures for name, one in daemon.webhooks.items()
@@ -354,7 +354,7 @@ FAMILIES: tuple[DaemonMetric, ...] = (
            lambda model: sum(one.state == "ready" and one.standby for one in model.instances)),
     *map(_model_counter, MODEL_COUNTERS),
     DaemonMetric("omitted_user_values", "gauge",
-           "Values of metrics that callables define, but that are not exposed; the daemon's log has the reasons.",
+           "Values of user-defined metrics that are not exposed; the daemon's log has the reasons.",
            ("model",), _omitted_user_values),
     _model("worker_memory_bytes", "gauge",
            "Estimated memory that a worker of the model needs from memory_budget, in bytes.", lambda model: model.memory),
@@ -371,7 +371,7 @@ FAMILIES: tuple[DaemonMetric, ...] = (
     _work(WITH_EXEMPLARS, "seconds", "Duration of calls, including reading inputs and writing outputs.",
           lambda work: work.call_s),
     _work("batch_wait_seconds", "seconds",
-          "Time from when tritonserver passed a batch to a proxy to the start of its call.",
+          "Time from when tritonserver passed a batch to a proxy until the start of its call.",
           lambda work: work.wait_s),
     _work("call_rows", "rows", "Rows per call (batch size).", lambda work: work.rows_per_call),
     _stream("first_response_seconds", "Time from the start of a call to its first response, for streams.",
@@ -442,7 +442,7 @@ class MetricsCollector:
         control: has the numbers of control requests
         webhooks: returns the counters of the webhooks, by name
         openai: returns the metrics of the OpenAI frontend
-        events_lost: returns the number of events that are missing in the event log's files
+        events_lost: returns the number of events that are missing from the event log's files
         server_pid: returns the pid of the tritonserver that serves the metrics; None during a replacement. Called in any
             thread.
         shared_weights: returns the number of bytes that workers share

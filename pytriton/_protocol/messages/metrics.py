@@ -87,7 +87,7 @@ WORK_COUNTERS: tuple[CounterMetric[Work], ...] = (
     ),
     CounterMetric(
         "merged_batches",
-        "Batches merged into a call with a batch of another proxy.",
+        "Batches merged into one call with a batch from another proxy.",
         lambda work: work.merged,
     ),
     CounterMetric(
@@ -191,7 +191,7 @@ MODEL_COUNTERS: tuple[CounterMetric[ModelCounts], ...] = (
     ),
     CounterMetric(
         "access_log_dropped_requests",
-        "Requests missing in the access log because there were too many at once or the disk was not writable.",
+        "Requests missing from the access log because there were too many at once or the disk was not writable.",
         lambda counts: counts.not_logged,
     ),
 )

@@ -315,7 +315,7 @@ TABLE: dict[str, tuple[Situation, str, str, str]] = {
         situation(info(state="failed", served_by="", error="No module named 'torch'")),
         "m is failed: it is in a model repository and could not be loaded: No module named 'torch'",
         "repository",
-        "A package is missing in the workers' environment: install it there, or select another one with python=. Fix its",
+        "A package is missing from the workers' environment: install it there, or select another one with python=. Fix its",
     ),
     "failed load, by an older event": (
         situation(
