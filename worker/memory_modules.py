@@ -247,8 +247,8 @@ class _ModuleDefinitions:
         name = f"{self._module}.{definition.name}{self._origin}"
         if definition.missing:
             raise ImportError(
-                f"{name} was not sent to the worker ({definition.missing}). Put it into a module beside the script, "
-                "which workers import."
+                f"{name} was not sent to the worker ({definition.missing}). Move it to a module next to the script; "
+                "workers import that module."
             )
         if tuple(self._version) != sys.version_info[:2]:
             major, minor = self._version

@@ -105,7 +105,7 @@ class RequestLog(CallLog):
         self.stats = WorkerStatsPage(stats_fd, self._note)
 
     def failed(self, kind: str, requests: int, error: BaseException | None = None) -> None:
-        """Count failed requests of the current call, and remember the reason for its records."""
+        """Count failed requests of the current call, and keep the reason to include in its request records."""
         self._failure, self._error = kind, "" if error is None else type_of(error)
         self.stats.failed(kind, requests)
 

@@ -347,7 +347,7 @@ class BatchStream:
         return self._writer.write([result], [self._requests[index]], self._outbox.lane)[0]
 
     def _refuse(self, index: int, error: BaseException) -> ResponseRef:
-        """Return the last response to a request that fails with this exception while the others continue."""
+        """Return the final response to a request that failed with this exception. The batch's other requests continue."""
         if isinstance(reason(error), PyTritonUnrecoverableError):
             raise error
         self._cancelled.add(index)  # nothing more is sent to it

@@ -273,13 +273,13 @@ class EventStream(asyncio.Protocol):
                 if self._left or size - at < 2:
                     break  # the chunk is incomplete, or its line end is missing
                 if data[at : at + 2] != b"\r\n":
-                    raise BrokenAnswer("a chunk of the answer is longer than declared")
+                    raise BrokenAnswer("a chunk of the response is longer than its chunk size")
                 at += 2
                 self._in_chunk = False
             end = data.find(b"\r\n", at, at + _MAX_LINE)
             if end < 0:
                 if size - at >= _MAX_LINE:
-                    raise BrokenAnswer("a chunk of the answer has no length")
+                    raise BrokenAnswer("a chunk of the response has no chunk size")
                 break
             self._left = _length(data[at:end])
             at = end + 2
@@ -307,4 +307,4 @@ def _length(line: bytearray) -> int:
     try:
         return int(digits, 16)
     except ValueError:
-        raise BrokenAnswer("a chunk of the answer has no length") from None
+        raise BrokenAnswer("a chunk of the response has no chunk size") from None

@@ -477,7 +477,7 @@ def refuse_foreign(request: web.BaseRequest, allowed_origins: Sequence[str]) -> 
     foreign = foreign_request(request.method, request.headers, local_address, allowed_origins)
     if foreign is Foreign.OTHER_SITE:
         raise APIError(
-            "Pages of this origin are not permitted; add it to the setting cors_origins.", 403,
+            "Requests from this origin are not allowed; add it to the setting cors_origins.", 403,
             code="origin_not_allowed",
         )  # fmt: skip
     if foreign is not None:

@@ -221,9 +221,7 @@ class ModelLoader:
 
 
 def cloud_failure(failure: RemoteFailure, backends: Path) -> RemoteFailure:
-    """Extend the error of a failed load from a bucket with the formats that can be served from buckets.
-
-    Also say what to do about other formats.
+    """Add to the error of a failed load from a bucket which formats buckets support, and what to do about the others.
 
     The model's format is unknown here, since only tritonserver sees the files.
 

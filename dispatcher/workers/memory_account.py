@@ -303,7 +303,7 @@ class Account:
             raise
 
     def release_extra(self) -> None:
-        """Release the memory of a worker that has been replaced by an additional one."""
+        """Release the memory of a worker whose replacement was started alongside it."""
         if self.extra:
             self.extra -= 1
             self._accounts.changes.notify()

@@ -68,7 +68,9 @@ def open_model(location: str) -> ToolModel:
         raise FormatError(f"{location} is not an MLflow model: it has no file MLmodel")
     model = importlib.import_module("mlflow.models").Model.load(location)
     if "python_function" not in model.flavors:
-        raise FormatError(f"{location} has no python_function flavor, which predicts")
+        raise FormatError(
+            f"{location} has no python_function flavor, which is needed for prediction"
+        )
     declared = model.signature
     inputs = declared.inputs if declared is not None else None
     outputs = declared.outputs if declared is not None else None

@@ -140,7 +140,7 @@ def _whole(struct: msgspec.Struct, name: str) -> int:
 
 
 def deltas_of(piece: Any) -> Iterator[Delta]:
-    """Convert a value that a callable yielded or returned to deltas.
+    """Convert to deltas a value that a callable yielded or returned.
 
     The value is a string, a `Delta`, or a chunk or body in OpenAI's format, as a dict or as an object of the `openai`
     package. This lets a callable pass on the responses of other engines and servers.

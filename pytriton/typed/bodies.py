@@ -321,7 +321,7 @@ class ResultEncoder:
         if isinstance(result, (bytes, bytearray, memoryview)):
             return bytes(result)
         raise TypeError(
-            f"the function is annotated to return bytes, and returned {type(result).__name__!r}"
+            f"the function is annotated to return bytes, but returned {type(result).__name__!r}"
         )
 
     def _as_json(self, result: Any) -> bytes:

@@ -45,7 +45,7 @@ class PendingChange(Protocol):
 
 
 class PendingRemoval:
-    """An uncommitted removal of a model, together with the registration that it replaced.
+    """An uncommitted removal of a model. If it fails, the model's files are restored.
 
     Args:
         files: paths of the model's files, which need not exist

@@ -140,7 +140,7 @@ print(callable(main.uses_all))
     assert "was not sent to the worker (over 256 KiB" in lines[1]
     assert "cannot pickle '_thread.lock' object" in lines[2]
     assert "over 256 KiB" in lines[3]
-    assert "Put it into a module beside the script" in lines[3]
+    assert "Move it to a module next to the script" in lines[3]
     assert lines[-1] == "True", "what uses them is there"
     payload = (tmp_path / "target").read_bytes()
     assert b"very-secret" not in payload

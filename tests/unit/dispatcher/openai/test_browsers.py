@@ -57,7 +57,7 @@ def request(method: str = "POST", **headers: str) -> Any:
 def test_which_pages_may_run_models(
     asked: dict[str, str], allowed: tuple[str, ...], is_refused: bool
 ) -> None:
-    refused = pytest.raises(APIError, match="are not permitted") if is_refused else nullcontext()
+    refused = pytest.raises(APIError, match="are not allowed") if is_refused else nullcontext()
     with refused:
         refuse_foreign(request(**asked), allowed)
     refuse_foreign(request("GET", **asked), allowed)  # the browser hides the answer from the page
