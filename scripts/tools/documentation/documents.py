@@ -129,13 +129,13 @@ def findings(root: Path) -> Iterator[Finding]:
 
 
 def orphans(root: Path) -> Iterator[Finding]:
-    """Yield the pages that are missing in the navigation of the site."""
+    """Yield the pages that are missing from the site's navigation."""
     navigation = root / "mkdocs.yml"
     text = navigation.read_text(encoding="utf-8").partition("\nnav:\n")[2]
     named = set(re.findall(r"(?::|-) ([\w/-]+\.md)$", text, re.M))
     for path in sorted(root.glob("docs/**/*.md")):
         if path.relative_to(root / "docs").as_posix() not in named:
-            yield Finding(path, 1, "missing in the navigation in mkdocs.yml")
+            yield Finding(path, 1, "missing from the navigation in mkdocs.yml")
 
 
 def dead_links(path: Path) -> Iterator[Finding]:

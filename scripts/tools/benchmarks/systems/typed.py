@@ -1,7 +1,7 @@
 """The systems that serve a typed function as a web API, each set up as its documentation shows it.
 
-All get the same text in JSON, and the same image in a form. LitServe and mosec cannot receive a file in a form: they get
-the image in base64, or mosec in msgpack.
+All get the same text in JSON, and the same image in a form. LitServe and mosec cannot receive a file in a form:
+LitServe gets the image in base64, and mosec in base64 or msgpack.
 """
 
 from __future__ import annotations
