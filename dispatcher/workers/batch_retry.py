@@ -207,7 +207,7 @@ class BatchRetry:
         fails_rest = consecutive_losses >= most
         if fails_rest:
             text += (
-                f"; {consecutive_losses} consecutive requests of the batch, retried one by one, failed like this: the model is "
+                f"; {consecutive_losses} consecutive requests in the batch, retried one by one, failed like this: the model is "
                 "considered broken, and the remaining requests of the batch fail, too"
             )
         reason = with_id(text, clean(batch.request_id))

@@ -414,8 +414,8 @@ BATCH_FAILED = EventKind(
     "batch_failed",
     "error",
     "requests failed",
-    "The requests of a batch failed, because its worker exited or hung and the batch is not retried.",
-    {"consecutive_losses": "consecutive requests of one batch that failed this way"},
+    "The requests in a batch failed because its worker exited or hung, and the batch is not retried.",
+    {"consecutive_losses": "consecutive requests in the batch that failed this way"},
 )
 
 # ── tritonserver ─────────────────────────────────────────────────────────────────────────────────

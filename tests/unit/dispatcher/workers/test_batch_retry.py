@@ -78,7 +78,7 @@ def test_many_losses_in_a_row_are_blamed_on_the_model() -> None:
     assert not loss(lost_workers=2, consecutive_losses=7).fails_rest
     verdict = loss(lost_workers=2, consecutive_losses=8)
     assert verdict.fails_rest
-    assert "8 consecutive requests of the batch" in verdict.text
+    assert "8 consecutive requests in the batch" in verdict.text
 
 
 def test_events_name_the_request_and_the_proxy_names_it_in_the_error() -> None:
