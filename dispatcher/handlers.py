@@ -96,7 +96,7 @@ class RegistrationHandlers:
                 message.spec, self.settings.config, frontend_is_native=self.frontend_is_native
             )
             check_devices(message.spec)
-            check_aliases(message.spec, self.registry.served)
+            check_aliases(message.spec, self.registry)
             self.web_routes.check(message.spec)
             if message.spec.openai is not None:
                 self.openai.open()

@@ -11,6 +11,7 @@ from pytriton._host.settings.limits import openai_limits
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.persistence.state_dir import Entry
+from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.openai.state import ApiModel, ApiSettings, ApiState, Upstream
 from pytriton.dispatcher.server.frontend import Frontend
@@ -51,8 +52,8 @@ def api_state(
     )
 
 
-def check_aliases(spec: messages.ModelSpec, served: ServedModels) -> None:
-    """Refuse a model if another model already uses one of its ids in the OpenAI API.
+def check_aliases(spec: messages.ModelSpec, registry: Registry) -> None:
+    """Refuse a model if another one, served or being restored, already uses one of its ids in the OpenAI API.
 
     Raises:
         RemoteFailure: another model has one of the ids.
@@ -60,14 +61,13 @@ def check_aliases(spec: messages.ModelSpec, served: ServedModels) -> None:
     if spec.openai is None:
         return
     ids = {spec.name, *spec.openai.aliases}
-    for other in served:
-        card = other.spec.openai
-        others = [] if card is None else [other.spec.name, *card.aliases]
+    for other in [*(one.spec for one in registry.served), *registry.restoring.specs()]:
+        others = [] if other.openai is None else [other.name, *other.openai.aliases]
         taken = ids.intersection(others)
-        if taken and other.spec.name != spec.name:
+        if taken and other.name != spec.name:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
-                f"model {spec.name}: in the OpenAI API, the model {other.spec.name} already has the id {min(taken)!r}; "
+                f"model {spec.name}: in the OpenAI API, the model {other.name} already has the id {min(taken)!r}; "
                 "choose other aliases",
             )
 

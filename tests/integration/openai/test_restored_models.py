@@ -13,6 +13,9 @@ import openai
 import pytest
 from support.real_daemon import FRONT, RunningDaemon, eventually
 
+from pytriton.exceptions import ModelExistsError
+from pytriton.openai import ModelCard
+
 
 def _talk(request: Any) -> Iterator[str]:
     yield "Hello"
@@ -59,6 +62,9 @@ def test_a_model_that_is_being_restored_is_not_unknown(tmp_path: Path) -> None:
                     return f"{error.status_code}, retry: {'retry-after' in error.response.headers}"
                 return answer.choices[0].message.content or ""
 
+        taken = ModelCard("chat", aliases=["slow"])
+        with pytest.raises(ModelExistsError, match="already has the id 'slow'"):
+            daemon.client.register(_talk, "other", openai=taken, progress=False)
         with ThreadPoolExecutor(2) as clients:
             waiting = [clients.submit(chat, name) for name in ("slow", "broken")]
             assert [chat("quick"), chat("unknown")] == ["Hello", "404, retry: False"]
