@@ -621,6 +621,6 @@ def check_protocol(protocol: int, who: str) -> None:
     if protocol not in PROTOCOLS:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"{who} speaks protocol {protocol} and this daemon speaks {messages.PROTOCOL}: install the same version of "
+            f"{who} speaks protocol {protocol}, but this daemon speaks {messages.PROTOCOL}: install the same version of "
             "pytriton-daemon on both sides and restart the daemon",
         )

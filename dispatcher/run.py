@@ -67,7 +67,7 @@ def take_activated_sockets(config: DaemonConfig, environ: MutableMapping[str, st
         if port not in named.values():
             ports = ", ".join(f"{name} {number}" for name, number in named.items() if number)
             raise SocketActivationError(
-                f"the service manager listens on port {port} of {address} for the daemon, whose settings name other "
+                f"the service manager listens on port {port} of {address} for the daemon, but the daemon's settings name other "
                 f"ports ({ports}): change ListenStream= in its socket unit, or the settings"
             )
     for name, port in named.items():
@@ -203,7 +203,7 @@ def _locked(rundir: RuntimeDir, group: str | None, locks: tuple[int, int] | None
         if not _take(lock):
             pid = rundir.running_pid()
             raise AlreadyRunning(
-                f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with `pytriton-daemon stop`, or choose "
+                f"a daemon is already running in {rundir.path} (pid {pid}). Stop it with `pytriton-daemon stop`, or choose "
                 "another directory with --runtime-dir."
             )
         # After an upgrade the file already contains this pid. If it were empty for a moment, clients would think that

@@ -240,18 +240,16 @@ def check_route(web: messages.WebRoute) -> int:
 
     Raises:
         ValueError: the path or the media type is impossible; or the description is too large or too deep, refers to schemas
-            that it lacks, or is no JSON
+            that it lacks, or is not JSON
     """
     routes.check(web.path)
     routes.check_media_type(web.media_type)
     try:
         size = _size(web)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the description of the route is no JSON: {error}") from None
+        raise ValueError(f"the route description is not valid JSON: {error}") from None
     if size > _MAX_DESCRIPTION:
-        raise ValueError(
-            f"the description of the route has {size} bytes, more than {_MAX_DESCRIPTION}"
-        )
+        raise ValueError(f"the route description has {size} bytes, more than {_MAX_DESCRIPTION}")
     unknown = set(web.operation) - _OPERATION_MEMBERS
     if unknown:
         raise ValueError(f"the operation has the unknown member {min(unknown)!r:.100}")
@@ -261,7 +259,7 @@ def check_route(web: messages.WebRoute) -> int:
         if len(name) > _MAX_COMPONENT_NAME or not routes.COMPONENT_NAME.fullmatch(name):
             raise ValueError(f"a schema cannot be called {name!r:.100}")
         if not isinstance(schema, dict):
-            raise ValueError(f"the schema {name} is no JSON object")
+            raise ValueError(f"the schema {name} is not a JSON object")
     _check_tree([web.operation, *web.schemas.values()], web.schemas)
     return size
 
@@ -272,22 +270,22 @@ def _check_tree(roots: list[Any], schemas: dict[str, Any]) -> None:
     while left:
         value, depth = left.pop()
         if depth > _MAX_DEPTH:
-            raise ValueError(f"the description of the route has more than {_MAX_DEPTH} levels")
+            raise ValueError(f"the route description has more than {_MAX_DEPTH} levels")
         if isinstance(value, dict):
             reference = value.get("$ref")
             if isinstance(reference, str) and reference not in known:
                 raise ValueError(
-                    f"the description refers to {reference!r:.100}, but does not define it"
+                    f"the route description refers to {reference!r:.100}, but does not define it"
                 )
             if not all(isinstance(key, str) for key in value):
-                raise ValueError("the description of the route has a key that is no string")
+                raise ValueError("the route description has a key that is not a string")
             left += [(one, depth + 1) for one in value.values()]
         elif isinstance(value, (list, tuple)):
             left += [(one, depth + 1) for one in value]
         elif not isinstance(value, (str, int, float, type(None))) or (
             isinstance(value, float) and not math.isfinite(value)
         ):
-            raise ValueError(f"the description of the route has {value!r:.100}, which is no JSON")
+            raise ValueError(f"the route description contains {value!r:.100}, which is not JSON")
 
 
 def _unambiguous(specs: list[messages.ModelSpec]) -> list[messages.ModelSpec]:

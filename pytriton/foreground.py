@@ -117,8 +117,8 @@ def daemon_at(
     if rundir.running_pid() is not None:
         if host is not None or port is not None:
             raise PyTritonBadParameterError(
-                f"A daemon is running (runtime directory {rundir.path}) and already listens: leave out host and port, "
-                "which are those of a temporary daemon, or stop it: pytriton-daemon stop"
+                f"A daemon is already running (runtime directory {rundir.path}), but host and port apply only to a "
+                "temporary daemon: leave them out, or stop the running daemon: pytriton-daemon stop"
             )
         yield rundir
         return
@@ -163,7 +163,7 @@ def wait(rundir: RuntimeDir, seconds: float) -> None:
                     return
             finally:
                 os.close(exited)
-    raise PyTritonDaemonError("The daemon has exited, and with it this model")
+    raise PyTritonDaemonError("The daemon has exited, so this model is no longer served")
 
 
 def announce(info: messages.ModelInfo, say: Callable[[str], None]) -> None:

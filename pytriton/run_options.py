@@ -559,7 +559,7 @@ def refuse_route(options: RegisterOptions) -> None:
     """
     if options["route"] is not None:
         raise PyTritonValidationError(
-            "route= is for typed functions and the models of other tools; this model takes tensors."
+            "route= is for typed functions and models from other tools; this model takes tensors."
         )
 
 
@@ -648,7 +648,7 @@ def count_instances(
     if len(set(counts.values())) > 1:
         words = ", ".join(f"{what} is {count}" for what, count in counts.items())
         raise PyTritonValidationError(
-            f"These contradict each other: {words}. Each device, and each callable of a list, gets "
+            f"These contradict each other: {words}. Each device, and each callable in a list, gets "
             "one instance; omit instances= if you pass devices= or a list."
         )
     return next(iter(counts.values()), 1)

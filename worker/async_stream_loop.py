@@ -408,4 +408,4 @@ class GatheringOutbox(Outbox):
             raise
         except Exception as error:
             self._on_fault(self.lane, error)
-            raise LaneClosed(f"the responses of streams could not be sent: {error}") from error
+            raise LaneClosed(f"streamed responses could not be sent: {error}") from error

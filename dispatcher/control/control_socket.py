@@ -426,6 +426,6 @@ def _parsed(frames: Sequence[zmq.Frame]) -> tuple[messages.AnyMessage, list[byte
     except messages.MalformedMessage as error:
         why = str(error)[:_MAX_QUOTED_LEN]  # it may quote the message
         raise MessageRefused(
-            f"this daemon cannot read the message: {why}. Use a client of the daemon's own version"
+            f"this daemon cannot read the message: {why}. Use a client of the same version as the daemon"
         ) from error
     return message, payloads

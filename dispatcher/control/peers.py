@@ -149,7 +149,7 @@ class LocalGuard:
         elif not self._everybody and sender.uid not in self._allowed:
             raise MessageRefused(
                 f"user {sender.uid} may not control this daemon; only user {os.geteuid()} and root may. To "
-                "allow the members of a group, too, set control_group"
+                "allow the members of a group as well, set control_group"
             )
         return sender
 

@@ -42,7 +42,7 @@ class PendingRequests:
         own = self._by_peer.get(identity, {})
         if request_id in own:
             raise MessageRefused(
-                f"request {request_id.hex()} of this connection is already in progress"
+                f"request {request_id.hex()} on this connection is already in progress"
             )
         if len(own) >= MAX_REQUESTS:
             text = f"{len(own)} requests of this connection are in progress; no more are accepted"

@@ -58,7 +58,7 @@ def check_cache(
         raise RemoteFailure(
             ErrorKind.INVALID,
             f"model {spec.name} has response_cache=True, but this daemon has no response cache: start it with "
-            "--response-cache-size 64MiB (a script's own Triton: TritonConfig(response_cache_byte_size=...)), or leave "
+            "--response-cache-size 64MiB (in a script, pass TritonConfig(response_cache_byte_size=...) to Triton), or leave "
             "out response_cache",
         )
     if not frontend_is_native:
@@ -116,7 +116,7 @@ def check_devices(spec: messages.ModelSpec) -> None:
         if why is not None:
             raise RemoteFailure(
                 ErrorKind.INVALID,
-                f'model {spec.name}: devices names GPU {why}; leave devices out, or set it to "cpu"',
+                f'model {spec.name}: devices= contains GPU {why}; leave devices out, or set it to "cpu"',
             )
 
 
@@ -186,7 +186,7 @@ def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or name in (".", "..") or len(name) > _MAX_NAME_LEN:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"{name[:80]!r} cannot be a model's name: use at most {_MAX_NAME_LEN} letters, digits, dots, underscores "
+            f"{name[:80]!r} is not a valid model name: use at most {_MAX_NAME_LEN} letters, digits, dots, underscores "
             "and dashes",
         )
 
@@ -205,7 +205,7 @@ def _check_instances(spec: messages.ModelSpec) -> None:
     if not 0 <= spec.max_inflight_batches <= MAX_LANES:
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"max_inflight_batches={spec.max_inflight_batches}: it must be between 1 and {MAX_LANES}, since each is a separate process",
+            f"max_inflight_batches={spec.max_inflight_batches}: it must be between 1 and {MAX_LANES}, since each batch in flight needs a lane of its own",
         )
     if not 1 <= spec.max_concurrency <= MAX_CONCURRENCY:
         raise RemoteFailure(

@@ -70,7 +70,7 @@ class CurrentDeclaration:
             raise RemoteFailure(
                 ErrorKind.INVALID,
                 f"model {spec.name} was registered with a list of {callables} callables, one for each instance: "
-                f"it cannot have {instances}. Register it with one callable, or with a longer list and replace=True.",
+                f"it cannot have {instances} instances. Register it with one callable, or with a longer list and replace=True.",
             )
         if instances > MAX_WORKERS:
             raise RemoteFailure(

@@ -130,8 +130,11 @@ class LeaseManager:
                 yield one, one.spec.lease
 
     def _end_expired(self) -> float | None:
-        """Begin to roll back the registrations whose leases have expired. Return how many seconds to wait until the
-        next check if the registrations do not change; None if none is provisional.
+        """Begin rolling back the registrations whose leases have expired.
+
+        Returns:
+            the number of seconds until the next check, or None if no registration is provisional. The caller checks
+            earlier if a registration changes.
         """
         now = asyncio.get_running_loop().time()
         provisional = {_key(one): (one, lease) for one, lease in self._provisional()}

@@ -130,7 +130,7 @@ class ServedModels:
             worker = registration.pool.worker(name)
             if worker is not None:
                 return registration, worker
-        raise RemoteFailure(ErrorKind.NOT_FOUND, f"no worker {name} belongs to this daemon")
+        raise RemoteFailure(ErrorKind.NOT_FOUND, f"this daemon has no worker {name}")
 
 
 def describe_registrations(

@@ -79,7 +79,7 @@ class ServerWait:
         if left_s <= 0:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
-                f"{self._what}: timed out after {self._limit_s:g} s, since {why}. pytriton-daemon status shows the "
+                f"{self._what}: timed out after {self._limit_s:g} s, because {why}. pytriton-daemon status shows the "
                 "progress",
             )
         await self._report(messages.Progress("waiting", f"waiting: {why}"))

@@ -161,7 +161,7 @@ class AnswerRelay:
             transport = self._call.request.transport
             if transport is not None:
                 transport.abort()
-            raise ConnectionAbortedError("the client did not read its answer") from None
+            raise ConnectionAbortedError("the client did not read the response") from None
 
     async def _exchange_in_time(self, envelope: bytes) -> None:
         timeout_s = self._frontend.state.settings.timeout_s
@@ -169,7 +169,7 @@ class AnswerRelay:
             await within(self._exchange(envelope), timeout_s)
         except asyncio.TimeoutError:
             raise APIError(
-                f"The answer took longer than {timeout_s:g} s.", 504, code="timeout"
+                f"The response took longer than {timeout_s:g} s.", 504, code="timeout"
             ) from None
         except (APIError, ConnectionError):
             raise
@@ -189,7 +189,7 @@ class AnswerRelay:
                 await self._reclaim_connection(answer)
         if not self._ended:
             raise APIError(
-                "The model stopped in the middle of its answer.", 500, code="model_error"
+                "The model stopped in the middle of its response.", 500, code="model_error"
             )
 
     async def _relay(self, answer: AnswerTexts) -> None:
@@ -246,7 +246,7 @@ class AnswerRelay:
         transport = self._call.request.transport
         if transport is not None:
             transport.abort()
-        raise ConnectionResetError("the client did not read its stream")
+        raise ConnectionResetError("the client did not read the stream")
 
     def _client_part(self, text: str) -> str:
         """Return the part of a worker's message that the client gets. For the messages, see response_writer.py."""

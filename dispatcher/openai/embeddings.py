@@ -126,7 +126,7 @@ async def _embed_texts(
         error = ""
     except asyncio.TimeoutError:
         error = "timeout"
-        raise APIError(f"The answer took longer than {timeout_s:g} s.", 504, code=error) from None
+        raise APIError(f"The response took longer than {timeout_s:g} s.", 504, code=error) from None
     except APIError as failure:
         error = failure.code or str(failure.status)
         raise

@@ -155,7 +155,7 @@ class EventStream(asyncio.Protocol):
         while data := await self.read():
             body += data
             if len(body) > most:
-                raise BrokenAnswer("the answer is too long")
+                raise BrokenAnswer("the response is too long")
         return bytes(body)
 
     # ── callbacks of the event loop ──────────────────────────────────────────────────────────────
@@ -200,7 +200,7 @@ class EventStream(asyncio.Protocol):
 
     async def _wait_for_data(self) -> None:
         if self._lost:
-            raise BrokenAnswer("the connection ended in the middle of the answer")
+            raise BrokenAnswer("the connection ended in the middle of the response")
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
@@ -210,7 +210,7 @@ class EventStream(asyncio.Protocol):
     async def _read_headers(self) -> None:
         while (end := self._waiting.find(b"\r\n\r\n")) < 0:
             if len(self._waiting) > _MAX_HEAD:
-                raise BrokenAnswer("the headers of the answer are too long")
+                raise BrokenAnswer("the response headers are too long")
             await self._wait_for_data()
         first, *lines = bytes(self._waiting[:end]).decode("latin-1").split("\r\n")
         del self._waiting[: end + 4]
@@ -221,7 +221,7 @@ class EventStream(asyncio.Protocol):
             length = headers.get("content-length")
             self._left = None if length is None else int(length)
         except (IndexError, ValueError):
-            raise BrokenAnswer("the answer is not HTTP") from None
+            raise BrokenAnswer("the response is not HTTP") from None
         self.relays = headers.get(RELAY.lower()) == "yes"
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         if self._chunked:

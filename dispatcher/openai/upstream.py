@@ -292,7 +292,7 @@ class AnswerTexts:
         """
         if self._partial and not self._ends(data):
             if self._partial_size + len(data) > _MAX_BYTES:
-                raise APIError("The model's answer is too large.", 500)
+                raise APIError("The model's response is too large.", 500)
             self._add_partial(data)
             return []
         *whole, left = b"".join([*self._partial, data]).split(b"\n\n")

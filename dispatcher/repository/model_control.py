@@ -72,7 +72,7 @@ class ModelControl:
         if registered is not None:
             self._refuse_changes(registered, changes=config is not None or bool(files))
             return
-        _log.info("loading a model at the request of another one", asker=asker, model=message.name)
+        _log.info("loading a model at another model's request", asker=asker, model=message.name)
         await self._repository.load(message.name, config, files)
 
     async def unload(self, message: messages.UnloadOther) -> None:
@@ -88,16 +88,14 @@ class ModelControl:
             raise RemoteFailure(
                 ErrorKind.EXISTS,
                 f"model {message.name!r} is registered, so other models cannot unload it: "
-                f"use `pytriton-daemon unregister {message.name}`, or unregister() of a client",
+                f"use `pytriton-daemon unregister {message.name}`, or call unregister() in a client",
             )
         names = [message.name]
         if message.dependents:
             names += self._repository.records.parts(message.name)
         for name in names:
             if self._repository.records.serves(name):
-                _log.info(
-                    "unloading a model at the request of another one", asker=asker, model=name
-                )
+                _log.info("unloading a model at another model's request", asker=asker, model=name)
                 task = asyncio.get_running_loop().create_task(self._unload(name))
                 self._unloading.add(task)
                 task.add_done_callback(self._unloading.discard)
@@ -137,7 +135,7 @@ class ModelControl:
         if registered.state not in messages.SERVED_STATES:
             raise RemoteFailure(
                 ErrorKind.UNAVAILABLE,
-                f"model {name!r} is registered and not ready ({registered.state}): `pytriton-daemon status` and "
+                f"model {name!r} is registered, but not ready ({registered.state}): `pytriton-daemon status` and "
                 f"`pytriton-daemon logs {name}` show details",
             )
 

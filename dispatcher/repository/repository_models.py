@@ -370,7 +370,8 @@ class RepositoryModels:
         record = self.records.get(name)
         if record is None or not record.served_by:
             raise RemoteFailure(
-                ErrorKind.NOT_FOUND, f"no model {name!r} from a model repository is loaded"
+                ErrorKind.NOT_FOUND,
+                f"no model named {name!r} has been loaded from a model repository",
             )
         return record
 

@@ -48,7 +48,7 @@ def owner_of(script: int | None, environ: Mapping[str, str]) -> Owner | None:
     if named:
         if not named.isdecimal() or int(named) < 1:
             raise OwnerError(
-                f"environment {ENV_OWNER}: {named!r} is not a process id. Set it to the pid of the process whose exit should stop the daemon, or unset it"
+                f"environment variable {ENV_OWNER}: {named!r} is not a process id. Set it to the pid of the process whose exit should stop the daemon, or unset it"
             )
         pids.append(int(named))
     return Owner(*pids) if pids else None

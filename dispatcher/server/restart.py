@@ -59,7 +59,7 @@ async def start_server(
             taken = "in use" in str(error) or "unavailable" in str(error)
             if not (chosen and taken) or attempt == _MAX_PORT_ATTEMPTS:
                 raise
-            _log.info("another process uses one of the chosen ports, retrying with others")
+            _log.info("one of the chosen ports is in use, retrying with others")
             attempt += 1
 
 

@@ -371,13 +371,13 @@ class TritonServer:
         try:
             await self._wait_idle(retired, limit_s)
         except Exception:
-            _log.exception("internal error: stopping a replaced tritonserver early")
+            _log.exception("internal error: stopping the old tritonserver early")
         finally:
             await process.stop()
             del self._retired[process.pid]
             self._on_retired(process.pid)
             self.changes.notify()
-        _log.info("replaced tritonserver exited", server_pid=process.pid)
+        _log.info("old tritonserver exited", server_pid=process.pid)
 
     async def _wait_idle(self, retired: _Retired, limit_s: float) -> None:
         process = retired.process
@@ -392,7 +392,7 @@ class TritonServer:
                     retired.info, connections=work.connections, requests=work.requests
                 )
         _log.warning(
-            "aborting requests of a replaced tritonserver",
+            "aborting requests of the old tritonserver",
             server_pid=process.pid,
             retire_timeout_s=limit_s,
             connections=retired.info.connections,
@@ -411,7 +411,7 @@ class TritonServer:
         running = [one.process for one in self._retired.values() if one.process.running]
         for result in await asyncio.gather(*map(change, running), return_exceptions=True):
             if isinstance(result, (ServerRefused, Unreached)):
-                _log.info("could not apply a change to a replaced tritonserver", reason=str(result))
+                _log.info("could not apply a change to the old tritonserver", reason=str(result))
             elif isinstance(result, BaseException):
                 raise result
 
@@ -443,7 +443,7 @@ class TritonServer:
         """
         process = self._running
         if not isinstance(self._frontend, SupportsHandover):
-            raise RemoteFailure(ErrorKind.INVALID, "this requires frontend=native")
+            raise RemoteFailure(ErrorKind.INVALID, "an upgrade requires frontend=native")
         if process is None:
             raise RemoteFailure(ErrorKind.UNAVAILABLE, "tritonserver has just exited")
         return self._frontend.hand_over(process.pid, process.child, restarts)

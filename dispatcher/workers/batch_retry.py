@@ -202,13 +202,13 @@ class BatchRetry:
     def _fail(
         self, batch: messages.LaneLost | messages.BatchOverdue, text: str, most: int
     ) -> Verdict:
-        """Return the verdict that a request or batch fails, and emit an event that names the request."""
+        """Build the verdict for a request or batch that has failed, and emit an event that names the request."""
         consecutive_losses = batch.consecutive_losses
         fails_rest = consecutive_losses >= most
         if fails_rest:
             text += (
                 f"; {consecutive_losses} consecutive requests in the batch, retried one by one, failed like this: the model is "
-                "considered broken, and the remaining requests of the batch fail, too"
+                "considered broken, and the remaining requests of the batch fail as well"
             )
         reason = with_id(text, clean(batch.request_id))
         if batch.lost_workers >= _POISON_LOSSES:

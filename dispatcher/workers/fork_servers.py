@@ -448,7 +448,7 @@ class ForkServer:
                     descriptors = [output, stats, theirs.fileno()]
                     socket.send_fds(self._channel, [msgspec.msgpack.encode(order)], descriptors)
                 except OSError as error:
-                    raise Ended(f"it does not accept requests: {error.strerror}") from None
+                    raise Ended(f"it is not accepting requests: {error.strerror}") from None
             return await self._pid(order, self._expect(), ours), ours
         except BaseException:
             ours.close()

@@ -77,7 +77,7 @@ class HostedWorker(Worker):
         if registrant.ended.done():
             raise RemoteFailure(
                 ErrorKind.LOAD_FAILED,
-                f"model {spec.name}: process {registrant.pid}, which ran it in its threads, has exited",
+                f"model {spec.name}: process {registrant.pid}, which was running it in its threads, has exited",
             )
         stats_path = lane_path.with_suffix(".stats")
         try:
@@ -191,12 +191,12 @@ class Registrant:
             raise RemoteFailure(
                 ErrorKind.INVALID,
                 f"{what}: the daemon cannot see the process of {sender.name}: it is on another machine or in "
-                f"another PID namespace. {_USE_PROCESSES} beside the daemon.",
+                f"another PID namespace. {_USE_PROCESSES} on the daemon's machine, in its PID namespace.",
             )
         if sender.uid != os.geteuid():
             raise RemoteFailure(
                 ErrorKind.INVALID,
-                f"{what}: only processes of the daemon's own user ({os.geteuid()}) share memory with it, but this one "
+                f"{what}: only processes of the daemon's own user ({os.geteuid()}) can share memory with it, but this one "
                 f"belongs to user {sender.uid}. {_USE_PROCESSES} as that user.",
             )
         self.pid = sender.pid

@@ -67,7 +67,7 @@ def running_pid(rundir: RuntimeDir) -> int | None:
     except OSError as error:
         raise CliError(
             ExitCode.USAGE,
-            f"cannot check whether a daemon runs in the runtime directory {rundir.path}: {error.strerror}. It must "
+            f"cannot check whether a daemon is running in the runtime directory {rundir.path}: {error.strerror}. It must "
             "be a directory of the user who started the daemon; name it with --runtime-dir or "
             f"{ENV_RUNTIME_DIR}.",
         ) from None
@@ -114,7 +114,7 @@ def ask(
     except messages.MalformedMessage as error:
         raise CliError(
             ExitCode.ERROR,
-            f"the daemon (pid {pid}) in {rundir.path} and this command are of different versions: "
+            f"the daemon (pid {pid}) in {rundir.path} and this command have different versions: "
             f"{error}. Restart the daemon with `pytriton-daemon restart`.",
         ) from None
     except RemoteFailure as failure:
@@ -249,7 +249,7 @@ def stop(
         assert timeout_s is not None  # select() without a timeout returns only on exit
         raise CliError(
             ExitCode.ERROR,
-            f"the daemon (pid {pid}) is still stopping after {timeout_s:g} s: it waits for in-flight "
+            f"the daemon (pid {pid}) is still stopping after {timeout_s:g} s: it is waiting for in-flight "
             "batches. Wait longer with --timeout, or stop it immediately, without finishing them, with "
             f"`kill -INT {pid}`.",
         )

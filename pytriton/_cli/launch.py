@@ -74,7 +74,7 @@ def _refuse_second(rundir: RuntimeDir) -> None:
     if pid is not None:
         raise CliError(
             ExitCode.ALREADY_RUNNING,
-            f"a daemon already runs in {rundir.path} (pid {pid}). Stop it with "
+            f"a daemon is already running in {rundir.path} (pid {pid}). Stop it with "
             "`pytriton-daemon stop`, or use another directory with --runtime-dir.",
         )
 

@@ -102,7 +102,7 @@ def register_folder(command: RegisterCommand, rundir: RuntimeDir) -> str:
 
 
 def wanted_instances(text: str) -> Instances:
-    """Parse a number of instances, such as "4", or its bounds, such as "1:8".
+    """Parse an instance count, such as "4", or a range, such as "1:8".
 
     Raises:
         CliError: the text is neither.

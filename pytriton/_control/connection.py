@@ -101,7 +101,7 @@ class Connection:
             pid = self.rundir.running_pid()
         except OSError as error:
             raise DaemonNotRunningError(
-                f"Cannot check whether a daemon runs in {self.rundir.path}: {error}. A runtime "
+                f"Cannot check whether a daemon is running in {self.rundir.path}: {error}. A runtime "
                 "directory belongs to the user who started the daemon; name another one with "
                 f"runtime_dir= or ${ENV_RUNTIME_DIR}."
             ) from error
@@ -117,8 +117,8 @@ class Connection:
         except OSError as error:
             raise PyTritonDaemonError(
                 f"Cannot read the access token {self.rundir.access_token_file}: {error.strerror}. "
-                "Only the user who runs the daemon may read it. Ask that user for the token, or to set "
-                "access_token to a token that you know."
+                "Only the user who runs the daemon may read it. Ask that user for the token, or ask them to "
+                "set access_token to a token that you know."
             ) from error
 
     def ask(self, request: ControlRequest) -> messages.AnyMessage:

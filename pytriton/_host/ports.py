@@ -174,7 +174,7 @@ def _bind_at(listener: socket.socket, short: str, path: Path) -> None:
             if error.errno != errno.ENOENT:
                 raise
         else:
-            raise OSError(errno.EADDRINUSE, "another process listens on it")
+            raise OSError(errno.EADDRINUSE, "another process is listening on it")
     listener.bind(short)
     path.chmod(0o600)  # nothing can connect before listen()
 

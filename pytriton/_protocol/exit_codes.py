@@ -23,7 +23,7 @@ class ExitCode(enum.IntEnum):
     ERROR = 1, "An internal error, or a problem that `doctor` found."
     USAGE = 2, "An invalid command line, setting, settings file or argument."
     NO_DAEMON = 3, "No daemon is running in the runtime directory, or it does not answer."
-    ALREADY_RUNNING = 4, "A daemon already runs in the runtime directory."
+    ALREADY_RUNNING = 4, "A daemon is already running in the runtime directory."
     PORT_IN_USE = 5, "A port that tritonserver should listen on is not free."
     SERVER_FAILED = (
         6,

@@ -178,7 +178,7 @@ class Forker:
         address: int = self._libc.pthread_self() + place[2]
         is_known = list(place[:2]) == [32, 1]  # otherwise, do not read what may be any address
         if not is_known or ctypes.c_int.from_address(address).value != os.getpid():
-            raise CannotFork("the C library does not store the thread id where it says")
+            raise CannotFork("the C library does not store the thread id where it says it does")
         return address
 
     def _syscall(self, numbers: dict[str, int], *arguments: object) -> int:

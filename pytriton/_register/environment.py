@@ -150,8 +150,8 @@ def own_interpreter() -> str:
     """
     if getattr(sys, "frozen", False) or not sys.executable:
         raise PyTritonBadParameterError(
-            "This process is not a plain Python interpreter (a frozen program, or Python embedded in "
-            "one), so it cannot start a worker. Choose an interpreter: "
+            "This process is a frozen program, or a program that embeds Python, so it cannot start a worker. "
+            "Choose an interpreter: "
             "register(..., python='/path/to/python')."
         )
     return os.path.abspath(sys.executable)

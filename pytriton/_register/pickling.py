@@ -126,7 +126,7 @@ def pack_callable(
     payload = pack(header, buffer.getvalue())
     if len(payload) > MAX_FRAME_BYTES:
         raise PicklingError(
-            f"Cannot send {describe(target)}: its pickle has {len(payload):,} bytes and the "
+            f"Cannot send {describe(target)}: its pickle has {len(payload):,} bytes, but the "
             f"daemon accepts at most {MAX_FRAME_BYTES:,}. Register a class or function that loads "
             "the model in the worker, with factory=True.",
             model_name=model_name,

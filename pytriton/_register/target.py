@@ -112,7 +112,7 @@ def load_module(name: str) -> ModuleType:
     found = getattr(module, "__file__", None) or ""
     if path and os.path.realpath(found) != os.path.realpath(path):
         raise PyTritonBadParameterError(
-            f"{path} cannot be imported, because {found or 'Python'} is the module {name!r}: rename the file"
+            f"{path} cannot be imported, because the module name {name!r} is taken by {found or 'a built-in module'}: rename the file"
         )
     return module
 

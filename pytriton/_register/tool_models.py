@@ -74,7 +74,7 @@ def prepare_tool(
     options = merge_options(None, given)
     if config is not None or version not in (None, 1):
         raise PyTritonValidationError(
-            f"{target}: config= and version= are for Triton's own models; {tool.title} says what this one takes."
+            f"{target}: config= and version= apply only to Triton's own models; omit them for {tool.title} models."
         )
     if model_name is not None:
         validate_model_name(model_name)

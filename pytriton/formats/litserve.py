@@ -48,7 +48,7 @@ def open_model(location: str) -> ToolModel:
     streams, is_async = bool(api.stream), bool(api.enable_async)
     if (streams or is_async) and api.max_batch_size > 1:
         raise FormatError(
-            f"{location}: batches are for APIs without stream and enable_async; leave max_batch_size out"
+            f"{location}: batching is supported only for APIs that set neither stream nor enable_async; leave out max_batch_size"
         )
     if streams:
         kind = Kind.ASYNC_GENERATOR if is_async else Kind.GENERATOR

@@ -197,7 +197,7 @@ def _load(location: str, schema: Any) -> Callable[..., Any]:
 
     def predict(params: Any = None, **members: Any) -> Any:
         if len(members) != 1:
-            raise HTTPError(422, f"Send one member with the input, got {len(members)}")
+            raise HTTPError(422, f"Send the input as exactly one member, got {len(members)}")
         ((form, value),) = members.items()
         try:
             predicted = loaded.predict(_data(form, value, schema), params=params)

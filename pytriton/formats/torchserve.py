@@ -58,7 +58,7 @@ def open_model(location: str) -> ToolModel:
         model = manifest["model"]
         name, handler = str(model["modelName"]), str(model["handler"])
     except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise FormatError(f"{path} is not a model archive of TorchServe: {error}") from error
+        raise FormatError(f"{path} is not a TorchServe model archive: {error}") from error
     config = _config(path, str(model.get("configFile") or ""))
     batch_size = int(config.get("batchSize", _BATCH_SIZE))
     delay_s = int(config.get("maxBatchDelay", _MAX_DELAY_MS)) / 1000

@@ -106,7 +106,7 @@ def _check_sequences(section: Any) -> None:
         # update it.
         raise PyTritonBadParameterError(
             "The field sequence_batching.state cannot be used: Triton's Python backend does not support "
-            "implicit state. Keep the state of each sequence in the callable, by its correlation ID (a control "
+            "implicit state. Keep the state of each sequence in the callable, keyed by its correlation ID (a control "
             "input of kind CONTROL_SEQUENCE_CORRID)."
         )
 

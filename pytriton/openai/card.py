@@ -97,7 +97,7 @@ def _check_aliases(aliases: Any) -> None:
             )
         if len(one) > MAX_ALIAS_LENGTH:
             raise PyTritonValidationError(
-                f"An alias may have at most {MAX_ALIAS_LENGTH} characters, got {one[:50]!r}... with {len(one)}."
+                f"An alias may have at most {MAX_ALIAS_LENGTH} characters, got {len(one)}: {one[:50]!r}..."
             )
 
 

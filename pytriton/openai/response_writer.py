@@ -97,7 +97,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 
 class UsageCounter:
-    """The token usage of a response: the usage that the callable reports, or one token for each piece.
+    """The token usage of a response: the usage that the callable reports, or one token for each chunk.
 
     The usages of several calls are added.
     """
@@ -108,14 +108,14 @@ class UsageCounter:
         self._before = Usage()
 
     def add(self, delta: Delta) -> None:
-        """Count a piece, or use the usage that it reports."""
+        """Count one chunk, or take the token usage that it reports."""
         if delta.usage is not None:
             self._reported = delta.usage
         if delta.content or delta.reasoning or delta.tool_calls or delta.refusal:
             self._pieces += 1
 
     def add_text(self, text: str) -> None:
-        """Count a piece that is only text."""
+        """Count a chunk that is only text."""
         if text:
             self._pieces += 1
 

@@ -214,7 +214,7 @@ def _check_types(**given: tuple[Any, Any]) -> None:
     for name, (value, kind) in given.items():
         if value is _MISSING:
             raise TypeError(
-                f"InferenceRequest requires {name}=: inputs, requested_output_names and model_name must be passed"
+                f"InferenceRequest requires inputs, requested_output_names and model_name; {name} is missing"
             )
         if not isinstance(value, kind):
             raise TypeError(f"InferenceRequest: {name}={value!r:.80} has the wrong type")

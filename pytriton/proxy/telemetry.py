@@ -34,7 +34,7 @@ def set_telemetry_tracer(tracer: Tracer) -> None:
     global _set
     with _lock:
         if _set is not None:
-            raise ValueError("Telemetry tracer is already set: a process sets its tracer once.")
+            raise ValueError("Telemetry tracer is already set: a process can set it only once.")
         _set = tracer
 
 

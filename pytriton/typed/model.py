@@ -233,7 +233,7 @@ class _Endpoint:
         inputs = request.data
         if BODY in inputs:
             if len(inputs) > 1:
-                raise Problem(400, f"Send either the input {BODY!r} or those of the parameters")
+                raise Problem(400, f"Send either the input {BODY!r} or one input per parameter")
             parameters = request.parameters
             content_type = parameters.get(CONTENT_TYPE, JSON) if parameters else JSON
             if not isinstance(content_type, str):

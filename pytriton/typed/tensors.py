@@ -134,7 +134,7 @@ class TensorCodec:
             return result
         if isinstance(result, Mapping):
             if name not in result:
-                raise TypeError("the result lacks it")
+                raise TypeError("it has no such key")
             return result[name]
         return getattr(result, name)
 

@@ -174,8 +174,8 @@ class Store:
             raise StoreError(problems[0])
         if entry is None and not self.is_first(name):
             raise StoreError(
-                f"the version that model {name} replaced cannot be served again: {path} is missing. If it was "
-                f"damaged, it is in {self._set_aside}; register the model again, with replace=True (--replace)"
+                f"the previous version of model {name} cannot be restored: {path} is missing. If the file was "
+                f"damaged, it was moved to {self._set_aside}. Register the model again, with replace=True (--replace)"
             )
         return entry
 
@@ -380,12 +380,12 @@ def _make_private(folder: Path) -> None:
     info = folder.stat()
     if info.st_uid != os.geteuid():
         raise StoreError(
-            f"the state directory {folder} belongs to user {info.st_uid}, not to this one ({os.geteuid()}): its "
+            f"the state directory {folder} belongs to user {info.st_uid}, not to the current user ({os.geteuid()}): its "
             "content would be executed. Choose another one with --state-dir."
         )
     if stat.S_IMODE(info.st_mode) & 0o022:
         raise StoreError(
-            f"users other than its owner may write to the state directory {folder}, and its content is executed. Make it "
+            f"users other than its owner can write to the state directory {folder}, and its content is executed. Make it "
             f"private (chmod 700 {folder}), or choose another one with --state-dir."
         )
 

@@ -598,7 +598,7 @@ class NativeAdmin:
             signs: set[asyncio.Future[Any]] = {self._accepting, self._exited}
             await asyncio.wait(signs, timeout=_ACCEPTING_S, return_when=asyncio.FIRST_COMPLETED)
             if not self._accepting.done():
-                raise Unreached("it does not accept connections yet")
+                raise Unreached("it is not accepting connections yet")
         await self._ask("GET", "/v2/health/live")
         return True
 

@@ -139,7 +139,7 @@ def read_arguments(
     unknown = [name for name in given if members is not None and name not in members]
     if unknown:
         raise ValueError(
-            f"there is no parameter {', '.join(unknown)}; there are: {', '.join(members or ()) or 'none'}"
+            f"there is no parameter {', '.join(unknown)}; the parameters are: {', '.join(members or ()) or 'none'}"
         )
     return None, {name: _value(name, texts, schema.member(name)) for name, texts in given.items()}
 
@@ -216,7 +216,7 @@ def _value(name: str, texts: list[str], schema: _Schema) -> Any:
     kinds = schema.kinds()
     is_list = "array" in kinds
     if len(texts) > 1 and not is_list and kinds:
-        raise ValueError(f"{name} is given more than once, and takes one value")
+        raise ValueError(f"{name} is given more than once, but takes only one value")
     if len(texts) == 1 and not (is_list and _is_item(texts[0], kinds, schema)):
         return _single(name, texts[0], schema)
     items = schema.items()
@@ -224,7 +224,7 @@ def _value(name: str, texts: list[str], schema: _Schema) -> Any:
 
 
 def _is_item(text: str, kinds: set[str], schema: _Schema) -> bool:
-    """Return whether a single text is an item of a list, rather than the whole list in JSON."""
+    """Return whether a lone argument is one item of the list, rather than the whole list encoded as JSON."""
     if text.startswith("@"):
         return schema.items().takes_files()
     return "string" not in kinds and not text.lstrip().startswith("[")
@@ -312,7 +312,7 @@ def _write(result: Any, output: Path | None, *, streams: bool) -> None:
     if is_binary and _is_terminal(output):
         raise CliError(
             ExitCode.USAGE,
-            f"the response is {len(result)} binary bytes: write it to a file with --output FILE",
+            f"the response is {len(result)} bytes of binary data: write it to a file with --output FILE",
         )
     data = result if is_binary else f"{json.dumps(result, indent=2, ensure_ascii=False)}\n".encode()
     if output is not None:

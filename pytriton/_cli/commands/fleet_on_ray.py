@@ -191,6 +191,6 @@ def _a_dict(flag: str, found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CliError(
             ExitCode.USAGE,
-            f"{flag} must be an object of names and values, not {type(found).__name__}",
+            f"{flag} must be an object that maps names to values, not {type(found).__name__}",
         )
     return found

@@ -218,7 +218,7 @@ def request_for(
             return HttpRequest(path, file.read())
     if not config and spec.completed_by_workers:
         raise NotTunable(
-            f"the inputs of {spec.name} are known once it is loaded: send it a request first"
+            f"the inputs of {spec.name} are known only once it is loaded: send it a request first"
         )
     config = config or spec.config
     given = dict(_pair(word) for word in words)
@@ -227,7 +227,7 @@ def request_for(
     unknown = given.keys() - {one["name"] for one in entries}
     if unknown:
         raise ValueError(
-            f"there is no input {min(unknown)}; there are: {', '.join(one['name'] for one in entries)}"
+            f"there is no input {min(unknown)}; the inputs are: {', '.join(one['name'] for one in entries)}"
         )
     tensors = [
         _tensor(one, given.get(one["name"]), batched=batched)
@@ -302,7 +302,7 @@ def example_of(schema: Mapping[str, Any] | bool, schemas: Mapping[str, Any], dep
     if kind == "string":
         if any(key in schema for key in ("contentEncoding", "pattern", "format")):
             raise NotTunable(
-                "no example can be made from its schema: a value is a file, or text of a certain form",
+                "no example can be made from its schema: a value must be a file, or text in a specific format",
                 needs_request=True,
             )
         text = _TEXT * (schema.get("minLength", 1) // len(_TEXT) + 1)

@@ -71,7 +71,7 @@ class PythonOnDemand:
                 raise RemoteFailure(
                     ErrorKind.LOAD_FAILED,
                     f"model {model} needs tritonserver's own python backend, but there is no Python for it: {error}. "
-                    "Or install it beforehand, in an image when it is built: pytriton-daemon install-server "
-                    "--python-backend",
+                    "Alternatively, install one in advance, for example while building an image: "
+                    "pytriton-daemon install-server --python-backend",
                 ) from error
             self._there = True

@@ -418,7 +418,9 @@ def lay_out_backends(
                 (backends / other.name).symlink_to(other)
     except (OSError, shutil.Error) as error:
         detail = explain_os_error(error, backends, f"--runtime-dir or {ENV_RUNTIME_DIR}")
-        raise ServerRuntimeError(f"cannot lay out tritonserver's backends: {detail}") from error
+        raise ServerRuntimeError(
+            f"cannot set up tritonserver's backend directory: {detail}"
+        ) from error
     return backends
 
 

@@ -210,7 +210,7 @@ def _check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ServerRuntimeError(
-            f"no space left on the disk of {folder.parent.parent}: the tritonserver binaries need "
+            f"not enough space on the disk of {folder.parent.parent}: the tritonserver binaries need "
             f"{needed // 1_000_000} MB, but only {free // 1_000_000} MB are free; free some space, or set "
             "PYTRITON_DAEMON_CACHE_DIR to a directory with free space"
         )

@@ -39,7 +39,9 @@ def contradictions(config: DaemonConfig) -> list[str]:
 def _of_management(config: DaemonConfig) -> list[str]:
     problems = []
     if (config.management_certificate is None) != (config.management_key is None):
-        problems.append("management_certificate and management_key go together: set both or none")
+        problems.append(
+            "management_certificate and management_key go together: set both or neither"
+        )
     if config.management_certificate is not None and config.management_unix_socket is not None:
         problems.append(
             "management_unix_socket does not support TLS: remove either it or management_certificate"

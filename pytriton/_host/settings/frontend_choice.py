@@ -94,11 +94,11 @@ def problems(config: DaemonConfig) -> list[str]:
     if triton and chosen(config) == "native":
         asked = "frontend = native" if config.frontend == "native" else ", ".join(native)
         found.append(
-            f"{', '.join(triton)} of tritonserver_options: not supported by the native frontend, but {asked} "
+            f"{', '.join(triton)} in tritonserver_options: not supported by the native frontend, but {asked} "
             "requires it; remove one or the other"
         )
     if (config.http_certificate is None) != (config.http_key is None):
-        found.append("http_certificate and http_key go together: set both or none")
+        found.append("http_certificate and http_key go together: set both or neither")
     if config.http_client_authorities is not None and config.http_certificate is None:
         found.append(
             "http_client_authorities needs http_certificate: without it, HTTP is served without TLS"

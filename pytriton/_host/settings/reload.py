@@ -40,7 +40,7 @@ def settings_for_replacement(config: DaemonConfig, rundir: RuntimeDir) -> Daemon
     missing = only_triton(merged)
     if missing:
         raise ConfigError(
-            f"{', '.join(missing)} of tritonserver_options: not supported by the running native frontend; "
+            f"{', '.join(missing)} in tritonserver_options: not supported by the running native frontend; "
             "use `pytriton-daemon restart`, which switches to NVIDIA's frontend"
         )
     return merged

@@ -269,7 +269,7 @@ class RuntimeDir:
             raise RuntimeDirError(f"the runtime directory {self.path} is not a directory.")
         if info.st_uid != os.geteuid():
             raise RuntimeDirError(
-                f"the runtime directory {self.path} belongs to user {info.st_uid}, not to this one "
+                f"the runtime directory {self.path} belongs to user {info.st_uid}, not to the current user "
                 f"({os.geteuid()}). Choose another one with --runtime-dir or {ENV_RUNTIME_DIR}."
             )
 
@@ -301,7 +301,7 @@ class RuntimeDir:
         if theirs:
             raise RuntimeDirError(
                 f"the runtime directory {self.path} holds {theirs[0].relative_to(self.path)}, which belongs to user "
-                f"{os.lstat(theirs[0]).st_uid}, not to this one ({os.geteuid()}). Remove it if you know where it comes "
+                f"{os.lstat(theirs[0]).st_uid}, not to the current user ({os.geteuid()}). Remove it if you know where it comes "
                 f"from, or choose another directory with --runtime-dir or {ENV_RUNTIME_DIR}."
             )
         links = [name for name in _NO_LINKS if (self.path / name).is_symlink()]
@@ -369,5 +369,5 @@ class RuntimeDir:
             return
         if owner != os.geteuid():
             raise PermissionError(
-                errno.EPERM, f"it belongs to user {owner}, not to this one", str(self.path)
+                errno.EPERM, f"it belongs to user {owner}, not to the current user", str(self.path)
             )

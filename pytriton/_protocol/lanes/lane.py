@@ -162,7 +162,7 @@ class Lane:
             connection.connect(path)
         except OSError as error:
             connection.close()
-            raise LaneClosed(f"no process listens at {path}: {error}", unread=True) from error
+            raise LaneClosed(f"no process is listening at {path}: {error}", unread=True) from error
         return cls(connection, peer_trusted=peer_trusted)
 
     def fileno(self) -> int:
@@ -326,7 +326,7 @@ class Lane:
             except BlockingIOError as error:
                 # Fail instead of waiting. With one batch in flight at a time, the peer has stopped reading.
                 if self._on_full is None:
-                    raise LaneError("the peer does not read its messages") from error
+                    raise LaneError("the peer is not reading its messages") from error
             self._on_full()
         self._unsent.append((data, None if fd is None else os.dup(fd)))
 

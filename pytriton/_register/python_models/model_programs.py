@@ -398,7 +398,7 @@ def _check(said: Any, where: str) -> None:
         raise PyTritonValidationError(
             f"Model {said.name!r} has implicit state (sequence_batching.state in {where}). Python models cannot update "
             "it, not even in Triton's python backend: each request would get the initial state. Keep the state in the "
-            "model, by request.correlation_id(), and omit `state`."
+            "model, keyed by request.correlation_id(), and omit `state`."
         )
     if not said.output:
         raise PyTritonValidationError(

@@ -57,7 +57,7 @@ def repository_of(folder: StrPath, options: Mapping[str, Any]) -> RepositoryFold
     single = [name for name in _OF_ONE_MODEL if options.get(name) is not None]
     if single:
         raise PyTritonBadParameterError(
-            f"{path} is a model repository, and {' and '.join(single)} can be set for a single model only. Omit "
+            f"{path} is a model repository, but {' and '.join(single)} can be set for a single model only. Omit "
             f"{'it' if len(single) == 1 else 'them'}, or register the models one by one."
         )
     shared = {name: value for name, value in options.items() if name not in _OF_ONE_MODEL}

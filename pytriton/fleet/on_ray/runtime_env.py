@@ -55,7 +55,7 @@ def check(runtime_env: Any, options: RegisterOptions) -> dict[str, Any]:
     if refused:
         raise PyTritonBadParameterError(
             f"runtime_env contains {', '.join(refused)}, which fleets do not support: daemons start the workers, "
-            f"not Ray. Fleets support {', '.join(HONOURED)}, but no containers, hooks in Ray's processes or profilers."
+            f"not Ray. Fleets support {', '.join(HONOURED)}; they do not support containers, profilers, or hooks in Ray's processes."
         )
     twice = [
         (option, name)

@@ -110,7 +110,9 @@ def test_the_life_of_a_daemon(shell: Shell) -> None:
     """start, register, infer, status, logs --follow, unregister, restart, stop."""
     assert "no daemon is running" in shell("status", code=ExitCode.NO_DAEMON)
     assert "the daemon is ready" in shell("start", "--detach", *PORTS)
-    assert "already runs" in shell("start", "--detach", *PORTS, code=ExitCode.ALREADY_RUNNING)
+    assert "a daemon is already running" in shell(
+        "start", "--detach", *PORTS, code=ExitCode.ALREADY_RUNNING
+    )
     assert "linear is ready" in shell("register", "mine:linear", "--instances", "2")
 
     status = shell.json("status")

@@ -238,7 +238,7 @@ def test_starved_queue(case: Case) -> None:
 def test_wrong_gpu(case: Case) -> None:
     with pytest.raises(PyTritonDaemonError, match="GPU 777"):
         case.register(devices=["777"])
-    case.says("wrong_gpu is not served: its registration by user", "devices names GPU 777")
+    case.says("wrong_gpu is not served: its registration by user", "devices= contains GPU 777")
 
 
 def test_full_disk(case: Case) -> None:

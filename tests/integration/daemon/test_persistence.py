@@ -151,9 +151,9 @@ def test_a_failed_restore_is_reported_and_harms_nothing(tmp_path: Path) -> None:
         register(daemon, 7, "homeless")  # needs no replace=True: nothing is served
         assert answer(daemon, "homeless") == 8
         if HAS_COUNTED_GPUS:
-            no_gpu = "model pinned: devices names GPU 999: this machine has"
+            no_gpu = "model pinned: devices= contains GPU 999: this machine has"
             assert no_gpu in error_of(daemon, "pinned")
-            with pytest.raises(RegistrationError, match="model sound: devices names GPU 999"):
+            with pytest.raises(RegistrationError, match="model sound: devices= contains GPU 999"):
                 daemon.client.rollback("sound")
             assert answer(daemon, "sound") == 4
 

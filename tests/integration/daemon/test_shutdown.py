@@ -305,7 +305,7 @@ def test_a_registration_waits_for_tritonservers_restart() -> None:
     with RunningDaemon.start(server_wait_timeout_s=0.1) as daemon:
         _kill_server(daemon, 4)
         eventually(lambda: daemon.client.status().server.state == "starting", "its end is seen")
-        with pytest.raises(RegistrationError, match=r"0.1 s, since tritonserver is being"):
+        with pytest.raises(RegistrationError, match=r"0.1 s, because tritonserver is being"):
             _register(daemon, _slow(Path("/"), 0))
 
 

@@ -192,7 +192,7 @@ def test_an_upgrade_keeps_the_sockets_and_hides_them_from_children(manager: Serv
 @pytest.mark.parametrize(
     ("flags", "reported"),
     [
-        (["--http-port=1"], "whose settings name other ports"),
+        (["--http-port=1"], "but the daemon's settings name other ports"),
         (["--frontend=triton"], "socket unit"),
     ],
 )

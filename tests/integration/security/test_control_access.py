@@ -42,7 +42,7 @@ def test_file_modes_keep_other_users_out(daemon: RunningDaemon) -> None:
     assert (own.returncode, own.stdout) == (0, f"{daemon.process.pid}\n"), own.stderr
     other = run_as(NOBODY, STATUS, folder)
     assert other.returncode != 0
-    assert "DaemonNotRunningError: Cannot check whether a daemon runs" in other.stderr
+    assert "DaemonNotRunningError: Cannot check whether a daemon is running" in other.stderr
     assert "Permission denied" in other.stderr
 
 

@@ -213,7 +213,7 @@ def test_call_sends_and_writes_files(daemon: RunningDaemon, tmp_path: Path) -> N
         (["echo", "text=x", "number=y"], ExitCode.USAGE, "number: 'y' is not a whole number"),
         (["echo", "text=x", "flag=1"], ExitCode.USAGE, "flag: '1' is not true or false"),
         (["echo", "number=1"], ExitCode.USAGE, "text"),
-        (["echo", "txt=x"], ExitCode.USAGE, "no parameter txt; there are: text, number"),
+        (["echo", "txt=x"], ExitCode.USAGE, "no parameter txt; the parameters are: text, number"),
         (["echo", "text=a", "text=b"], ExitCode.USAGE, "text is given more than once"),
         (["echo", "text=missing"], ExitCode.USAGE, "404 no such text"),
         (["echo", "text"], ExitCode.USAGE, "'text' is not NAME=VALUE"),

@@ -193,7 +193,7 @@ def test_an_mlflow_signature_validates_and_describes(
         status, problem = post(daemon, "/churn", body)
         assert (status, problem["errors"][0]["pointer"]) == (422, pointer), problem
     status, problem = post(daemon, "/churn", {})
-    assert (status, problem["detail"]) == (422, "Send one member with the input, got 0")
+    assert (status, problem["detail"]) == (422, "Send the input as exactly one member, got 0")
     # MLflow itself finds the missing column.
     split = {"columns": ["age"], "data": [[1]]}
     status, problem = post(daemon, "/churn", {"dataframe_split": split})

@@ -284,9 +284,7 @@ def test_each_device_gets_one_instance(daemon: RunningDaemon) -> None:
 def test_an_unavailable_gpu_is_refused(daemon: RunningDaemon) -> None:
     """No worker is started for it, and the model to be replaced remains."""
     model = daemon.client.register(json.dumps, "pinned", X, X, progress=False)
-    said = (
-        "model pinned: devices names GPU 999: this machine has .* leave devices out, or set it to"
-    )
+    said = "model pinned: devices= contains GPU 999: this machine has .* leave devices out, or set it to"
     wrong: list[list[Any]] = [[999], ["cpu", (999, 1000)]]
     for devices in wrong:
         with pytest.raises(RegistrationError, match=said):

@@ -200,7 +200,7 @@ def test_a_second_registration_of_a_name_is_refused(daemon: RunningDaemon, serve
 @pytest.mark.parametrize("name", ["../up", "a b", "", "x" * 300, "ä"])
 def test_invalid_names_are_refused(daemon: RunningDaemon, name: str) -> None:
     """A name becomes a folder and part of URLs."""
-    with pytest.raises(Exception, match=r"[Mm]odel name|cannot be a model's name"):
+    with pytest.raises(Exception, match=r"[Mm]odel name"):
         daemon.client.register(_function, name, X, Y, progress=False)
 
 

@@ -95,7 +95,7 @@ def test_values_have_the_types_of_the_schema(words: list[str], expected: dict[st
         (["numbers=a"], "numbers: 'a' is not a whole number"),
         (["point=x"], "point: 'x' is not an object in JSON"),
         (["text=a", "text=b"], "text is given more than once"),
-        (["typo=1"], "there is no parameter typo; there are: text, "),
+        (["typo=1"], "there is no parameter typo; the parameters are: text, "),
         (["text"], "'text' is not NAME=VALUE"),
         (["=x"], "'=x' is not NAME=VALUE"),
         (["file=@/no/such"], "file: /no/such: No such file"),

@@ -149,7 +149,7 @@ def test_a_second_daemon_in_a_directory_is_refused(
         lock.flush()
         done = cli("start", *detach)
     assert done.returncode == ExitCode.ALREADY_RUNNING
-    assert f"a daemon already runs in {tmp_path}/run (pid {os.getpid()})" in done.stderr
+    assert f"a daemon is already running in {tmp_path}/run (pid {os.getpid()})" in done.stderr
 
 
 @pytest.mark.parametrize("detach", [(), ("--detach",)])

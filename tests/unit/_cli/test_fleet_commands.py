@@ -158,12 +158,15 @@ def test_the_shell_shows_ray_s_resources(
     ("words", "said"),
     [
         (("--resources", "num_gpus=1"), "--resources 'num_gpus=1' is not JSON"),
-        (("--resources", "[1]"), "--resources must be an object of names and values, not list"),
+        (
+            ("--resources", "[1]"),
+            "--resources must be an object that maps names to values, not list",
+        ),
         (("--num-gpus", "1", "--resources", '{"num_gpus": 1}'), "both set num_gpus"),
         (("--runtime-env", "nowhere.yaml"), "nowhere.yaml cannot be read"),
         (("--runtime-env", '{"pip": []}'), "--runtime-env-json with the text itself"),
         (("--runtime-env", "bad.yaml"), "neither JSON nor YAML"),
-        (("--runtime-env", "text.yaml"), "must be an object of names and values, not str"),
+        (("--runtime-env", "text.yaml"), "must be an object that maps names to values, not str"),
         (("--runtime-env", "env.json", "--runtime-env-json", "{}"), "use either"),
     ],
 )

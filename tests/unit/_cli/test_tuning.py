@@ -377,7 +377,7 @@ def test_a_given_request_of_tensors() -> None:
     assert x == {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
     assert s["data"] == ["text"]
     assert o["shape"] == [1, 1]
-    with pytest.raises(ValueError, match="there is no input y; there are: x, s, o"):
+    with pytest.raises(ValueError, match="there is no input y; the inputs are: x, s, o"):
         request_for(spec_of(), _CONFIG, ["y=1"])
     with pytest.raises(ValueError, match="is not NAME=VALUE"):
         request_for(spec_of(), _CONFIG, ["y"])
@@ -394,7 +394,7 @@ def test_a_scalar_is_sent_with_the_dimension_that_triton_gives_it() -> None:
 def test_a_model_that_is_not_loaded() -> None:
     spec = spec_of(config=_CONFIG)
     assert request_for(spec, {}, ()) == request_for(spec, _CONFIG, ())
-    with pytest.raises(NotTunable, match="known once it is loaded"):
+    with pytest.raises(NotTunable, match="known only once it is loaded"):
         request_for(spec_of(completed_by_workers=True), {}, ())
 
 

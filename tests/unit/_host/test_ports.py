@@ -128,7 +128,7 @@ def test_a_unix_socket_in_use_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "http.sock"
     with listening_at(path, "http_unix_socket", backlog=5) as listener:
         with pytest.raises(
-            PortError, match=r"http.sock \(http_unix_socket\): another process listens"
+            PortError, match=r"http.sock \(http_unix_socket\): another process is listening"
         ):
             listening_at(path, "http_unix_socket", backlog=5)
         with socket.socket(socket.AF_UNIX) as client:

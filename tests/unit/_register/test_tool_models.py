@@ -83,7 +83,7 @@ def test_a_named_interpreter_gets_an_archives_requirements(
 
 
 def test_options_of_triton_models_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PyTritonValidationError, match="TorchServe says what this one takes"):
+    with pytest.raises(PyTritonValidationError, match="omit them for TorchServe models"):
         prepare_tool(f"torchserve:{tmp_path}", None, None, 2, {}, None)
     with pytest.raises(PyTritonBadParameterError, match="there is no"):
         prepare_tool(f"torchserve:{tmp_path}/none.mar", None, None, None, {}, None)

@@ -28,7 +28,7 @@ def test_a_registration_for_a_missing_gpu_is_refused() -> None:
     with pytest.raises(RemoteFailure) as caught:
         check_devices(msgspec.structs.replace(SPEC, instances=2, devices=["", "0,3"]))
     assert caught.value.text == (
-        'model m: devices names GPU 3: this machine has only GPU 0; leave devices out, or set it to "cpu"'
+        'model m: devices= contains GPU 3: this machine has only GPU 0; leave devices out, or set it to "cpu"'
     )
 
 

@@ -80,7 +80,7 @@ def test_messages_of_a_previous_version_are_handled_if_possible(
     if former_is_served:
         assert isinstance(reported(sim, asked), messages.Attached)
     else:
-        with pytest.raises(RemoteFailure, match=f"speaks protocol {former} and this daemon"):
+        with pytest.raises(RemoteFailure, match=f"speaks protocol {former}, but this daemon"):
             reported(sim, asked)
     assert len(sim.services.registry.served.by_name("m").pool.proxies) == 1 + former_is_served
 
@@ -96,7 +96,7 @@ def test_messages_of_a_previous_version_are_handled_if_possible(
         (messages.LaneLost("m#9", "w1", 1), "registration m#9 is gone"),
         (messages.BatchOverdue("m#9", "w1", was_read=True), "registration m#9 is gone"),
         (messages.Detach("m#9", "p"), "registration m#9 is gone"),
-        (messages.WorkerReady("w9"), "no worker w9 belongs to this daemon"),
+        (messages.WorkerReady("w9"), "this daemon has no worker w9"),
         (messages.WorkerFailed("w9", "", ""), "no worker w9"),
         (messages.WorkerRecycleDue("w9", messages.RecycleReason.MEMORY, ""), "no worker w9"),
         (messages.WorkerEnded("w9", ""), "no worker w9"),
@@ -107,7 +107,10 @@ def test_messages_of_a_previous_version_are_handled_if_possible(
         (messages.Unregister("none"), "no model 'none' is registered"),
         (messages.Rollback("m"), "there is nothing to roll back to"),
         (messages.LoadFromRepository("none"), "no model repository has a model 'none'; available"),
-        (messages.UnloadFromRepository("m"), "no model 'm' from a model repository is loaded"),
+        (
+            messages.UnloadFromRepository("m"),
+            "no model named 'm' has been loaded from a model repository",
+        ),
         (messages.LoadOther("w1", "none", "", []), "no model repository has a model 'none'"),
         (messages.UnloadOther("w1", "m", dependents=False), "other models cannot unload it"),
         (messages.AskReadiness("m", "one"), "'one' is not a valid model version"),
@@ -127,11 +130,11 @@ def test_errors_are_reported(
 @pytest.mark.parametrize(
     ("spec", "payloads", "failure"),
     [
-        (model_spec("../up"), [b""], "cannot be a model's name"),
+        (model_spec("../up"), [b""], "is not a valid model name"),
         (model_spec(instances=0), [b""], "instances=0: it must be at least 1"),
         (model_spec(instances=3), [b"", b""], "2 callables were sent for 3 instances"),
         (model_spec(max_inflight_batches=17), [b""], "it must be between 1 and 16"),
-        (model_spec(devices=["9999"]), [b""], "devices names GPU"),
+        (model_spec(devices=["9999"]), [b""], "devices= contains GPU"),
         (
             messages.ModelSpec(
                 "m", 1, {"response_cache": {"enable": True}}, messages.WorkerEnvironment("python")

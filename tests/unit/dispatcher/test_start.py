@@ -75,7 +75,7 @@ def test_an_invalid_owner_is_a_usage_error(
 ) -> None:
     monkeypatch.setenv(ENV_OWNER, "me")
     assert start.run_here(config_of(tmp_path), lambda status: None) == ExitCode.USAGE
-    assert f"environment {ENV_OWNER}: 'me' is not a process id" in capsys.readouterr().err
+    assert f"environment variable {ENV_OWNER}: 'me' is not a process id" in capsys.readouterr().err
 
 
 def test_the_token_among_the_arguments_is_hidden(

@@ -241,7 +241,7 @@ def test_a_full_disk_is_reported(
 ) -> None:
     full = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
-    with pytest.raises(ServerRuntimeError, match=r"no space left .*PYTRITON_DAEMON_CACHE_DIR"):
+    with pytest.raises(ServerRuntimeError, match=r"not enough space .*PYTRITON_DAEMON_CACHE_DIR"):
         install_wheel(tmp_path / "cache", print, wheel.path, wheel.pin)
     assert not wheel_tree(tmp_path / "cache", wheel.pin).exists()
     written = explain_os_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), tmp_path)

@@ -38,8 +38,8 @@ def test_the_chosen_frontend_supports_the_settings(settings: dict[str, Any], fro
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"frontend": "native", **_OLD}, "grpc-max-connection-age of .* but frontend = native requires it"),
-        ({"grpc_unix_socket": "/s", **_OLD}, "grpc-max-connection-age of .* but grpc_unix_socket requires it"),
+        ({"frontend": "native", **_OLD}, "grpc-max-connection-age in .* but frontend = native requires it"),
+        ({"grpc_unix_socket": "/s", **_OLD}, "grpc-max-connection-age in .* but grpc_unix_socket requires it"),
         ({"frontend": "triton", "http_unix_socket": "/s"}, "http_unix_socket: not supported by NVIDIA's executable"),
         ({"frontend": "triton", "frontend_limit": ("streams=2",)}, "frontend_limit: not supported by NVIDIA's executable"),
     ],

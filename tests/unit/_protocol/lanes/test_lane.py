@@ -138,7 +138,7 @@ def test_a_full_socket_is_an_error_unless_messages_are_queued(lanes: tuple[Lane,
             sender.send(BATCH)
             sent += 1
 
-    with pytest.raises(LaneError, match="does not read"):
+    with pytest.raises(LaneError, match="is not reading"):
         fill()
     full: list[int] = []
     sender.queue_when_full(lambda: full.append(1))
@@ -285,7 +285,7 @@ def test_connect_reaches_the_listener(short_dir: Path) -> None:
 
 def test_connecting_where_nobody_listens_names_the_path(short_dir: Path) -> None:
     path = str(short_dir / "none.sock")
-    with leaves_open(), pytest.raises(LaneClosed, match=r"no process listens at .*none\.sock"):
+    with leaves_open(), pytest.raises(LaneClosed, match=r"no process is listening at .*none\.sock"):
         Lane.connect(path, peer_trusted=False)
 
 

@@ -59,7 +59,7 @@ def test_requests_per_connection_are_limited_and_unique(loop: VirtualLoop, asked
     for number in range(MAX_REQUESTS - 1):
         loop.ask(lambda number=number: asked.begin(bytes([number])))  # type: ignore[misc]
     with pytest.raises(
-        MessageRefused, match="request 00 of this connection is already in progress"
+        MessageRefused, match="request 00 on this connection is already in progress"
     ):
         asked.requests.check(ME, b"\0")
     loop.ask(lambda: asked.begin(b"last"))

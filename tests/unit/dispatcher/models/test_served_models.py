@@ -60,7 +60,7 @@ def test_existing_models_are_found(served: ServedModels) -> None:
     ("look", "words"),
     [
         (lambda one: one.by_key("m#9"), "registration m#9 is gone"),
-        (lambda one: one.worker("w9"), "no worker w9 belongs to this daemon"),
+        (lambda one: one.worker("w9"), "this daemon has no worker w9"),
         (lambda one: one.by_name("x"), "no model 'x' is registered; registered models: m, n"),
         (lambda one: one.by_name("late"), "model 'late' is not served yet: it is being restored"),
         (lambda one: one.by_name("native"), "(pytriton-daemon repository unload native)"),

@@ -102,7 +102,7 @@ def test_the_wait_is_limited() -> None:
     with pytest.raises(RemoteFailure) as caught:
         asyncio.run(main())
     assert caught.value.kind is ErrorKind.UNAVAILABLE
-    assert "timed out after 0.01 s, since tritonserver is being started" in str(caught.value)
+    assert "timed out after 0.01 s, because tritonserver is being started" in str(caught.value)
 
 
 @pytest.mark.parametrize("fails", [False, True])

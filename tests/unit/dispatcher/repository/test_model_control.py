@@ -128,7 +128,7 @@ def test_registered_models_cannot_be_loaded_or_unloaded_by_others(asker: Asker) 
     worker.end()
     asker.sim.advance(6.0)
     assert not asker.is_ready("asker")
-    with pytest.raises(RemoteFailure, match="is registered and not ready"):
+    with pytest.raises(RemoteFailure, match="is registered, but not ready"):
         asker.load("asker")
 
 

@@ -49,7 +49,7 @@ def test_a_clients_replacement_of_a_repositorys_model_belongs_to_the_client(
     assert "is already registered: unregister it" in load(sim, "py")
     (repository / "py" / "1" / "model.py").write_text("# another one")
     sim.advance(6.0)
-    assert "no model 'py' from a model repository is loaded" in unload(sim, "py")
+    assert "no model named 'py' has been loaded from a model repository" in unload(sim, "py")
     (repository / "py").rename(repository / ".away")
     sim.advance(6.0)
     assert sim.alive("py") == [theirs]

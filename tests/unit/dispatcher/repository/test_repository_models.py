@@ -149,7 +149,7 @@ def test_a_model_for_workers_is_reloaded_and_unloaded(start: Start) -> None:
     assert sim.persisted() == {}
     assert unload(sim, "py") == ""
     assert sim.is_clean("py")
-    assert "no model 'py' from a model repository is loaded" in unload(sim, "py")
+    assert "no model named 'py' has been loaded from a model repository" in unload(sim, "py")
 
 
 def test_a_model_of_tritonserver_leaves_no_link_behind(start: Start) -> None:

@@ -143,7 +143,7 @@ def test_a_fresh_start_reads_what_it_needs_of_any_document() -> None:
     [
         (b"", "not written by a daemon"),
         (b"pytriton-registration 1 ab\nxy", "not written by a daemon"),
-        (b"pytriton-hand-over 99\nxy", "snapshots of version 99, and this version reads version 1"),
+        (b"pytriton-hand-over 99\nxy", "snapshots of version 99, but this version reads version 1"),
         (snapshot.encode(STATE)[:-9], "cannot be read"),
     ],
 )

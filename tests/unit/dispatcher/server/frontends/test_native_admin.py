@@ -184,7 +184,7 @@ def test_a_process_that_does_not_accept_yet_is_not_probed(
     monkeypatch.setattr("pytriton.dispatcher.server.frontends.native_frontend._ACCEPTING_S", 0.01)
 
     async def scene(one: Scene) -> None:
-        with pytest.raises(Unreached, match="does not accept connections yet"):
+        with pytest.raises(Unreached, match="is not accepting connections yet"):
             await one.admin.is_live()
         assert one.asked == []
         one.accepting.set_result(None)

@@ -378,7 +378,7 @@ def test_a_slow_start_is_awaited(tmp_path: Path) -> None:
 
 def test_a_start_that_times_out_is_reported(tmp_path: Path) -> None:
     async def scene(one: Scene) -> None:
-        with pytest.raises(ServerStartError, match="it does not accept connections yet"):
+        with pytest.raises(ServerStartError, match="it is not accepting connections yet"):
             await one.start()
 
     play(tmp_path, scene, "slow", server_start_timeout_s=0.1)
