@@ -45,7 +45,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--systems", help="e.g. ours,nvidia-pytriton (default: all)")
     add(
         "--workloads",
-        help="letters or keys, e.g. A,C2,footprint (default: all; with --quick all but models100, openai, sockets and typed)",
+        help="letters or keys, e.g. A,C2,footprint (default: all; with --quick all but models, models100, openai, sockets and typed)",
     )
     add(
         "--recording",

@@ -21,8 +21,6 @@ from benchmarks.reporting.figures import disturbed, errors
 from benchmarks.systems.base import System
 from benchmarks.workloads import Workload
 
-#: Maximum duration of a warm-up, which is never longer than the measurement.
-_WARM_UP_S = 1.0
 #: Pause before a disturbed measurement is repeated.
 _PAUSE_S = 3.0
 #: Maximum wait for a server that was just started to become idle.
@@ -225,7 +223,9 @@ def undisturbed(
 def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) -> dict[str, Any]:
     """Warm up, check a response, measure, check again. Return the figures."""
     request, size = deployment.request(protocol), deployment.sizes[protocol]
-    generators.apply(request, clients, min(_WARM_UP_S, seconds), size, deployment.folder)
+    generators.apply(
+        request, clients, _warm_up_s(deployment.workload, seconds), size, deployment.folder
+    )
     wrong = deployment.problem(protocol)
     failures = metrics.failures(deployment)
     whole, stolen = process_trees.machine_cpu_s(), process_trees.stolen_cpu_s()
@@ -250,6 +250,10 @@ def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) ->
         "cpu_us_per_request": server_cpu_s * 1e6 / max(1, load.requests),
         "faults_per_request": (after.faults - before.faults) / max(1, load.requests),
     }
+
+
+def _warm_up_s(workload: Workload, seconds: float) -> float:
+    return workload.warm_up_s if workload.warm_up_s > 1.0 else min(workload.warm_up_s, seconds)
 
 
 def _print(found: dict[str, Any]) -> None:

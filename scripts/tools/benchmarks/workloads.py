@@ -6,6 +6,7 @@ is `x` and the output is `y`.
 
 from __future__ import annotations
 
+import base64
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -87,6 +88,9 @@ class Workload:
     clients: tuple[int, ...]
     quick_clients: tuple[int, ...]
     least_seconds: float = 0.0  #: minimum duration of a measurement, if one request takes long
+    warm_up_s: float = (
+        1.0  #: maximum duration of a warm-up, which is otherwise never longer than the measurement
+    )
 
 
 _IDENTITY = Model("identity", "identity", max_batch_size=MAX_BATCH)
@@ -109,6 +113,15 @@ def _workload(
 ) -> Workload:
     group = key[0] if key[0].isupper() else "typed" if key.startswith("typed_") else key
     return Workload(key, group, title, model, payload, clients, quick, least_seconds)
+
+
+def _model_workload(name: str, title: str, text: str, size: int) -> Workload:
+    """Return a workload with a real model. A system that adapts to the load has some seconds for it."""
+    clients = (1, 8, 32)
+    return Workload(
+        f"models_{name}", "models", title, Model(name, "model"), Payload(text=text, answer=size), clients, clients,
+        warm_up_s=6.0,
+    )  # fmt: skip
 
 
 WORKLOADS: tuple[Workload, ...] = (
@@ -146,6 +159,10 @@ WORKLOADS: tuple[Workload, ...] = (
     _workload("typed_small", "typed function, JSON of 42 bytes", _PREDICT, Payload(text="to be or not to be"), (1, 8, 32), (1, 8, 32)),
     _workload("typed_text", "typed function, JSON with 1 KB of text", _PREDICT, Payload(text=("to be or not to be " * 54)[:1024]), (1, 8, 32), (1, 8, 32)),
     _workload("typed_image", "typed function, upload of 200 KB", Model("measure", "typed"), Payload(image_bytes=200_000), (1, 8, 32), (1, 8, 32)),
+    _model_workload("minilm", "a BERT of the size of all-MiniLM-L6-v2, 16 tokens", "to be or not to be that is the question whether tis nobler in", 384),
+    _model_workload("resnet50", "ResNet-50, an image of 150 KB", base64.b64encode(bytes(range(256)) * 588).decode(), 1000),
+    _model_workload("lightgbm", "LightGBM, 300 rounds, 3 classes", " ".join(str(one / 10) for one in range(30)), 3),
+    _model_workload("pipeline", "scikit-learn: scaler, polynomials, forest", " ".join(str(one / 10) for one in range(8)), 3),
 )  # fmt: skip
 
 
@@ -162,7 +179,7 @@ EXTRAS = {
 def split(names: str | None, quick: bool) -> tuple[list[Workload], set[str]]:
     """Return the workloads and the extras in a list of names.
 
-    For None, all of them, but in a quick run not 100 models, the OpenAI API, sockets and typed functions.
+    For None, all of them, but in a quick run not 100 models, the OpenAI API, sockets, typed functions and real models.
 
     Raises:
         ValueError: a name is unknown. The text lists the known ones.
@@ -170,7 +187,7 @@ def split(names: str | None, quick: bool) -> tuple[list[Workload], set[str]]:
     if names is None:
         if not quick:
             return select(None), set(EXTRAS)
-        loads = [one for one in WORKLOADS if one.group != "typed"]
+        loads = [one for one in WORKLOADS if one.group not in ("typed", "models")]
         return loads, set(EXTRAS) - {"models100", "openai", "sockets"}
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     extras = {name.lower() for name in wanted} & EXTRAS.keys()

@@ -106,6 +106,11 @@ TARGETS: tuple[Target, ...] = (
         Target((*_A, *_B, *_C2, *_D, *_E, *_F, *_G, *_H), peer, 1.0, protocol="http")
         for peer in _PEERS
     ),
+    *(
+        Target(_cases(f"models_{model}", 1, 8, 32), peer, 1.0, protocol="http", ours="ours-models")
+        for model in ("minilm", "resnet50", "lightgbm", "pipeline")
+        for peer in ("fastapi-models", "litserve-models", "bentoml-models")
+    ),
     *_typed("fastapi", 1.5, 1),
     *_typed("fastapi", 3.0, 8, 32),
     *_typed("ours-kserve", 0.9, 1, 8, 32),

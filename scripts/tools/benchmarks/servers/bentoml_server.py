@@ -13,7 +13,8 @@ import work
 def main() -> None:
     """Start `bentoml serve`. An environment variable describes the model."""
     spec = work.spec()
-    module = "typed_bentoml_model" if spec["model"]["work"] == "typed" else "bentoml_model"
+    modules = {"typed": "typed_bentoml_model", "model": "models_bentoml_model"}
+    module = modules.get(spec["model"]["work"], "bentoml_model")
     os.environ["BENCH_MODEL"] = json.dumps(spec["model"])
     os.environ["BENTOML_DO_NOT_TRACK"] = "True"
     os.environ["BENTOML_HOME"] = f"{spec['folder']}/bentoml"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any
 
+import models_work
 import typed_work
 from fastapi import FastAPI, File
 from pydantic import BaseModel
@@ -19,7 +20,22 @@ class Query(BaseModel):
     top_k: int = 3
 
 
-if os.environ["BENCH_ASYNC"]:
+class Text(BaseModel):
+    """The request's body for a model."""
+
+    text: str
+
+
+_NAME = os.environ["BENCH_MODEL"]
+if _NAME in models_work.MODELS:
+    model = models_work.MODELS[_NAME]()
+
+    @app.post(f"/{_NAME}")
+    def call_model(body: Text) -> dict[str, int]:
+        """Call the model."""
+        return model(body.text)
+
+elif os.environ["BENCH_ASYNC"]:
 
     @app.post("/predict")
     async def predict(query: Query) -> list[dict[str, Any]]:

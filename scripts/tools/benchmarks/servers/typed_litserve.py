@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 import litserve as ls
+import models_work
 import typed_work
 import work
 from pydantic import BaseModel
@@ -62,16 +63,43 @@ class Measure(ls.LitAPI):
         return output
 
 
+class Text(BaseModel):
+    """The request's body for a model."""
+
+    text: str
+
+
+class CallModel(ls.LitAPI):
+    """Calls one of the models."""
+
+    def setup(self, device: str) -> None:
+        """Load it."""
+        self._call = models_work.MODELS[work.spec()["model"]["name"]]()
+
+    def decode_request(self, request: Text) -> str:
+        """Return the text."""
+        return request.text
+
+    def predict(self, x: str) -> dict[str, int]:
+        """Call the model."""
+        return self._call(x)
+
+    def encode_response(self, output: dict[str, int]) -> dict[str, int]:
+        """Return the result, which LitServe sends as JSON."""
+        return output
+
+
 # LitServe reads the annotation itself, and does not resolve those that are text.
 Predict.decode_request.__annotations__["request"] = Query
 Measure.decode_request.__annotations__["request"] = Upload
+CallModel.decode_request.__annotations__["request"] = Text
 
 
 def main() -> None:
     """Serve until the process is stopped."""
     spec = work.spec()
     name = spec["model"]["name"]
-    api = {"predict": Predict, "measure": Measure}[name](api_path=f"/{name}")
+    api = {"predict": Predict, "measure": Measure}.get(name, CallModel)(api_path=f"/{name}")
     server = ls.LitServer(api, accelerator="cpu", fast_queue=True, timeout=60)
     server.run(
         host="127.0.0.1", port=spec["http_port"], generate_client_file=False, log_level="warning"

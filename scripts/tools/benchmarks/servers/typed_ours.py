@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import models_work
 import ours
 import typed_work
 
@@ -13,7 +15,9 @@ from pytriton.daemon import DaemonClient
 def register(client: DaemonClient, spec: dict[str, Any]) -> None:
     """Register the function of the specification."""
     name = spec["model"]["name"]
-    client.register(getattr(typed_work, name), name, sys_path=[ours.HERE], progress=False)
+    target = models_work.MODELS.get(name) or getattr(typed_work, name)
+    python = os.environ.get("BENCH_PYTHON")
+    client.register(target, name, python=python, sys_path=[ours.HERE], progress=False)
 
 
 if __name__ == "__main__":

@@ -79,5 +79,5 @@ def needed(chosen: list[System], loads: list[Workload], extras: set[str]) -> lis
     return [
         one
         for one in chosen
-        if any(one.serves(load) for load in loads) or (extras and not one.typed)
+        if any(one.serves(load) for load in loads) or (extras and not one.typed and not one.models)
     ]

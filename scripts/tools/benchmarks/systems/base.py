@@ -55,6 +55,8 @@ class System(ABC):
     model_folders = False
     #: Whether it serves typed functions, and nothing else.
     typed = False
+    #: Whether it serves the models of the workload "models", and nothing else.
+    models = False
     #: The system whose server it uses if both are measured, so that they differ only in their requests; "": none.
     shares = ""
     #: Whether it uses CPU while idle. It then only runs while it is measured.
@@ -78,7 +80,9 @@ class System(ABC):
         return {}
 
     def serves(self, workload: Workload) -> bool:
-        """Return True if the system is for workloads of this kind: typed functions, or tensors."""
+        """Return True if the system is for workloads of this kind: typed functions, real models, or tensors."""
+        if self.models or workload.group == "models":
+            return self.models and workload.group == "models"
         return self.typed == (workload.group == "typed")
 
     def refuses(self, workload: Workload) -> str | None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import struct
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from benchmarks import environments
 from benchmarks.load.wire import Check, Request, WrongAnswer
 from benchmarks.systems.base import Ports, System
 from benchmarks.systems.peers import BentoML, LitServe
@@ -36,6 +39,8 @@ def arguments(payload: Payload) -> dict[str, Any]:
     """Return the arguments of the function."""
     if payload.image_bytes:
         return {"image": image(payload)}
+    if payload.answer is not None:
+        return {"text": payload.text}
     return {"text": payload.text, "top_k": _TOP_K}
 
 
@@ -43,6 +48,8 @@ def result(payload: Payload) -> Any:
     """Return the right result of the function."""
     if payload.image_bytes:
         return {"size": payload.image_bytes}
+    if payload.answer is not None:
+        return {"size": payload.answer}
     words = payload.text.split()[:_TOP_K]
     return [{"label": word, "score": 1 / (place + 1)} for place, word in enumerate(words)]
 
@@ -227,6 +234,78 @@ class MosecMsgpack(MosecJson):
         return Request(f"{ports.http_base}/inference", content, right, headers)
 
 
+#: One environment for all systems that serve real models, as most of it is torch.
+_MODELS = (
+    "fastapi",
+    "uvicorn[standard]",
+    "python-multipart",
+    "litserve",
+    "bentoml",
+    "numpy",
+    "torch",
+    "transformers",
+    "lightgbm",
+    "scikit-learn",
+)
+
+
+def _models_python(variable: str = "MODELS_PYTHON") -> Path:
+    """Return the interpreter that an environment variable names, or else that of an environment for all models."""
+    explicit = os.environ.get(variable) or os.environ.get("MODELS_PYTHON")
+    return Path(explicit) if explicit else environments.ensure("models", _MODELS)
+
+
+class OursModels(OursRoute):
+    """Models with the defaults of this checkout."""
+
+    name = "ours-models"
+    title = "pytriton-daemon, defaults"
+    note = "a class with type hints; instances, threads and batch size as `register` chooses them"
+    typed, models = False, True
+
+    def environment(self) -> dict[str, str]:
+        return {"BENCH_PYTHON": str(_models_python())}
+
+
+class FastAPIModels(FastAPI):
+    """Models with the defaults of FastAPI."""
+
+    name = "fastapi-models"
+    title = "FastAPI, defaults"
+    note = "uvicorn, 1 worker; `def`, validated by pydantic"
+    typed, models = False, True
+
+    def python(self) -> Path:
+        return _models_python()
+
+
+class LitServeModels(TypedLitServe):
+    """Models with the defaults of LitServe."""
+
+    name = "litserve-models"
+    title = "LitServe, defaults"
+    note = "1 worker, fast queue; JSON validated by pydantic"
+    typed, models = False, True
+
+    def python(self) -> Path:
+        return _models_python("LITSERVE_PYTHON")
+
+
+class BentoMLModels(TypedBentoML):
+    """Models with the defaults of BentoML."""
+
+    name = "bentoml-models"
+    title = "BentoML, defaults"
+    note = "a service without options"
+    typed, models = False, True
+
+    def python(self) -> Path:
+        return _models_python("BENTOML_PYTHON")
+
+    def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
+        return self.json_request(workload, f"{ports.http_base}/predict")
+
+
 SYSTEMS: tuple[System, ...] = (
     OursRoute(),
     OursKServe(),
@@ -237,4 +316,8 @@ SYSTEMS: tuple[System, ...] = (
     TypedBentoML(),
     MosecJson(),
     MosecMsgpack(),
+    OursModels(),
+    FastAPIModels(),
+    LitServeModels(),
+    BentoMLModels(),
 )
