@@ -390,6 +390,7 @@ def _environment(spec: messages.ModelSpec, context: WorkerContext) -> Mapping[st
     if context.tracing is not None and not exports_elsewhere(spec.world.env):
         env.update(context.tracing)
     env.update(thread_variables(spec))
+    env.update(wait_policy(spec.world.env))
     env.update(spec.world.env)
     shared = str(context.library.parent / "shared")
     return {**with_direct_loopback(env), ENV_SHARED_DIR: shared}
@@ -514,13 +515,14 @@ def _log_lines(worker: str, model: str, instance: int) -> OnLine:
 # ── Compute threads of a worker's libraries: the worker's share of the cores, unless the user sets their number ──
 
 
-#: OpenMP (torch, scikit-learn, XGBoost), OpenBLAS and MKL (numpy, scipy), BLIS, numexpr (pandas).
+#: OpenMP (torch, scikit-learn, XGBoost), OpenBLAS and MKL (numpy, scipy), BLIS, numexpr (pandas), joblib (LightGBM).
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
     "BLIS_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
+    "LOKY_MAX_CPU_COUNT",
 )
 #: The other libraries fall back to this variable, so a user who sets it decides for all of them.
 _FOR_ALL = THREAD_VARIABLES[0]
@@ -558,3 +560,16 @@ def thread_variables(spec: messages.ModelSpec) -> Mapping[str, str]:
     share = thread_share(spec)
     wanted = THREAD_VARIABLES if share else ()
     return {name: str(share) for name in wanted if name not in spec.world.env}
+
+
+#: How threads of OpenMP wait for each other: OpenMP's own variable, and those of the GNU and LLVM libraries.
+_WAIT_POLICY = "OMP_WAIT_POLICY"
+_WAIT_VARIABLES = (_WAIT_POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+def wait_policy(users: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variable that makes waiting OpenMP threads sleep, unless the `users` variables say how they wait.
+
+    By default they spin, which takes cores from the frontend, the clients and other workers.
+    """
+    return {} if any(name in users for name in _WAIT_VARIABLES) else {_WAIT_POLICY: "passive"}

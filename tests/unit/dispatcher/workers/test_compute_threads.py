@@ -12,6 +12,7 @@ from pytriton.dispatcher.workers.worker_process import (
     THREAD_VARIABLES,
     thread_share,
     thread_variables,
+    wait_policy,
 )
 
 
@@ -58,6 +59,12 @@ def test_user_settings_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given == dict.fromkeys(
         [name for name in THREAD_VARIABLES if name != "MKL_NUM_THREADS"], "4"
     )
+
+
+def test_openmp_threads_sleep_while_they_wait_unless_the_user_decides() -> None:
+    assert wait_policy({"OMP_NUM_THREADS": "2"}) == {"OMP_WAIT_POLICY": "passive"}
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        assert wait_policy({name: "1"}) == {}
 
 
 def test_the_usable_cpus_of_this_machine() -> None:
