@@ -28,7 +28,7 @@ static pthread_once_t counted = PTHREAD_ONCE_INIT;
 static void count_places(void)
 {
     const char *most = getenv(ACTIVE_WAITS_VARIABLE);
-    atomic_store(&places, most ? atoi(most) : 0);
+    atomic_store(&places, most ? (int)strtol(most, NULL, 10) : 0);
 }
 
 static bool take_place(void)
