@@ -109,8 +109,12 @@ def encoded(**runtime_env: Any) -> bytes:
 @pytest.mark.parametrize(
     ("runtime_env", "options", "words"),
     [
-        ({"image_uri": "x", "pip": []}, {}, "runtime_env contains image_uri, .* no container"),
-        ({"worker_process_setup_hook": "m.f"}, {}, "no .*hooks"),
+        (
+            {"image_uri": "x", "pip": []},
+            {},
+            "runtime_env contains image_uri, .* not support containers",
+        ),
+        ({"worker_process_setup_hook": "m.f"}, {}, "not support .*hooks"),
         (["torch"], {}, "must be a dict"),
         ({"pip": ["torch"]}, {"python": "/py"}, "python and runtime_env's pip set the same thing"),
         ({"uv": ["torch"]}, {"requirements": ["torch"]}, "requirements and runtime_env's uv"),

@@ -292,7 +292,7 @@ def test_waiting_for_tritonserver_is_limited(sim: SimulatedDaemon) -> None:
     assert request.answer is None
     assert {one.text for one in request.progress} == {"waiting: tritonserver is being started"}
     sim.advance(600.0)
-    assert "timed out after 600 s, since tritonserver is being started" in request.failure
+    assert "timed out after 600 s, because tritonserver is being started" in request.failure
     assert sim.workers == []
 
 

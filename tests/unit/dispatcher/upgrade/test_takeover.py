@@ -139,7 +139,7 @@ def _damaged_registration(folder: Path) -> None:
         (lambda folder: None, ""),
         (_no_registration, r"lacks a served model: .*m\.registration.*--replace"),
         (_damaged_registration, "lacks a served model: its checksum is wrong"),
-        (lambda folder: (folder / "state").chmod(0o777), "users other than its owner may write to"),
+        (lambda folder: (folder / "state").chmod(0o777), "users other than its owner can write to"),
         (lambda folder: (folder / "hooks.toml").write_text("[["), r"webhooks = .*hooks\.toml"),
         (lambda folder: (folder / "hooks.toml").unlink(), r"hooks\.toml: No such file"),
         (lambda folder: (folder / "key.pem").unlink(), r"management_key = .*No such file"),
