@@ -116,7 +116,7 @@ def _workload(
 
 
 def _model_workload(name: str, title: str, text: str, size: int) -> Workload:
-    """Return a workload with a real model. A system that adapts to the load has some seconds for it."""
+    """Return a workload with a real model, whose libraries need some seconds to start their threads."""
     clients = (1, 8, 32)
     return Workload(
         f"models_{name}", "models", title, Model(name, "model"), Payload(text=text, answer=size), clients, clients,

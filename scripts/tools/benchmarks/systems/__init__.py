@@ -70,7 +70,7 @@ def select(names: str | None) -> list[System]:
             raise ValueError(f"no system {name!r}; there are: {', '.join(known)}")
     begins = tuple(f"{name}-" for name in wanted)
     return [
-        one for one in SYSTEMS if one.name in wanted or (one.typed and one.name.startswith(begins))
+        one for one in SYSTEMS if one.name in wanted or (one.only and one.name.startswith(begins))
     ]
 
 
@@ -79,5 +79,5 @@ def needed(chosen: list[System], loads: list[Workload], extras: set[str]) -> lis
     return [
         one
         for one in chosen
-        if any(one.serves(load) for load in loads) or (extras and not one.typed and not one.models)
+        if any(one.serves(load) for load in loads) or (extras and not one.only)
     ]

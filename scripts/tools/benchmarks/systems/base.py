@@ -53,10 +53,8 @@ class System(ABC):
     batching = False
     #: Whether it can serve a folder with a model.py.
     model_folders = False
-    #: Whether it serves typed functions, and nothing else.
-    typed = False
-    #: Whether it serves the models of the workload "models", and nothing else.
-    models = False
+    #: The group of workloads that it serves, and nothing else: "typed" or "models"; "": the groups with tensors.
+    only = ""
     #: The system whose server it uses if both are measured, so that they differ only in their requests; "": none.
     shares = ""
     #: Whether it uses CPU while idle. It then only runs while it is measured.
@@ -81,9 +79,7 @@ class System(ABC):
 
     def serves(self, workload: Workload) -> bool:
         """Return True if the system is for workloads of this kind: typed functions, real models, or tensors."""
-        if self.models or workload.group == "models":
-            return self.models and workload.group == "models"
-        return self.typed == (workload.group == "typed")
+        return self.only == (workload.group if workload.group in ("typed", "models") else "")
 
     def refuses(self, workload: Workload) -> str | None:
         """Return why the system cannot serve a workload; None if it can."""

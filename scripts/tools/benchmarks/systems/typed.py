@@ -86,7 +86,7 @@ def _check(wanted: Any, decode: Callable[[bytes], Any], found: bytes, _: Any) ->
 
 
 class _Typed(System):
-    typed = True
+    only = "typed"
 
     def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
         content, kind = body(workload.payload)
@@ -261,7 +261,7 @@ class OursModels(OursRoute):
     name = "ours-models"
     title = "pytriton-daemon, defaults"
     note = "a class with type hints; instances, threads and batch size as `register` chooses them"
-    typed, models = False, True
+    only = "models"
 
     def environment(self) -> dict[str, str]:
         return {"BENCH_PYTHON": str(_models_python())}
@@ -273,7 +273,7 @@ class FastAPIModels(FastAPI):
     name = "fastapi-models"
     title = "FastAPI, defaults"
     note = "uvicorn, 1 worker; `def`, validated by pydantic"
-    typed, models = False, True
+    only = "models"
 
     def python(self) -> Path:
         return _models_python()
@@ -285,7 +285,7 @@ class LitServeModels(TypedLitServe):
     name = "litserve-models"
     title = "LitServe, defaults"
     note = "1 worker, fast queue; JSON validated by pydantic"
-    typed, models = False, True
+    only = "models"
 
     def python(self) -> Path:
         return _models_python("LITSERVE_PYTHON")
@@ -297,7 +297,7 @@ class BentoMLModels(TypedBentoML):
     name = "bentoml-models"
     title = "BentoML, defaults"
     note = "a service without options"
-    typed, models = False, True
+    only = "models"
 
     def python(self) -> Path:
         return _models_python("BENTOML_PYTHON")
