@@ -1,4 +1,6 @@
-"""Finds and checks free TCP ports, identifies the process that uses a port, and opens TCP and unix sockets."""
+"""Finds and checks free TCP ports, identifies the process that uses a port, opens TCP and unix sockets, and connects to
+the daemon's HTTP port.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,15 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pytriton._host.ancestors import ancestors
 from pytriton._host.service_manager import socket_activation
 from pytriton._protocol.files.rundir import RuntimeDir
+
+if TYPE_CHECKING:
+    import http.client
 
 #: Maximum number of characters shown of a holder's command line.
 _COMMAND_SHOWN = 80
@@ -313,3 +320,22 @@ def _owner(pid: int) -> int | None:
         return int(words[words.index(b"--owner") + 1])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def connection_to(url: str, timeout_s: float) -> http.client.HTTPConnection:
+    """Return a connection to the daemon's own HTTP server, which is opened with the first request.
+
+    Args:
+        url: "http://…" or "https://…" with the address at which the server listens.
+        timeout_s: time limit of each operation, in seconds.
+    """
+    import http.client
+    import ssl
+
+    parts = urlsplit(url)
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
+    # This is the daemon's server at its listening address, so there is no identity to verify.
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(parts.netloc, timeout=timeout_s, context=context)

@@ -6,13 +6,13 @@ import base64
 import http.client
 import json
 import math
-import ssl
 import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
+from pytriton._host.ports import connection_to
 from pytriton.dispatcher.telemetry.dashboard.examples import HALVES, is_decoupled, outputs
 
 #: Maximum size of a response to show, in bytes.
@@ -55,7 +55,7 @@ def forward(
             body, more = encode_request(body, config)
     except UnusableRequestError as error:
         return _error(400, str(error))
-    connection = _connection(url)
+    connection = connection_to(url, _INFER_TIMEOUT_S)
     try:
         connection.request("POST", path, body, {**headers, **more, "content-type": _JSON})
         answer = connection.getresponse()
@@ -70,16 +70,6 @@ def forward(
         raise OSError(f"{type(error).__name__}: {error}") from error
     finally:
         connection.close()
-
-
-def _connection(url: str) -> http.client.HTTPConnection:
-    parts = urlsplit(url)
-    if parts.scheme != "https":
-        return http.client.HTTPConnection(parts.netloc, timeout=_INFER_TIMEOUT_S)
-    # This is our own server at its listening address, so there is no identity to verify.
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return http.client.HTTPSConnection(parts.netloc, timeout=_INFER_TIMEOUT_S, context=context)
 
 
 def _read_stream(answer: http.client.HTTPResponse) -> bytes:

@@ -15,17 +15,17 @@ import http.client
 import json
 import math
 import os
-import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
+from pytriton._host.ports import connection_to
 from pytriton._protocol import linux, messages
 from pytriton.exceptions import PyTritonError
 
@@ -648,7 +648,7 @@ class _Load:
                 connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
-        return _connection(self._url, max(0.1, self._deadline - time.monotonic()))
+        return connection_to(self._url, max(0.1, self._deadline - time.monotonic()))
 
 
 def check_reachable(url: str) -> None:
@@ -657,7 +657,7 @@ def check_reachable(url: str) -> None:
         raise NotTunable(
             "requests are sent over HTTP, which the daemon does not serve: set allow_http=true"
         )
-    connection = _connection(url, _CONNECT_S)
+    connection = connection_to(url, _CONNECT_S)
     try:
         connection.request("GET", "/v2/health/live")
         connection.getresponse().read()
@@ -668,13 +668,3 @@ def check_reachable(url: str) -> None:
         raise NotTunable(f"no request can be sent to {url}: {why}") from None
     finally:
         connection.close()
-
-
-def _connection(url: str, timeout_s: float) -> http.client.HTTPConnection:
-    parts = urlsplit(url)
-    if parts.scheme != "https":
-        return http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
-    # This is the daemon's server at its listening address, so there is no identity to verify.
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return http.client.HTTPSConnection(parts.netloc, timeout=timeout_s, context=context)
