@@ -362,7 +362,10 @@ def test_an_unrecoverable_error_ends_the_worker(dispatcher: FakeDispatcher) -> N
         lanes[0].send(batch(1))
         assert "the device is gone" in received(lanes[0])
         eventually(lambda: not worker.is_alive(), "it ends")
-    assert any(isinstance(one, messages.WorkerUnrecoverable) for one in dispatcher.heard)
+    eventually(
+        lambda: any(isinstance(one, messages.WorkerUnrecoverable) for one in dispatcher.heard),
+        "it is reported",
+    )
 
 
 def test_the_stats_page_announces_overlapping_batches_from_the_start() -> None:

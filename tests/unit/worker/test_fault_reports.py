@@ -210,7 +210,10 @@ def test_an_exception_group_with_an_unrecoverable_error_is_unrecoverable(
     with served as worker, contextlib.closing(worker.proxy(streams=decoupled)) as lane:
         lane.send(Batch(1, [RequestRef([], "", [])]))
         eventually(lambda: not worker.is_alive(), "it ends")
-    assert any(isinstance(one, messages.WorkerUnrecoverable) for one in dispatcher.heard)
+    eventually(
+        lambda: any(isinstance(one, messages.WorkerUnrecoverable) for one in dispatcher.heard),
+        "it is reported",
+    )
 
 
 @pytest.mark.parametrize(

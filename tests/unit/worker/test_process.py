@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fakes.fake_dispatcher import FakeDispatcher
+from support.real_daemon import eventually
 
 import pytriton
 from pytriton._protocol import messages
@@ -68,6 +69,7 @@ def test_a_load_failure_is_reported_with_its_traceback(dispatcher: FakeDispatche
     dispatcher.answers[messages.WorkerHello] = lambda _: [load()]  # and no callable with it
     done = run(dispatcher)
     assert done.returncode == EXIT_LOAD_FAILED
+    eventually(lambda: len(dispatcher.heard) == 2, "its failure is reported")
     failed = dispatcher.heard[-1]
     assert isinstance(failed, messages.WorkerFailed)
     assert failed.worker == "w7"
