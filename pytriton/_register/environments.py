@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytriton._host.bounded_run import run_bounded
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonValidationError
 
 if TYPE_CHECKING:
@@ -219,23 +220,21 @@ def ask_interpreter(
         f"from {module} import main; main()", world.env.get(PACKAGES_VARIABLE)
     )
     try:
-        done = subprocess.run(
+        done = run_bounded(
             [world.python, "-c", code],
-            input=json.dumps(question).encode(),
+            timeout_s=limit_s,
+            text=json.dumps(question),
             cwd=world.cwd,
             env={**world.env, "CUDA_VISIBLE_DEVICES": ""},
-            capture_output=True,
-            timeout=limit_s,
-            check=False,
         )
     except subprocess.TimeoutExpired:
         raise PyTritonValidationError(
             f"{what} was not loaded within {limit_s:g} s (load_timeout_s)."
         ) from None
     try:
-        answer = dict(json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1]))
+        answer = dict(json.loads(done.stdout.strip().splitlines()[-1]))
     except (IndexError, TypeError, ValueError):
-        said = done.stderr.decode("utf-8", "replace").strip()[-2000:]
+        said = done.stderr.strip()[-2000:]
         raise PyTritonValidationError(
             f"{what} cannot be loaded: the process that loads it exited with status {done.returncode}: {said}"
         ) from None

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from pytriton._host.bounded_run import run_bounded
+
 _GIB = 1 << 30
 #: Timeout of programs that are run for their output, in seconds.
 _PROGRAM_S = 60.0
@@ -156,16 +158,12 @@ def _doctor() -> str:
 
 
 def _said(command: list[str]) -> str:
-    done = subprocess.run(
+    done = run_bounded(
         command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        timeout_s=_PROGRAM_S,
         stderr=subprocess.STDOUT,
-        encoding="utf-8",
         errors="backslashreplace",
-        timeout=_PROGRAM_S,
         env={**os.environ, "COLUMNS": "200"},
-        check=False,
     )
     end = "" if done.returncode == 0 else f"\n(exited with code {done.returncode})"
     return f"{done.stdout.rstrip()}{end}"

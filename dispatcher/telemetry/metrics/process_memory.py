@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from pytriton._host.bounded_run import run_bounded
+
 _log = structlog.get_logger(__name__)
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -150,17 +152,14 @@ class Gpu(NamedTuple):
 def gpus() -> list[Gpu]:
     """Return this machine's GPUs; an empty list if nvidia-smi is missing or fails."""
     try:
-        output = subprocess.run(
+        done = run_bounded(
             ["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_NVIDIA_SMI_TIMEOUT_S,
-            check=True,
-        ).stdout
+            timeout_s=_NVIDIA_SMI_TIMEOUT_S,
+        )
+        done.check_returncode()
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = ([field.strip() for field in line.split(",")] for line in output.splitlines())
+    rows = ([field.strip() for field in line.split(",")] for line in done.stdout.splitlines())
     return [
         Gpu(row[0], row[1], int(row[2]) * _MIB)
         for row in rows

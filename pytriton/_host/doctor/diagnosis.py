@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Callable
 
 from pytriton._clash import clashing_distribution
+from pytriton._host.bounded_run import run_bounded
 from pytriton._host.doctor import machine_checks as machine
 from pytriton._host.doctor.machine_checks import Check, Status
 from pytriton._host.install import compiled_frontend, compiled_proxy
@@ -317,17 +318,7 @@ def _does_not_run(tree: ServerTree) -> str | None:
 
 
 def _output(command: list[str], environ: dict[str, str]) -> str:
-    done = subprocess.run(
-        command,
-        env=environ,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=SERVER_TIMEOUT_S,
-        check=False,
-    )
+    done = run_bounded(command, timeout_s=SERVER_TIMEOUT_S, env=environ, stderr=subprocess.STDOUT)
     return done.stdout
 
 

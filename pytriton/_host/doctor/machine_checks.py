@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pytriton._host.bounded_run import run_bounded
 from pytriton._host.install.wheel import glibc_version, machine_flaw
 from pytriton._protocol import linux
 from pytriton._protocol.files.rundir import (
@@ -190,14 +191,7 @@ def check_gpus() -> Check:
     query = "--query-gpu=index,name,memory.total,driver_version"
     mend = "check whether nvidia-smi works; models run on the CPU until then"
     try:
-        done = subprocess.run(
-            [program, query, "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=GPU_QUERY_TIMEOUT_S,
-            check=False,
-        )
+        done = run_bounded([program, query, "--format=csv,noheader"], timeout_s=GPU_QUERY_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         late = f"nvidia-smi did not answer within {GPU_QUERY_TIMEOUT_S:g} s"
         return Check("GPUs", "warning", late, mend)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytriton._host.bounded_run import run_bounded
 from pytriton._host.install.cache import Progress, ServerRuntimeError, publish
 from pytriton._host.install.compiled_proxy import source_root
 from pytriton._host.install.proxy_compiler import (
@@ -104,10 +105,10 @@ def _runs(program: Path) -> bool:
     if not program.is_file():
         return False
     try:
-        said = subprocess.run([program], capture_output=True, timeout=_CHECK_S, check=False)
+        said = run_bounded([program], timeout_s=_CHECK_S)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return b"usage:" in said.stderr
+    return "usage:" in said.stderr
 
 
 def _libraries(places: Sequence[Path]) -> dict[str, str]:
@@ -130,14 +131,10 @@ def _flaw(frontend: NativeProgram, places: Sequence[Path]) -> str | None:
     listen = [{"fd": 0, "protocol": protocol} for protocol in ("http", "grpc")]
     settings = {"core": str(frontend.core), "libraries": frontend.libraries, "listen": listen}
     try:
-        done = subprocess.run(
+        done = run_bounded(
             [frontend.program, "--settings=0", "--check"],
-            input=json.dumps(settings),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_CHECK_S,
-            check=False,
+            timeout_s=_CHECK_S,
+            text=json.dumps(settings),
             env={**os.environ, **library_environment(places)},
         )
     except (OSError, subprocess.TimeoutExpired) as error:

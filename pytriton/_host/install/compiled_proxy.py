@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pytriton._host.bounded_run import run_bounded
 from pytriton._host.install.cache import Progress, ServerRuntimeError, publish
 from pytriton._host.install.proxy_compiler import (
     INTERPOSER,
@@ -122,13 +123,9 @@ def misfit(native: Path, tree: ServerTree) -> str | None:
         return f"{tree.root}/lib has no libtritonserver.so"
     paths = ":".join(map(str, tree.libraries))
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _CHECK_FIT, str(core), str(native / PROXY.file)],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_LOAD_S,
-            check=False,
+        done = run_bounded(
+            [sys.executable, "-I", "-S", "-c", _CHECK_FIT, core, native / PROXY.file],
+            timeout_s=_LOAD_S,
             env={
                 **os.environ,
                 "LD_LIBRARY_PATH": f"{paths}:{os.environ.get('LD_LIBRARY_PATH', '')}",

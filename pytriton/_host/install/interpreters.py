@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytriton._host.bounded_run import run_bounded
 from pytriton._host.install.cache import ServerRuntimeError
 
 #: Versions for which there are a stub and wheels of numpy 1.x, in the order in which they are tried.
@@ -112,17 +113,11 @@ def examine(executable: Path, versions: Collection[tuple[int, int]]) -> Interpre
         return Refusal(executable, "it does not exist, or is not executable")
     try:
         # Run in /, so that no module of the working directory can shadow the standard library.
-        answer = subprocess.run(
-            [found, "-I", "-c", _PROBE],
-            capture_output=True,
-            timeout=PROBE_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-            cwd="/",
-            check=True,
-        )
+        answer = run_bounded([found, "-I", "-c", _PROBE], timeout_s=PROBE_TIMEOUT_S, cwd="/")
+        answer.check_returncode()
         facts = json.loads(answer.stdout)
     except subprocess.CalledProcessError as error:
-        last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        last = error.stderr.strip().splitlines()[-1:]
         return Refusal(Path(found), f"it does not run as Python 3 ({' '.join(last)[:200]})")
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         return Refusal(Path(found), f"it does not run as Python 3 ({error})")

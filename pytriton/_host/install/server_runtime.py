@@ -24,6 +24,7 @@ from pathlib import Path
 
 import structlog
 
+from pytriton._host.bounded_run import run_bounded
 from pytriton._host.install.cache import (
     Progress,
     ServerRuntimeError,
@@ -229,12 +230,10 @@ def _options(tree: ServerTree, choice: ServerChoice) -> frozenset[str]:
     env = {**os.environ, **library_environment(tree.libraries)}
     try:
         # It exits with status 1 after --help.
-        done = subprocess.run(
-            [tree.program, "--help"], env=env, capture_output=True, timeout=_HELP_S, check=False
-        )
+        done = run_bounded([tree.program, "--help"], timeout_s=_HELP_S, env=env)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServerRuntimeError(f"{tree.program} does not run: {error}") from error
-    options = frozenset(_OPTION.findall((done.stdout + done.stderr).decode(errors="replace")))
+    options = frozenset(_OPTION.findall(done.stdout + done.stderr))
     try:
         refuse_unknown(choice.options, options)
     except ValueError as error:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Union
 
 from pytriton._control.connection import Report, step_reporter
+from pytriton._host.bounded_run import run_bounded
 from pytriton._protocol import messages
 from pytriton._protocol.arguments import with_article
 from pytriton._protocol.payload import Header, pack
@@ -346,16 +347,15 @@ def _ask_model(
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as printed:
         answer: Any
         try:
-            done = subprocess.run(
+            done = run_bounded(
                 [world.python, program, str(_LIBRARY)],
-                input=json.dumps({**question, "parent": os.getpid()}).encode() + b"\n",
+                timeout_s=limit_s,
+                text=json.dumps({**question, "parent": os.getpid()}) + "\n",
                 cwd=world.cwd,
                 # No bytecode of another Python version in this environment.
                 env={**world.env, "PYTHONDONTWRITEBYTECODE": "1"},
                 stdout=said,
                 stderr=printed,
-                timeout=limit_s,
-                check=False,
             )
         except subprocess.TimeoutExpired:
             answer = {
