@@ -34,6 +34,12 @@ _FOR_GOOD = _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_WRITE
 #: The control groups of this process, and where those of all processes are mounted.
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
+#: Controller -> the files with a control group's memory limit and usage, and the line of memory.stat with the page cache
+#: that is reclaimed under pressure. "" stands for version 2.
+_MEMORY_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 
 
 @functools.cache
@@ -91,26 +97,19 @@ def is_sealed_for_good(fd: int) -> bool:
 def available_memory() -> int:
     """Return how many bytes can be allocated before the kernel kills processes.
 
-    This is the machine's MemAvailable (proc(5)), or less if the limits of this process's control groups (v2) leave
-    less. No other limit covers memfds, and allocating one does not fail when memory runs out.
+    This is the machine's MemAvailable (proc(5)), or less if the limits of this process's control groups leave less. No
+    other limit covers memfds, and allocating one does not fail when memory runs out.
     """
     with open("/proc/meminfo", encoding="ascii") as meminfo:
         kib = next(line.split()[1] for line in meminfo if line.startswith("MemAvailable:"))
-    return min([int(kib) * 1024, *_left_to_control_groups()])
+    return min([int(kib) * 1024, *(left for _, left in _memory_limits())])
 
 
 def total_memory() -> int:
-    """Return the machine's total memory in bytes, or the limit of this process's control groups (v2) if that is
-    lower.
-    """
+    """Return the machine's total memory in bytes, or the limit of this process's control groups if that is lower."""
     with open("/proc/meminfo", encoding="ascii") as meminfo:
         kib = next(line.split()[1] for line in meminfo if line.startswith("MemTotal:"))
-    limits = [int(kib) * 1024]
-    for group in _control_groups():
-        with contextlib.suppress(OSError, ValueError):
-            # The root, version 1, no controller, or "max".
-            limits.append(int((group / "memory.max").read_text()))
-    return min(limits)
+    return min([int(kib) * 1024, *(limit for limit, _ in _memory_limits())])
 
 
 def usable_cpus() -> float:
@@ -143,17 +142,17 @@ def _cpu_quotas() -> Iterator[float]:
                 yield quota / period
 
 
-def _left_to_control_groups() -> Iterator[int]:
-    """Yield how many bytes each control group may still use, from this process's group up to the root."""
-    for group in _control_groups():
-        try:
-            limit = (group / "memory.max").read_text().strip()
-            used = int((group / "memory.current").read_text())
-            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        except OSError:  # the root, version 1, or a group without the memory controller
-            continue
-        if limit != "max":  # "inactive_file": page cache, which is reclaimed under pressure
-            yield max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
+def _memory_limits() -> Iterator[tuple[int, int]]:
+    """Yield the memory limit of each control group that has one, and how much of it is left, in bytes."""
+    for controller, (limit_file, used_file, cache) in _MEMORY_FILES.items():
+        for group in _control_groups(controller):
+            with contextlib.suppress(OSError, ValueError):  # the root, no controller, or "max"
+                limit = int((group / limit_file).read_text())
+                used = int((group / used_file).read_text())
+                stat = dict(
+                    line.split() for line in (group / "memory.stat").read_text().splitlines()
+                )
+                yield limit, max(0, limit - used + int(stat.get(cache, 0)))
 
 
 def _control_groups(controller: str = "") -> Iterator[Path]:

@@ -29,26 +29,51 @@ static bool read_number(const char *path, const char *key, uint64_t *number)
     return found;
 }
 
-/* Returns the number of bytes left below the limits (cgroup v2) of this process's control group and its ancestors, and
- * at most `most`.
- */
-static uint64_t cgroup_available(uint64_t most)
+/* A version of the memory controller of control groups. */
+typedef struct MemoryController {
+    const char *name; /* in /proc/self/cgroup */
+    const char *mount, *limit, *used;
+    const char *cached; /* line of memory.stat with the page cache that the kernel reclaims under pressure */
+} MemoryController;
+
+static const MemoryController controllers[] = {
+    {"", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file "},
+    {"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "},
+};
+
+/* Write the path of this process's control group of a controller; an empty one if there is none. */
+static void own_group(const char *controller, char group[PATH_MAX])
 {
-    char group[PATH_MAX] = "", path[PATH_MAX + 64], line[PATH_MAX];
+    char line[PATH_MAX];
     FILE *file = fopen("/proc/self/cgroup", "re");
-    while (file && fgets(line, sizeof line, file))
-        if (strncmp(line, "0::", 3) == 0)
-            snprintf(group, sizeof group, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+    group[0] = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        char *rest = line, *name;
+        strsep(&rest, ":");
+        char *names = strsep(&rest, ":");
+        while (rest && (name = strsep(&names, ",")))
+            if (strcmp(name, controller) == 0)
+                snprintf(group, PATH_MAX, "%.*s", (int)strcspn(rest, "\n"), rest);
+    }
     if (file)
         fclose(file);
+}
+
+/* Returns the number of bytes left below the limits of this process's control group and its ancestors, and at most
+ * `most`.
+ */
+static uint64_t cgroup_available(const MemoryController *controller, uint64_t most)
+{
+    char group[PATH_MAX], path[PATH_MAX + 64];
+    own_group(controller->name, group);
     for (;;) {
         uint64_t limit, used, cached = 0;
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
+        snprintf(path, sizeof path, "%s%s/%s", controller->mount, group, controller->limit);
         bool limited = read_number(path, "", &limit);
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", group);
+        snprintf(path, sizeof path, "%s%s/%s", controller->mount, group, controller->used);
         if (limited && read_number(path, "", &used)) {
-            snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.stat", group);
-            read_number(path, "inactive_file ", &cached); /* The kernel reclaims these under pressure. */
+            snprintf(path, sizeof path, "%s%s/memory.stat", controller->mount, group);
+            read_number(path, controller->cached, &cached);
             uint64_t left = limit + cached > used ? limit + cached - used : 0;
             most = left < most ? left : most;
         }
@@ -61,10 +86,13 @@ static uint64_t cgroup_available(uint64_t most)
 
 uint64_t memory_available(void)
 {
-    uint64_t kib = 0;
+    uint64_t kib = 0, most;
     if (!read_number("/proc/meminfo", "MemAvailable:", &kib))
         return UINT64_MAX;
-    return cgroup_available(kib * 1024);
+    most = kib * 1024;
+    for (size_t i = 0; i < sizeof controllers / sizeof *controllers; i++)
+        most = cgroup_available(&controllers[i], most);
+    return most;
 }
 
 const uint64_t memory_check_interval = 1 << 26;
