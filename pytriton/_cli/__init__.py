@@ -44,4 +44,7 @@ def main() -> None:
     app = parser(sys.argv[1:])
     gc.freeze()
     gc.enable()
-    app(prog_name="pytriton-daemon")
+    try:
+        app(prog_name="pytriton-daemon")
+    finally:
+        exit_on_interrupt()  # while the interpreter shuts down, it would only print a traceback

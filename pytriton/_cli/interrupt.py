@@ -10,7 +10,7 @@ from types import FrameType
 
 def exit_on_interrupt() -> None:
     """Exit immediately and without a traceback on SIGINT, unless the signal is ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, interrupt):
         signal.signal(signal.SIGINT, _exit)
 
 

@@ -50,6 +50,21 @@ def test_an_interrupted_command_exits_with_130(module: str, tmp_path: Path) -> N
     )
 
 
+def test_an_interruption_after_the_command_is_not_a_traceback(tmp_path: Path) -> None:
+    """It may arrive late: `interrupt` repeats the signal if an import would lose it."""
+    at_exit = "import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{at_exit}{PROGRAM}", "status", "none"],
+        env={**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == ExitCode.INTERRUPTED
+    assert done.stderr.endswith("\npytriton-daemon: interrupted\n")
+    assert "Traceback" not in done.stderr
+
+
 #: Interrupts itself when the lock of an import is freed.
 FREEING = """
 import os, signal, time, weakref
