@@ -24,6 +24,7 @@ def leave_deleted_directory() -> None:
 def main() -> None:
     """Run the command line (console script `pytriton-daemon`) and exit with its code."""
     import gc
+    import signal
     import sys
 
     from pytriton._cli.interrupt import exit_on_interrupt
@@ -38,6 +39,8 @@ def main() -> None:
         import pytriton._linux_only  # noqa: F401
     except ImportError as error:
         sys.exit(f"pytriton-daemon: {error}")
+    # A parent that ignores SIGCHLD passes that on. Then each program that doctor runs would seem to succeed.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     from pytriton._cli.command_table import parser
 
     leave_deleted_directory()

@@ -53,6 +53,27 @@ def cli(tmp_path: Path) -> Cli:
     return run
 
 
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("package", "argument"), [("pytriton._cli", "status"), ("pytriton.check", "--help")]
+)
+def test_a_command_whose_parent_ignores_sigchld_sees_the_exit_codes_of_programs(
+    tmp_path: Path, package: str, argument: str
+) -> None:
+    """Ignored signals are inherited. For `doctor`, each program would seem to succeed."""
+    program = (
+        "import atexit, importlib, signal, subprocess, sys\n"
+        "atexit.register(lambda: print(subprocess.run('exit 3', shell=True).returncode))\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "importlib.import_module(sys.argv.pop(1)).main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, package, argument],
+        env=environment(tmp_path), stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "3"
+
+
 # ── exit codes ───────────────────────────────────────────────────────────────────────────────────
 
 
