@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import re
 import stat
@@ -14,8 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Optional
 
@@ -29,6 +30,8 @@ from pytriton.fleet.canary import CanaryCounters, counters_of
 from pytriton.fleet.on_ray import import_ray
 from pytriton.fleet.on_ray.environments import Environments, registered_as
 from pytriton.fleet.on_ray.runtime_env import digest_with, split
+
+_logger = logging.getLogger("pytriton.fleet.on_ray")
 
 #: Lock file in a runtime directory, held by the actor that owns the daemon.
 _OWNER = "fleet.lock"
@@ -47,6 +50,31 @@ class ResourceHolder:
         ray = import_ray()
         gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
         return ray.get_runtime_context().get_node_id(), [str(one) for one in gpus]
+
+
+@contextmanager
+def priority_of_parent() -> Iterator[None]:
+    """Start processes in the block with the scheduling priority of this process's parent, Ray's raylet, if permitted.
+
+    Ray lowers the priority of actors (`RAY_worker_niceness`, 15 by default), which a daemon, its tritonserver and its
+    workers would inherit. Linux keeps a priority for each thread, so other threads of this process are not affected.
+    """
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    usual = os.getpriority(os.PRIO_PROCESS, os.getppid())
+    try:
+        if usual < own:
+            os.setpriority(os.PRIO_PROCESS, 0, usual)
+    except PermissionError:
+        _logger.warning(
+            "the daemon runs with the low priority of Ray's actors (nice %d), so other processes may slow it down: set "
+            "RAY_worker_niceness=0 where Ray starts, or permit a nice value of %d (RLIMIT_NICE, CAP_SYS_NICE)",
+            own,
+            usual,
+        )
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, own)
 
 
 class NodeActor:
@@ -117,9 +145,10 @@ class NodeActor:
         command += ["--runtime-dir", self._runtime_dir, *self._flags]
         # The daemon outlives this actor, so do not pass on the variables that Ray sets for an actor without GPUs.
         env = {key: value for key, value in os.environ.items() if not key.startswith(_RAYS)}
-        started = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=_START_S, check=False
-        )
+        with priority_of_parent():
+            started = subprocess.run(
+                command, env=env, capture_output=True, text=True, timeout=_START_S, check=False
+            )
         if started.returncode != 0:
             raise PyTritonDaemonError(
                 f"the daemon in {self._runtime_dir} did not start: {started.stderr.strip()[-2000:]}"

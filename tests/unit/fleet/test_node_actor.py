@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -335,3 +336,40 @@ def test_balancers_get_everything_that_they_use_of_a_status() -> None:
     server = msgspec.structs.replace(SERVER, http_url="http://h:1", grpc_url="grpc://h:2")
     whole = msgspec.structs.replace(status(*infos), server=server)
     assert node_of("a", _balancer_view(whole)) == node_of("a", whole)
+
+
+#: Lowers its priority, as Ray does with an actor's, and shows whether it may raise it again, and that of other processes.
+_OF_LOW_PRIORITY = """
+import os, subprocess
+from pytriton.fleet.on_ray.actors import priority_of_parent
+
+def shown():
+    print(subprocess.run(["nice"], stdout=subprocess.PIPE, text=True).stdout.strip())
+
+os.nice(2)
+try:
+    os.nice(-1)
+    os.nice(1)
+    print("permitted")
+except PermissionError:
+    print("not permitted")
+with priority_of_parent():
+    shown()
+shown()
+"""
+
+
+@pytest.mark.programs
+def test_a_daemon_does_not_inherit_the_low_priority_of_an_actor() -> None:
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    low = min(usual + 2, 19)
+    actor = subprocess.run(
+        [sys.executable, "-c", _OF_LOW_PRIORITY], capture_output=True, text=True, check=True
+    )
+    permitted, within, after = actor.stdout.splitlines()
+    if permitted == "permitted":
+        assert (int(within), actor.stderr) == (usual, "")
+    else:
+        assert int(within) == low
+        assert f"low priority of Ray's actors (nice {low})" in actor.stderr
+    assert int(after) == low
