@@ -8,22 +8,18 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 import zmq
+from fakes.upgrade_parts import Parts
 
 from pytriton._protocol import messages
-from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.upgrade import snapshot
 from pytriton.dispatcher.upgrade.coordinator import UpgradeCoordinator
 from pytriton.dispatcher.upgrade.takeover import SIGNALS
-from pytriton.dispatcher.workers.fork_servers import ForkServers
-from pytriton.dispatcher.workers.prestarted import PrestartedWorkers
 
 NOW = messages.Upgrade(wait_s=0.0)
-NOBODY = cast(KillOnDeath, None)  # nothing is started
 
 
 class Scene:
@@ -40,42 +36,24 @@ class Scene:
         self.executed = False
         self.on_suspend: Callable[[], object] = lambda: None
         self.requested = asyncio.Event()
-        self.prestarted = PrestartedWorkers(3)
         self.released = asyncio.Event()
-        control = SimpleNamespace(
-            changing=0,
-            release=lambda: None,
-            suspend=self._suspend,
-            bind=lambda: self.done.append("bind"),
-            listen_tcp=self._listen_tcp,
+        self.parts = parts = Parts()
+        self.status, self.prestarted = parts.status, parts.registry.prestarted
+        self.status.control_tcp = ""
+        self.status.for_service_manager = lambda: SimpleNamespace(text="")
+        self.status.report_tcp_lost = lambda address, why: self.done.append(
+            f"lost {address}: {why}"
         )
-        self.status = SimpleNamespace(
-            phase="ready",
-            control_tcp="",
-            for_service_manager=lambda: SimpleNamespace(text=""),
-            report_tcp_lost=lambda address, why: self.done.append(f"lost {address}: {why}"),
-        )
-        registry = Registry()
-        registry.prestarted = self.prestarted
-        registry.background_changes = SimpleNamespace(release=self._release)
-        events = SimpleNamespace(emit=self._emit)
-        self.parts = SimpleNamespace(
-            status=self.status,
-            shutdown=SimpleNamespace(requested=self.requested),
-            control=control,
-            server=SimpleNamespace(can_hand_over=True, is_quiescent=True, has_single_process=False),
-            openai=SimpleNamespace(is_quiescent=True),
-            client_bound_models=SimpleNamespace(ending=False),
-            repository_models=SimpleNamespace(
-                is_quiescent=True,
-                watch=SimpleNamespace(hold=lambda: None, release=lambda: None),
-            ),
-            registry=registry,
-            workers=SimpleNamespace(forks=ForkServers(1, lambda python: [], NOBODY)),
-            events=events,
-            event_log=SimpleNamespace(has_pending=False),
-            requests=SimpleNamespace(has_pending=False),
-            notifier=SimpleNamespace(reloading=lambda: None, ready=lambda text: None, variables={}),
+        parts.shutdown.requested = self.requested
+        parts.control.suspend = self._suspend
+        parts.control.bind = lambda: self.done.append("bind")
+        parts.control.listen_tcp = self._listen_tcp
+        parts.registry.background_changes.release = self._release
+        parts.events.emit = self._emit
+        parts.event_log = SimpleNamespace(has_pending=False)
+        parts.requests = SimpleNamespace(has_pending=False)
+        parts.notifier = SimpleNamespace(
+            reloading=lambda: None, ready=lambda text: None, variables={}
         )
         self.upgrade = UpgradeCoordinator(
             self.parts,  # type: ignore[arg-type]
@@ -115,17 +93,6 @@ class Scene:
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
         await self.released.wait()
         assert before.isdisjoint(SIGNALS)
-
-
-class Registry:
-    """A registry without models."""
-
-    background_changes: SimpleNamespace
-    prestarted: PrestartedWorkers
-    served = ()
-
-    def why_not_quiescent(self) -> str:
-        return ""
 
 
 def run(monkeypatch: pytest.MonkeyPatch, test: Callable[[Scene], Awaitable[None]]) -> None:
