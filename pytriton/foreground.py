@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -189,8 +190,16 @@ def served_url(url: str, route: str) -> str:
 
     Without HTTP, `url` is empty, and so is the result.
     """
-    server = _server_of(url)
-    return server + route if server and route and _has_routes(server) else url
+    return served_urls([(url, route)])[0]
+
+
+def served_urls(models: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the URL to call each model at, like `served_url`. Probe each server only once."""
+    has_routes = functools.lru_cache(maxsize=None)(_has_routes)
+    return [
+        _server_of(url) + route if url and route and has_routes(_server_of(url)) else url
+        for url, route in models
+    ]
 
 
 def _server_of(url: str) -> str:

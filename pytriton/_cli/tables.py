@@ -167,8 +167,11 @@ def print_models(models: Sequence[messages.ModelInfo]) -> None:
     if not models:
         make_console().print("no models")
         return
+    from pytriton.foreground import served_urls
+
     table = make_table("model", "version", "state", "instances", "url")
-    for model in models:
+    urls = served_urls((one.url, one.route) for one in models)
+    for model, url in zip(models, urls):
         ready = sum(one.state == "ready" for one in model.instances)
         count = (
             _BY_TRITONSERVER
@@ -176,7 +179,7 @@ def print_models(models: Sequence[messages.ModelInfo]) -> None:
             else f"{ready}/{len(model.instances)} ready"
         )
         versions = ", ".join(map(str, model.versions or [model.version]))
-        table.add_row(_safe(model.name), versions, state_text(model.state), count, Text(model.url))
+        table.add_row(_safe(model.name), versions, state_text(model.state), count, Text(url))
     console = make_console()
     console.print(table)
     for model in models:

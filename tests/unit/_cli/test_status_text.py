@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
 import msgspec
 import pytest
 from fakes.fake_dispatcher import status
@@ -74,3 +77,39 @@ def test_a_fleet_shows_on_which_nodes_a_model_is_degraded_and_why(
     text = capsys.readouterr().out
     assert "degraded on n2; ready on n1" in text
     assert f"m is degraded on n2: {_LOOPS}" in text
+
+
+@pytest.mark.parametrize("status_code", [200, 404], ids=["native", "NVIDIA's"])
+def test_a_typed_function_is_listed_with_its_route_if_the_frontend_serves_it(
+    capsys: pytest.CaptureFixture[str], status_code: int
+) -> None:
+    probes: list[str] = []
+
+    class Frontend(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            probes.append(self.path)
+            self.send_response(status_code)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Frontend) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        models = [
+            messages.ModelInfo(name, 1, "ready", [], f"{url}/v2/models/{name}", route=route)
+            for name, route in (("plain", ""), ("typed", "/predict"), ("other", "/other"))
+        ]
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            print_models(models)
+        finally:
+            server.shutdown()
+            serving.join()
+    listed = [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]]
+    routes = (
+        ["/predict", "/other"] if status_code == 200 else ["/v2/models/typed", "/v2/models/other"]
+    )
+    assert listed[-3:] == [f"{url}/v2/models/plain", *(url + one for one in routes)]
+    assert probes == ["/openapi.json"]
