@@ -163,6 +163,7 @@ def register(
     """Register a callable with a declaration (@declare) on every node, or on none if that fails."""
     from pytriton._cli.commands.fleet_on_ray import options_of_ray
     from pytriton._cli.register_target import is_file, load_target, wanted_instances
+    from pytriton.fleet.broadcast import ask_each
     from pytriton.fleet.canary import Canary
     from pytriton.foreground import served_url
 
@@ -195,8 +196,9 @@ def register(
     if isinstance(served, list):
         typer.echo("the model is ready; see `pytriton-daemon fleet nodes`")
         return
-    for node, info in served.by_node.items():
-        typer.echo(f"{served.name} is ready on {node}: {served_url(info.url, info.route)}")
+    urls = ask_each(served.by_node, lambda _, info: served_url(info.url, info.route)).done
+    for node, url in urls.items():
+        typer.echo(f"{served.name} is ready on {node}: {url}")
 
 
 @fleet.command()
