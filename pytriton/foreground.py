@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pytriton.run_options import StrPath
     from pytriton.triton.server import DaemonProcess
 
-__all__ = ["Console", "announce", "daemon_at", "serve", "served_url", "unregister", "wait"]
+__all__ = ["Console", "announce", "daemon_at", "serve", "served_url", "served_urls", "unregister", "wait"]
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
 #: Grace period of a temporary daemon, in seconds.
@@ -195,7 +195,7 @@ def served_url(url: str, route: str) -> str:
 
 def served_urls(models: Iterable[tuple[str, str]]) -> list[str]:
     """Return the URL to call each model at, like `served_url`. Probe each server only once."""
-    has_routes = functools.lru_cache(maxsize=None)(_has_routes)
+    has_routes = functools.cache(_has_routes)
     return [
         _server_of(url) + route if url and route and has_routes(_server_of(url)) else url
         for url, route in models
@@ -208,6 +208,7 @@ def _server_of(url: str) -> str:
 
 def _has_routes(server: str) -> bool:
     """Return False if a server has no routes, True if it has some or if that cannot be determined."""
+    from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import ProxyHandler, build_opener
 
@@ -217,7 +218,7 @@ def _has_routes(server: str) -> bool:
     except HTTPError as error:
         with error:
             return error.code != _NOT_FOUND
-    except OSError:  # e.g. a certificate that only clients of the daemon trust
+    except (OSError, HTTPException):  # e.g. a certificate that only clients of the daemon trust
         return True
 
 

@@ -197,8 +197,8 @@ def register(
         typer.echo("the model is ready; see `pytriton-daemon fleet nodes`")
         return
     urls = ask_each(served.by_node, lambda _, info: served_url(info.url, info.route)).done
-    for node, url in urls.items():
-        typer.echo(f"{served.name} is ready on {node}: {url}")
+    for node, info in served.by_node.items():
+        typer.echo(f"{served.name} is ready on {node}: {urls.get(node, info.url)}")
 
 
 @fleet.command()

@@ -59,15 +59,16 @@ def priority_of_parent() -> Iterator[None]:
     Ray lowers the priority of actors (`RAY_worker_niceness`, 15 by default), which a daemon, its tritonserver and its
     workers would inherit. Linux keeps a priority for each thread, so other threads of this process are not affected.
     """
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    usual = os.getpriority(os.PRIO_PROCESS, os.getppid())
+    own = usual = os.getpriority(os.PRIO_PROCESS, 0)
     try:
+        with suppress(ProcessLookupError):  # the raylet has exited, so Ray ends this actor, too
+            usual = os.getpriority(os.PRIO_PROCESS, os.getppid())
         if usual < own:
             os.setpriority(os.PRIO_PROCESS, 0, usual)
     except PermissionError:
         _logger.warning(
             "the daemon runs with the low priority of Ray's actors (nice %d), so other processes may slow it down: set "
-            "RAY_worker_niceness=0 where Ray starts, or permit a nice value of %d (RLIMIT_NICE, CAP_SYS_NICE)",
+            "RAY_worker_niceness=0 when you start Ray, or allow a nice value of %d (RLIMIT_NICE, CAP_SYS_NICE)",
             own,
             usual,
         )
