@@ -6,6 +6,7 @@ import json
 import platform
 import re
 import sys
+import zlib
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,6 +130,7 @@ def provenance(built: Built, commit: Commit) -> str:
                     "SOURCE_DATE_EPOCH": commit.epoch,
                     "glibc": ".".join(map(str, GLIBC)),
                     "python": platform.python_version(),
+                    "zlib": zlib.ZLIB_RUNTIME_VERSION,
                 },
                 "resolvedDependencies": [
                     {"name": "source", "digest": {"gitCommit": commit.id}},
