@@ -9,4 +9,5 @@
 | `install_check`, `smoke_test` | install the wheel for each Python on this machine, and serve a model with it |
 | `signatures` | signs the checksums, and verifies downloaded files |
 | `rehearsal` | installs, upgrades and downgrades from a local index, and signs with a temporary key |
+| `attestations` | rehearses what a package index attests: signs with a local Sigstore, and verifies |
 """

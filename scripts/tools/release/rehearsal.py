@@ -6,6 +6,7 @@ index (a folder)      environment            state directory
   coming  ──upgrade──▶  daemon serves    ◀──  the model is restored
   former  ─downgrade─▶  daemon serves    ◀──  the model is restored
   coming  ──sign with a temporary key──▶ verify
+          ──attest with a local Sigstore─▶ verify
 ```
 
 The index is a folder with both releases and their dependencies, which pip uses with --no-index.
@@ -18,12 +19,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from release import attachments, builder, install_check, signatures
+from release import attachments, attestations, builder, install_check, signatures
 from release.tool_runner import ReleaseError, run
 
 
 def rehearse(former: builder.Commit, coming: builder.Commit, scratch: Path) -> Iterator[str]:
-    """Build both releases; install, upgrade and downgrade from an index; sign one; yield a line about each step.
+    """Build both releases; install, upgrade and downgrade from an index; sign and attest one; yield a line about each step.
 
     Raises:
         ReleaseError: a step failed
@@ -38,6 +39,7 @@ def rehearse(former: builder.Commit, coming: builder.Commit, scratch: Path) -> I
     _mirror(index, [one.wheels[0] for one in built])
     yield from _steps(scratch, index, former.version, coming.version)
     yield from _sign(scratch, built[1], coming)
+    yield from attestations.rehearse(built[1].wheels[0], scratch)
 
 
 def _sign(scratch: Path, built: builder.Built, commit: builder.Commit) -> Iterator[str]:
