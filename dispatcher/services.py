@@ -234,6 +234,9 @@ def build_services(
         is_adopted=takeover is not None,
         events=events,
     )
+    client_requests = ClientRequests(
+        rundir.models.parent / MODEL_CONTROL_SOCKET, server, registry.served, repository_models
+    )
     restorer = StartupRestorer(registry, repository_models)
     server_watch = ServerWatch(
         server,
@@ -355,10 +358,13 @@ def build_services(
         autoscaler=autoscaler,
         repository_models=repository_models,
         model_control=ModelControl(registry.served, repository_models),
-        client_requests=ClientRequests(
-            rundir.models.parent / MODEL_CONTROL_SOCKET, server, registry.served, repository_models
+        client_requests=client_requests,
+        index_watch=IndexWatch(
+            server,
+            registry.served,
+            repository_models.records,
+            None if runtime.interposer is None else client_requests.passed_on,
         ),
-        index_watch=IndexWatch(server, registry.served, repository_models.records),
         restorer=restorer,
         openai=openai,
         web_routes=web_routes,

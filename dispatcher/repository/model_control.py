@@ -25,6 +25,7 @@ from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.repository.repository_models import RepositoryModels
+from pytriton.dispatcher.runtime.tasks import ChangeSignal
 from pytriton.dispatcher.server.tritonserver import TritonServer
 
 _log = structlog.get_logger(__name__)
@@ -190,6 +191,9 @@ class ClientRequests:
         server: the tritonserver whose processes may connect
         served: the registrations
         repository: the models of repositories
+
+    Attributes:
+        passed_on: signals each request that Triton's core carries out, including the daemon's own
     """
 
     def __init__(
@@ -201,6 +205,7 @@ class ClientRequests:
         self._repository = repository
         self._listening: asyncio.AbstractServer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.passed_on = ChangeSignal()
 
     async def start(self) -> None:
         """Start listening. Raises PortError."""
@@ -243,7 +248,10 @@ class ClientRequests:
 
     async def _answer(self, request: ClientRequest) -> tuple[str, str]:
         try:
-            return ("done" if await self.carry_out(request) else "core"), ""
+            if await self.carry_out(request):
+                return "done", ""
+            self.passed_on.notify()
+            return "core", ""
         except RemoteFailure as failure:
             return str(_CODES.get(failure.kind, _INTERNAL)), failure.text
         except Exception as error:

@@ -15,7 +15,7 @@ from pytriton.dispatcher.models.served_models import ServedModels
 from pytriton.dispatcher.repository.model_folders import Snapshot
 from pytriton.dispatcher.repository.model_records import ModelRecords
 from pytriton.dispatcher.repository.repositories import ModelSnapshot, Repositories
-from pytriton.dispatcher.runtime.tasks import until_next_tick
+from pytriton.dispatcher.runtime.tasks import ChangeSignal, until_next_tick
 from pytriton.dispatcher.server.tritonserver import TritonServer
 from pytriton.dispatcher.upgrade.snapshot import SeenFiles
 
@@ -105,30 +105,61 @@ class FileWatch:
 _POLL_INTERVAL_S = 5.0
 #: Maximum wait of a status request for the index.
 _MAX_DELAY_S = 1.0
+#: Number of polls after a client's request, and after the last load or unload in progress.
+_MIN_POLLS = 2
+_IN_PROGRESS = ("LOADING", "UNLOADING")
 
 
 class IndexWatch:
-    """Polls tritonserver's index to detect which models its clients have loaded or unloaded."""
+    """Polls tritonserver's index to detect which models its clients have loaded or unloaded.
 
-    def __init__(self, server: TritonServer, served: ServedModels, records: ModelRecords) -> None:
+    Args:
+        server: the tritonserver
+        served: the registrations
+        records: the models of repositories
+        requests: signals that Triton's core is about to load or unload a model; None if tritonserver does not report that,
+            so that the index must always be polled
+    """
+
+    def __init__(
+        self,
+        server: TritonServer,
+        served: ServedModels,
+        records: ModelRecords,
+        requests: ChangeSignal | None,
+    ) -> None:
         self._server = server
         self._served = served
         self._records = records
+        self._requests = requests
 
     async def run(self) -> None:
-        """Poll until cancelled."""
+        """Poll until cancelled, with `requests` only while models may be loading or unloading."""
+        left = _MIN_POLLS  # an earlier version of the daemon may have passed on a request
         while True:
+            request = None if self._requests is None else self._requests.next
             await asyncio.sleep(until_next_tick(_POLL_INTERVAL_S))
-            await self.poll_once()
+            is_settled = await self.poll_once()
+            if request is None:
+                continue
+            left = left - 1 if is_settled and not request.is_set() else _MIN_POLLS
+            if left == 0:
+                await request.wait()
+                left = _MIN_POLLS
 
-    async def poll_once(self) -> None:
-        """Query tritonserver's index once. If tritonserver answers in time, update the models' states."""
+    async def poll_once(self) -> bool:
+        """Query tritonserver's index once. If tritonserver answers in time, update the models' states.
+
+        Returns:
+            whether it has answered, and no load or unload is in progress
+        """
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._poll(), _MAX_DELAY_S)
+            return await asyncio.wait_for(self._poll(), _MAX_DELAY_S)
+        return False
 
-    async def _poll(self) -> None:
+    async def _poll(self) -> bool:
         if not self._server.ready:
-            return
+            return False
         # Ignore the answer if the daemon itself loads or unloads the model in the meantime.
         marks: list[tuple[Any, object, Callable[[bool], None], str]] = [
             (one.mark, one.mark(), one.sync_with_index, name)
@@ -138,7 +169,8 @@ class IndexWatch:
         try:
             states = await self._server.repository_states()
         except RemoteFailure:
-            return
+            return False
         for mark, before, on_state, name in marks:
             if before is not None and mark() == before:
                 on_state(states.get(name, "") == "READY")
+        return not any(state in _IN_PROGRESS for state in states.values())

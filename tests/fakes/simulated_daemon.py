@@ -143,7 +143,11 @@ class SimulatedDaemon:
         )
         self._replace_processes(folder)
         runtime: Any = SimpleNamespace(
-            tree=SimpleNamespace(version="99.0"), native=folder, python=None, frontend=None
+            tree=SimpleNamespace(version="99.0"),
+            native=folder,
+            python=None,
+            frontend=None,
+            interposer=None,
         )
         self.daemon = self.loop.ask(
             lambda: Daemon(self.config, self.rundir, runtime, self.store, Notifier())

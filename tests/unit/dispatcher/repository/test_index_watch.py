@@ -10,6 +10,7 @@ from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.repository.watch import IndexWatch
+from pytriton.dispatcher.runtime.tasks import ChangeSignal
 
 
 class Server:
@@ -53,10 +54,10 @@ class Records(list[Model]):
 
 
 class Watched:
-    def __init__(self) -> None:
+    def __init__(self, requests: ChangeSignal | None = None) -> None:
         self.server = Server()
         self.m, self.n, self.own = Model("m"), Model("n"), Model("own")
-        parts: Any = (self.server, [self.m, self.n], Records([self.own]))
+        parts: Any = (self.server, [self.m, self.n], Records([self.own]), requests)
         self.watch = IndexWatch(*parts)
 
     def seen(self) -> list[list[bool]]:
@@ -98,10 +99,48 @@ def test_an_unresponsive_tritonserver_contributes_no_metrics(
     assert watched.server.asked == (trouble != "down")
 
 
-def test_the_index_is_polled_periodically(loop: VirtualLoop) -> None:
+def test_the_index_is_polled_periodically_if_tritonserver_does_not_report_requests(
+    loop: VirtualLoop,
+) -> None:
     watched = Watched()
     running = loop.create_task(watched.watch.run())
     loop.advance(21.0)
     assert watched.m.reported == [True] * 4
+    running.cancel()
+    loop.settle()
+
+
+def test_the_index_is_polled_twice_after_each_request_of_a_client(loop: VirtualLoop) -> None:
+    requests = ChangeSignal()
+    watched = Watched(requests)
+    running = loop.create_task(watched.watch.run())
+    loop.advance(1000.0)
+    assert watched.server.asked == 2
+    requests.notify()
+    loop.advance(6.0)
+    assert watched.server.asked == 3
+    requests.notify()
+    loop.advance(1000.0)
+    assert watched.server.asked == 6
+    running.cancel()
+    loop.settle()
+
+
+@pytest.mark.parametrize("trouble", ["LOADING", "UNLOADING", "down", "ends"])
+def test_the_index_is_polled_until_no_model_is_loading_or_unloading(
+    loop: VirtualLoop, trouble: str
+) -> None:
+    watched = Watched(ChangeSignal())
+    if trouble == "down":
+        watched.server.ready = False
+    else:
+        watched.server.index = None if trouble == "ends" else {"m": trouble}
+    running = loop.create_task(watched.watch.run())
+    loop.advance(100.0)
+    watched.server.ready = True
+    watched.server.index = {"m": "READY"}
+    watched.m.reported.clear()
+    loop.advance(1000.0)
+    assert watched.m.reported == [True] * 2
     running.cancel()
     loop.settle()
