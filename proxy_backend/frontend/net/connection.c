@@ -85,6 +85,12 @@ Connection *connection_ref(Connection *connection)
     return connection;
 }
 
+/* The memory of so many connections, or of one with a larger buffer, is worth returning to the system. The daemon's
+ * probes, which are a connection each, would otherwise keep that thread busy in an idle server.
+ */
+enum { FREED_PER_TRIM = 64, LARGE_BUFFER = 1 << 18 };
+static atomic_uint freed;
+
 void connection_unref(Connection *connection)
 {
     if (atomic_fetch_sub_explicit(&connection->references, 1, memory_order_acq_rel) != 1)
@@ -94,12 +100,13 @@ void connection_unref(Connection *connection)
     stream_close(&connection->stream);
     if (connection->address_is_counted)
         addresses_remove(&connection->address);
-    bool is_counted = connection->is_counted;
+    bool is_counted = connection->is_counted, is_large = connection->buffered.room > LARGE_BUFFER;
     buffer_free(&connection->buffered);
     unsent_release(connection->buffered_counted);
     pthread_mutex_destroy(&connection->writing);
     free(connection);
-    memory_trim_notify();
+    if (is_large || atomic_fetch_add_explicit(&freed, 1, memory_order_relaxed) % FREED_PER_TRIM == FREED_PER_TRIM - 1)
+        memory_trim_notify();
     if (is_counted)
         connections_remove(); /* Do this last: a thread that waits for it may end the process. */
 }
