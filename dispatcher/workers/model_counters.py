@@ -163,11 +163,13 @@ class ModelCounters:
 
     def has_records(self) -> bool:
         """Return whether there are records to collect. This is cheap."""
-        return bool(self._uncollected) or any(
-            worker.alive and worker.stats.records.has_uncollected
-            for instance in self.instances.values()
-            for worker in instance.workers
-        )
+        if self._uncollected:
+            return True
+        for instance in self.instances.values():
+            for worker in instance.workers:  # a generator would take longer
+                if worker.alive and worker.stats.records.has_uncollected:
+                    return True
+        return False
 
     def add(self, worker: Worker, *, adopted: bool = False) -> None:
         """Add a started worker, and keep its counts when it exits. The start of an `adopted` worker is not counted."""

@@ -30,7 +30,7 @@ from pytriton._protocol.messages.client import RequestEntry
 from pytriton.dispatcher.models.registration import Registration
 from pytriton.dispatcher.models.registry import Registry
 from pytriton.dispatcher.runtime.logs import LogFile
-from pytriton.dispatcher.runtime.tasks import until_next_tick
+from pytriton.dispatcher.runtime.tasks import until, until_next_tick
 from pytriton.dispatcher.telemetry.events.explain import Outcomes
 from pytriton.dispatcher.workers.model_counters import ModelCounters
 
@@ -38,8 +38,8 @@ _log = structlog.get_logger(__name__)
 
 #: Interval between polls of the workers' rings, in seconds. (A busy worker fills its ring in a second.)
 _POLL_INTERVAL_S = 0.25
-#: The interval if the last poll found no records and no access log is enabled.
-_IDLE_POLL_INTERVAL_S = 5.0
+#: The interval if the last poll found no records and no access log is enabled: 5 s for each hundred models, at most 30 s.
+_IDLE_POLL_INTERVAL_S, _MODELS_PER_INTERVAL, _MAX_INTERVALS = 5.0, 100, 6
 #: Maximum size of the queue for the thread, in bytes. Beyond it, records are dropped.
 _MAX_PENDING_BYTES = 16 << 20
 #: Number of bytes to add for each message, because workers may write very small ones.
@@ -156,20 +156,34 @@ class RequestCollector:
         """Poll the workers' records periodically while there are models. Runs until cancelled."""
         counter_registry = self._registry.served.counter_registry
         is_idle = False
-        change = self._registry.changes.next
         while True:
             if not self._models and not counter_registry.items():
                 await counter_registry.additions.next.wait()
-            if is_idle:  # a registration that has just begun to serve may have an access log
+            if is_idle:
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(change.wait(), until_next_tick(_IDLE_POLL_INTERVAL_S))
+                    intervals = min(1 + len(self._models) // _MODELS_PER_INTERVAL, _MAX_INTERVALS)
+                    # Other changes wait: the more models there are, the longer a poll at each registration would take.
+                    await asyncio.wait_for(
+                        until(
+                            self._is_access_log_new,
+                            self._registry.changes,
+                            counter_registry.additions,
+                        ),
+                        until_next_tick(intervals * _IDLE_POLL_INTERVAL_S),
+                    )
             else:
                 await asyncio.sleep(_POLL_INTERVAL_S)
-            change = self._registry.changes.next
             try:
                 is_idle = not self.poll() and not any(one.logs_all for one in self._models.values())
             except Exception:
                 _log.exception("internal error: request records were not collected")
+                is_idle = False
+
+    def _is_access_log_new(self) -> bool:
+        """Whether the access log of a model was enabled, or a model that has one has begun to serve, since the last poll."""
+        served = self._registry.served
+        found = (served.get(name) for name, _ in served.counter_registry.items())
+        return any(one is not None and one.spec.access_log for one in found)
 
     def poll(self) -> bool:
         """Collect the records of all workers, and set which requests workers record. Return whether there were any
@@ -436,7 +450,7 @@ class Samples:
 # ── recent outcomes, as differences of cumulative counters ───────────────────────────────────────
 
 #: Length of the period, and interval between its points, in seconds.
-_PERIOD_LENGTH_S, _INTERVAL_S = 300.0, 10.0
+_PERIOD_LENGTH_S, _INTERVAL_S = 300.0, 30.0
 
 
 class _Point(NamedTuple):
