@@ -21,7 +21,7 @@
 #define EXPORTED __attribute__((visibility("default")))
 
 /* The core's limit, how much of it may have passed before the wait, and the limit for idle threads. */
-enum { CORE_LIMIT_US = 500000, TOLERANCE_US = 1000, IDLE_LIMIT_US = 10000000 };
+enum { CORE_LIMIT_US = 500000, TOLERANCE_US = 1000, IDLE_LIMIT_US = 60000000 };
 /* Number of successive waits that reach the core's limit before a thread counts as idle. */
 enum { EXPIRED_WHEN_IDLE = 10 };
 /* The thread that ends idle sequences has this nice level, and nobody notifies it; schedulers have 0 or 5. */

@@ -75,7 +75,7 @@ def long_ones(found: list[float]) -> list[bool]:
 def test_an_idle_thread_waits_longer_until_it_is_notified(libraries: Path) -> None:
     found = waits(libraries, [500] * 13 + [-500] + [500] * 11)
     assert long_ones(found) == [False] * 10 + [True] * 4 + [False] * 10 + [True]
-    assert max(found) <= 10
+    assert max(found) <= 60
 
 
 def test_a_notification_in_between_keeps_the_core_s_limit(libraries: Path) -> None:
