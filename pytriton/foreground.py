@@ -34,7 +34,16 @@ if TYPE_CHECKING:
     from pytriton.run_options import StrPath
     from pytriton.triton.server import DaemonProcess
 
-__all__ = ["Console", "announce", "daemon_at", "serve", "served_url", "served_urls", "unregister", "wait"]
+__all__ = [
+    "Console",
+    "announce",
+    "daemon_at",
+    "serve",
+    "served_url",
+    "served_urls",
+    "unregister",
+    "wait",
+]
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8000
 #: Grace period of a temporary daemon, in seconds.
