@@ -104,11 +104,13 @@ void http_connection_responded(Call *call)
     Connection *connection = state->connection;
     HttpConnection *http = state_of(connection);
     bool last = !state->keep_alive;
+    bool skips_reply = state->relay && relay_may_get_reply(state->relay);
     /* Do this first: the client has its answer, and its next request may arrive at any moment. */
     pthread_mutex_lock(&http->lock);
     http->call = NULL;
     http->busy = false;
     http->sent_so_far = SENT_NOTHING;
+    http->skips_reply = skips_reply;
     http->idle_since = clock_ms();
     bool missed = http->missed || http->retiring;
     http->missed = false;
@@ -158,6 +160,7 @@ static void opened(Connection *connection)
     pthread_mutex_init(&http->lock, NULL);
     const Limits *limits = connection_endpoint(connection)->limits;
     bool is_adopted = connection_is_adopted(connection);
+    http->skips_reply = is_adopted && connection_endpoint(connection)->relays;
     http->idle_since = clock_ms();
     http->deadline_kind = is_adopted ? DEADLINE_NONE : DEADLINE_HEAD;
     connection_set_deadline(connection, is_adopted ? limits->idle_ms : limits->header_ms);

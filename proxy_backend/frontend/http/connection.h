@@ -32,6 +32,8 @@ typedef struct {
     Call *call; /* the call that is being read by the loop, or if `busy`, answered */
     bool busy, writing; /* `writing` means that the loop writes the rest of the answer */
     bool missed; /* data may have arrived during the answer */
+    /* The next byte may be a late reply to a relay. While the connection is not `busy`, the loop does not need the lock. */
+    bool skips_reply;
     bool draining, closed; /* `draining` means that the next answer is the last */
     HttpSent sent_so_far;
     uint64_t idle_since; /* clock_ms() at the end of the last answer */

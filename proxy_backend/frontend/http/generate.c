@@ -338,44 +338,48 @@ static void end_response(void *call)
     response_close(call);
 }
 
-/* Start to relay the events to a client whose connection will be handed over, if the request asks for this and it is
- * possible.
+/* Returns whether to relay the events to a client whose connection will be handed over: the request asks for this, and
+ * it is possible.
  */
-static bool may_relay(HttpRequest *request, Problem *problem)
+static bool may_relay(const HttpRequest *request, uint64_t *pulse_ms)
 {
-    static const RelayOwner owner = {send_to_requester, cancel, end_response};
     const HttpCall *state = http_call(request->call);
     Slice asked = http_header(request->head, RELAY_HEADER);
-    uint64_t pulse_ms;
-    /* Data after the request belongs to the relay, so there must be no further request. */
-    if (asked.start == NULL || state->relay || state->is_old || state->keep_alive ||
-        connection_endpoint(state->connection)->relays == NULL || !slice_unsigned(asked, &pulse_ms))
-        return true;
-    Relay *relay = relay_new(&owner, request->call, pulse_ms);
-    if (relay == NULL)
-        return problem_no_memory(problem);
-    http_connection_set_relay(request->call, relay);
-    return true;
+    return asked.start && !state->is_old && connection_endpoint(state->connection)->relays &&
+        slice_unsigned(asked, pulse_ms);
 }
 
 /* Answer a relayed request without a thread that looks up metadata. Relayed requests are for models behind the OpenAI
  * API, which have this input.
  */
-static bool start_relayed(HttpRequest *request, Problem *problem)
+static bool start_relayed(HttpRequest *request, uint64_t pulse_ms, Problem *problem)
 {
+    static const RelayOwner owner = {send_to_requester, cancel, end_response};
     static ModelInput text = {
         .name = {.data = "request", .size = 7}, .datatype = {.data = "BYTES", .size = 5}, .shape = {1}, .dims = 1};
     static const ModelInputs inputs = {&text, 1};
-    return take_body(request->call, &inputs, request->body, problem) &&
-        call_start(request->call, on_stream_response, problem);
+    if (!take_body(request->call, &inputs, request->body, problem))
+        return false;
+    Relay *relay = relay_new(&owner, request->call, pulse_ms);
+    if (relay == NULL)
+        return problem_no_memory(problem);
+    http_connection_set_relay(request->call, relay);
+    if (call_start(request->call, on_stream_response, problem))
+        return true;
+    /* The next request may follow the refusal: the loop must not read it as a message to the relay. */
+    relay_end(relay);
+    http_connection_set_relay(request->call, NULL);
+    relay_unref(relay);
+    return false;
 }
 
 static bool start(HttpRequest *request, bool streams, Problem *problem)
 {
     if (!call_model(request->call, request->name, request->version, problem) || !http_forward_headers(request, problem))
         return false;
-    if (http_call(request->call)->relay)
-        return start_relayed(request, problem);
+    uint64_t pulse_ms;
+    if (streams && may_relay(request, &pulse_ms))
+        return start_relayed(request, pulse_ms, problem);
     HttpJob *job = &http_call(request->call)->job;
     job->flag = streams;
     job->responds_itself = true;
@@ -389,5 +393,5 @@ bool http_handle_generate(HttpRequest *request, Problem *problem)
 
 bool http_handle_generate_stream(HttpRequest *request, Problem *problem)
 {
-    return may_relay(request, problem) && start(request, true, problem);
+    return start(request, true, problem);
 }

@@ -356,11 +356,23 @@ static bool begin_body(Connection *connection, HttpConnection *http, const HttpH
 
 /* ── the head ─────────────────────────────────────────────────────────────────────────────────────── */
 
+/* Remove the requester's reply to a relay whose stream has ended before the reply arrived (relay.h). */
+static void skip_reply(HttpConnection *http)
+{
+    Buffer *body = &http->call->body;
+    if (!http->skips_reply || body->size == 0)
+        return;
+    http->skips_reply = false;
+    if (body->data[0] == 'g' || body->data[0] == 'n')
+        memmove(body->data, body->data + 1, --body->size);
+}
+
 /* Search for the end of the head. Returns true when the request is complete. */
 static bool find_head(Connection *connection, HttpConnection *http, HttpLoop *loop)
 {
     HttpLimits limits = http_head_limits(limits_of(connection));
     Problem problem = {0};
+    skip_reply(http);
     Slice bytes = buffer_slice(&http->call->body);
     HttpResult result = http_find_head(&http->scan, bytes, &limits, &http->head_size, &problem);
     if (result == HTTP_MORE)
@@ -400,6 +412,9 @@ static bool read_some(Connection *connection, HttpConnection *http, Slice *chunk
         if (http->phase == READS_BODY && room > more)
             room = more;
     }
+    /* A read stops at a descriptor, and a short read would count as an empty socket: read the reply's byte alone. */
+    if (http->skips_reply)
+        room = 1;
     ssize_t size = connection_read(connection, to, room);
     if (size > 0) {
         *chunks = (Slice){to, (size_t)size};

@@ -37,6 +37,7 @@ struct Relay {
     Buffer rest; /* in RELAY_ENDS: data for the requester */
     uint64_t count, wrote_ms;
     bool begun; /* the first event is about to go to the requester */
+    bool replied; /* the requester has sent 'g' or 'n' */
     bool failed; /* something could not be written to the client */
     bool reported_slow, is_last; /* `is_last`: relay_end was called, and `ended` has to be called */
 };
@@ -288,11 +289,22 @@ static void stop(Relay *relay, bool requester_reads)
         relay->owner->ended(relay->user);
 }
 
+/* Read a message. After the end of the stream, the requester sends its next request, so this reads with the lock held. */
+static bool read_word(Relay *relay, Connection *requester, char *word, int *fd)
+{
+    pthread_mutex_lock(&relay->lock);
+    bool is_over = relay->is_last && relay->state == RELAY_OVER;
+    bool found = !is_over && connection_read_descriptor(requester, word, 1, fd) > 0;
+    relay->replied |= found && (*word == 'g' || *word == 'n');
+    pthread_mutex_unlock(&relay->lock);
+    return found;
+}
+
 void relay_readable(Relay *relay, Connection *requester)
 {
     char word;
     int fd;
-    while (connection_read_descriptor(requester, &word, 1, &fd) > 0) {
+    while (read_word(relay, requester, &word, &fd)) {
         if (word == 's')
             stop(relay, true);
         else if (word == 'g' || word == 'n')
@@ -302,6 +314,14 @@ void relay_readable(Relay *relay, Connection *requester)
         if (word != 'g' && fd >= 0)
             close(fd);
     }
+}
+
+bool relay_may_get_reply(Relay *relay)
+{
+    pthread_mutex_lock(&relay->lock);
+    bool may_get = relay->begun && !relay->replied;
+    pthread_mutex_unlock(&relay->lock);
+    return may_get;
 }
 
 void relay_gone(Relay *relay)

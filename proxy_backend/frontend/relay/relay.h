@@ -16,6 +16,9 @@
  * So only one process writes to the client at any time: this server does from the receipt of the descriptor until it
  * sends "relayed" or "lost", after the last byte.
  *
+ * After the answer, the requester may send its next request on the same connection. If the stream has ended before 'g' or
+ * 'n' arrived, it precedes the request and is dropped, with its descriptor.
+ *
  * Unread data has the same limits as on the server's own connections (limits.h). The server closes the descriptor when
  * the stream ends, the client does not read, the requester closes its connection, or the server ends.
  */
@@ -63,6 +66,8 @@ bool relay_end(Relay *relay);
 
 /* Read the requester's messages. */
 void relay_readable(Relay *relay, Connection *requester);
+/* Returns whether the requester may still send 'g' or 'n', although the stream has ended. Its next request follows. */
+bool relay_may_get_reply(Relay *relay);
 /* The requester has closed its connection. */
 void relay_gone(Relay *relay);
 

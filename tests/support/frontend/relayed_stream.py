@@ -52,6 +52,7 @@ class Stream:
         path = folder / f"script{id(self)}"
         listener.bind(str(path))
         listener.listen(1)
+        listener.settimeout(60)
         self.asker = self._stack.enter_context(way(frontend))
         body = json.dumps({"script": str(path)}).encode()
         head = [
@@ -74,7 +75,7 @@ class Stream:
         self._stack.enter_context(self.held)
         if room is not None:
             self.held.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
-        for one in (self.client, self.held):
+        for one in (self.model, self.client, self.held):
             one.settimeout(60)
         self._heard = b""
 

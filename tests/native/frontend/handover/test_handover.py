@@ -19,6 +19,7 @@ from support.frontend.grpc.echo import nghttp2
 from support.frontend.process import Built, OpenAIProcess, running
 from support.frontend.raw_http import RawClient, data_of, head, json_of, post
 from support.frontend.raw_http2 import GOAWAY, HEADERS, call, hello, read_frames
+from support.frontend.relayed_stream import END, Stream
 from support.real_daemon import eventually
 
 _ASK = post("echo", json_of())
@@ -103,6 +104,30 @@ def test_a_started_request_is_answered_before_the_handover(
         client.send(_ASK)
         assert data_of(client.answer()) == [1, 2]
         assert _work(successor)["connections"] == 1
+
+
+@pytest.mark.parametrize("word", [b"g", b"n", b""])
+def test_the_successor_drops_a_late_reply_to_a_relay(
+    made: Built, tmp_path: Path, word: bytes
+) -> None:
+    path = tmp_path / "handover.sock"
+    with (
+        running(made, private=tmp_path / "former.sock") as former,
+        running(made, private=tmp_path / "own.sock", handover=path) as successor,
+        closing(Stream(former, tmp_path, keep_alive=True)) as stream,
+    ):
+        stream.say("sfirst\n\n")
+        stream.hear(b"first\\n\\n")
+        _retire(former, path)
+        stream.say(END)
+        stream.end()
+        stream.hear(b"\r\n0\r\n\r\n")
+        assert _ends(former)
+        if word:
+            stream.word(word, *[stream.held.fileno()] * (word == b"g"))
+        following = Stream(successor, tmp_path, keep_alive=True, way=lambda _: stream.asker)
+        with closing(following):
+            following.hand_over()
 
 
 def test_a_handed_over_connection_may_stay_idle(made: Built, tmp_path: Path) -> None:

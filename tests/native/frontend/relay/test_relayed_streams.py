@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
 import socket
 import struct
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 from support.frontend.process import Built, OpenAIProcess, running
-from support.frontend.relayed_stream import END, Begin, Stream, chunk, descriptors, event
+from support.frontend.raw_http import ask, head
+from support.frontend.relayed_stream import (
+    END,
+    Begin,
+    Stream,
+    chunk,
+    descriptors,
+    event,
+    private,
+)
 from support.real_daemon import eventually
 
 
@@ -66,10 +77,112 @@ def test_nothing_is_relayed_over_tcp(begin: Begin, keep_alive: bool) -> None:
     stream.hear(b"sone\\n\\n")
 
 
-def test_nothing_is_relayed_with_a_pipelined_request(begin: Begin) -> None:
+@pytest.mark.parametrize("reply", [b"", b"n"])
+def test_a_pipelined_request_ends_the_stream(begin: Begin, reply: bytes) -> None:
     stream = begin(keep_alive=True)
     stream.say("sfirst\n\n")
-    assert b"Relay" not in stream.hear(b"\r\n\r\n")
+    stream.hear(b"first\\n\\n")
+    stream.word(reply + b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert stream.is_cancelled()
+
+
+def test_the_connection_of_a_relayed_stream_can_be_used_again(begin: Begin) -> None:
+    stream = begin(keep_alive=True)
+    for _ in range(3):
+        stream.hand_over()
+        stream.say(END)
+        stream.end()
+        assert b"relayed: 1\n\n" in stream.hear(b"\r\n0\r\n\r\n")
+        asker = stream.asker
+        stream = begin(keep_alive=True, way=lambda frontend, asker=asker: asker)
+
+
+@pytest.mark.parametrize("word", [b"g", b"n", b""])
+def test_a_reply_after_the_end_precedes_the_next_request(begin: Begin, word: bytes) -> None:
+    stream = begin(keep_alive=True)
+    for _ in range(3):
+        stream.say("sfirst\n\n")
+        stream.say(END)
+        stream.end()
+        stream.hear(b"\r\n0\r\n\r\n")
+        if word:
+            stream.word(word, *[stream.held.fileno()] * (word == b"g"))
+        asker, held = stream.asker, stream.held
+        stream = begin(keep_alive=True, way=lambda frontend, asker=asker: asker)
+        held.sendall(b"ours")
+    stream.hand_over()
+
+
+def test_only_a_reply_may_precede_the_next_request(begin: Begin) -> None:
+    stream = begin(keep_alive=True)
+    stream.hand_over()
+    stream.say(END)
+    stream.end()
+    stream.hear(b"\r\n0\r\n\r\n")
+    stream.word(b"gGET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n")
+    stream.hear(b"HTTP/1.1 4")
+
+
+def test_a_connection_that_is_not_needed_any_more_is_closed_at_once(begin: Begin) -> None:
+    stream = begin()
+    stream.say("sfirst\n\n")
+    stream.hear(b"first\\n\\n")
+    stream.word(b"n")
+    stream.say("sone\n\n")
+    stream.hear(b"sone\\n\\n")
+    stream.word(b"g", stream.held.fileno())
+    stream.held.close()
+    assert stream.client.recv(1) == b""
+
+
+def test_a_request_is_not_read_as_a_message_to_a_refused_one(made: Built, tmp_path: Path) -> None:
+    """The refused request waits for its model, which is then dropped."""
+    reading, writing = os.pipe()
+    pending = {
+        "names": ["missing"],
+        "loading": [],
+        "fd": writing,
+        "wait_s": 3600,
+        "max_waiters": 1,
+    }
+    with (
+        open(reading, "rb") as requested,
+        open(writing, "wb"),
+        running(
+            made, private=tmp_path / "own.sock", pending_models=pending, descriptors=[writing]
+        ) as frontend,
+        closing(private(frontend)) as asker,
+        asker.makefile("rb") as answers,
+        closing(http.client.HTTPConnection(*frontend.admin, timeout=60)) as admin,
+    ):
+        path = "/v2/models/missing/generate_stream"
+        asker.sendall(head(f"POST {path}", ["Pytriton-Relay: 0"], b"{}"))
+        assert requested.readline() == b"missing\n"
+        asker.sendall(head("GET /v2/health/live", ["Connection: close"]))
+        for _ in range(3):  # answered by the same loop
+            assert ask(frontend, head("GET /v2/health/live"))[0] == 200
+        admin.request("POST", "/admin/forget", '{"model":"missing"}')
+        assert admin.getresponse().status == 200
+        said = answers.read()
+        assert said.startswith(b"HTTP/1.1 404 ")
+        assert b"HTTP/1.1 200 " in said
+
+
+def test_the_connection_of_a_refused_request_can_be_used_again(
+    begin: Begin, frontend: OpenAIProcess
+) -> None:
+    """The refusal may be sent by another thread than the one that reads the next request."""
+    asker = private(frontend)
+    bodies = [b'{"request":"%b"' % (b"x" * (300 << 10)), b"[]"]
+    for body in bodies * 20:
+        path = "/v2/models/talking/generate_stream"
+        asker.sendall(head(f"POST {path}", ["Pytriton-Relay: 0"], body))
+        said = b""
+        while b"}" not in said:
+            said += asker.recv(1 << 16)
+        assert said.startswith(b"HTTP/1.1 400 ")
+    stream = begin(keep_alive=True, way=lambda _: asker)
+    stream.hand_over()
 
 
 def test_the_openai_process_takes_the_stream_back(begin: Begin) -> None:
