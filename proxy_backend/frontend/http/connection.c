@@ -112,7 +112,7 @@ void http_connection_responded(Call *call)
     http->sent_so_far = SENT_NOTHING;
     http->skips_reply = skips_reply;
     http->idle_since = clock_ms();
-    bool missed = http->missed || http->retiring;
+    bool missed = http->missed || http->retiring || http->draining;
     http->missed = false;
     Relay *relay = state->relay;
     state->relay = NULL;
@@ -202,6 +202,8 @@ static void readable(Connection *connection)
     HttpConnection *http = state_of(connection);
     if (http->retiring && hand_over(connection, http))
         return;
+    if (http->closes_when_idle && is_idle(http)) /* A response that was not marked as the last has ended. */
+        connection_set_deadline(connection, IDLE_CLOSE_MS);
     bool goes_on = may_read(http, true);
     uint64_t since_ns = clock_ns();
     Relay *relay = goes_on ? NULL : relay_of(http);
@@ -256,18 +258,17 @@ static uint64_t idle_limit_ms(Connection *connection, const HttpConnection *http
 static void timed_out(Connection *connection)
 {
     HttpConnection *http = state_of(connection);
-    const Limits *limits = connection_endpoint(connection)->limits;
     pthread_mutex_lock(&http->lock);
     bool busy = http->busy;
     uint64_t idle_ms = clock_ms() - http->idle_since;
     pthread_mutex_unlock(&http->lock);
     if (busy) {
-        connection_set_deadline(connection, limits->idle_ms);
+        connection_set_deadline(connection, idle_limit_ms(connection, http));
         return;
     }
     if (http->retiring && hand_over(connection, http))
         return;
-    if (http->closes_when_idle) {
+    if (http->closes_when_idle && is_idle(http)) {
         connection_finish(connection);
         return;
     }
@@ -275,7 +276,7 @@ static void timed_out(Connection *connection)
         if (http->deadline_kind == DEADLINE_BODY && http->call &&
             http->call->body.size >= http->seen + LIMITS_PROGRESS) {
             http->seen = http->call->body.size;
-            connection_set_deadline(connection, limits->body_ms);
+            connection_set_deadline(connection, connection_endpoint(connection)->limits->body_ms);
             return;
         }
         refuse_slow(connection, http);
@@ -360,10 +361,9 @@ static void drain(Connection *connection)
     pthread_mutex_lock(&http->lock);
     http->draining = true;
     pthread_mutex_unlock(&http->lock);
-    if (is_idle(http)) {
-        http->closes_when_idle = true;
+    http->closes_when_idle = true;
+    if (is_idle(http))
         connection_set_deadline(connection, IDLE_CLOSE_MS);
-    }
 }
 
 static void closed(Connection *connection)

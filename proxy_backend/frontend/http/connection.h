@@ -25,7 +25,7 @@ typedef struct {
     Buffer pending; /* data that was received together with the previous request */
     uint64_t seen; /* bytes that had been received when the deadline was set */
     HttpDeadline deadline_kind; /* what the deadline is for */
-    bool closes_when_idle; /* close the connection when it is idle, since the server is about to end */
+    bool closes_when_idle; /* close the connection as soon as it is idle, since the server is about to end */
     bool retiring; /* another process replaces this one; written with the lock held */
     /* Guarded by the lock, since any thread may write answers: */
     pthread_mutex_t lock;

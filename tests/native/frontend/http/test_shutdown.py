@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import struct
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 from support.frontend.grpc.echo import nghttp2
 from support.frontend.process import Built, OpenAIProcess, running
-from support.frontend.raw_http import ask, head, post
+from support.frontend.raw_http import RawClient, ask, head, post
 from support.frontend.raw_http2 import DATA, HEADERS, PING, frame, frames, hello, literal
+from support.frontend.relayed_stream import Stream
 
 #: More than are read at a time: some wait.
 _REQUESTS = 8
@@ -58,3 +60,20 @@ def test_unread_input_is_dropped_at_shutdown(made: Built, packed: bytes, protoco
         running(made, protocol=protocol, options=_AT_ONCE, libraries=libraries) as frontend,
     ):
         send(frontend, packed, open_ones)
+
+
+def test_a_connection_is_closed_after_its_stream_has_ended(made: Built, tmp_path: Path) -> None:
+    """The head of its response, which was sent before the shutdown, promised to keep it open."""
+    with running(made, options=[["exit-timeout-secs", "3600"]]) as frontend:
+        way = OpenAIProcess.connect
+        with (
+            closing(RawClient(frontend)) as idle,
+            closing(Stream(frontend, tmp_path, keep_alive=True, way=way)) as stream,
+        ):
+            stream.say("sfirst\n\n")
+            stream.hear(b"first\\n\\n")
+            frontend.process.terminate()
+            assert idle.ends()  # so the loop knows
+            stream.end()
+            assert stream.hear_end().endswith(b"\r\n0\r\n\r\n")
+            assert frontend.process.wait(60) == 0
