@@ -40,6 +40,7 @@ _END_S = 15.0
 _MAX_LOGGED = 500
 #: Number of turns of the event loop to wait for written data to be sent.
 _TURNS = 2
+_NO_USAGE = Usage()
 _read_usage = msgspec.json.Decoder(Usage).decode
 _read_error = msgspec.json.Decoder(WireError).decode
 
@@ -100,7 +101,7 @@ class AnswerRelay:
         self._writing = asyncio.Lock()
         self._first_at: float | None = None
         self._wrote_at = frontend.clock()
-        self._usage = Usage()
+        self._usage = _NO_USAGE
         self._events = 0
         self._body = b""
         self._ended = False
@@ -179,14 +180,17 @@ class AnswerRelay:
     async def _exchange(self, envelope: bytes) -> None:
         settings = self._frontend.state.settings
         pulse_s = settings.keepalive_s if self._streamed else None
-        async with self._frontend.triton.texts(self._model, envelope, pulse_s) as answer:
-            self._answer = answer
+        answer = await self._frontend.triton.request_texts(self._model, envelope, pulse_s)
+        self._answer = answer
+        try:
+            await self._relay(answer)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise _unreadable() from None
+        finally:
             try:
-                await self._relay(answer)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                raise _unreadable() from None
-            finally:
                 await self._reclaim_connection(answer)
+            finally:
+                answer.release()
         if not self._ended:
             raise APIError(
                 "The model stopped in the middle of its response.", 500, code="model_error"
@@ -233,7 +237,7 @@ class AnswerRelay:
     async def _reclaim_connection(self, answer: AnswerTexts) -> None:
         """Take the client's connection back if the native frontend is writing to it."""
         if answer.relaying:
-            await answer.close()
+            await answer.reclaim()
         self._events += answer.relayed
         self._wrote_at = self._frontend.clock()
 

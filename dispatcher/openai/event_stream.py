@@ -1,25 +1,29 @@
 """HTTP client for streaming responses from tritonserver, with minimal work per token.
 
 Each token arrives in a message of a few hundred bytes, and a general HTTP client spent an eighth of the frontend's CPU
-time on parsing them. This one supports only what a stream needs: one request per connection, and a response in chunks
-or of known length. With `tap`, the event loop passes data on as it arrives, without waking a task.
+time on parsing them. This one supports only what a stream needs: one request at a time on a connection, and a response
+in chunks or of known length. With `tap`, the event loop passes data on as it arrives, without waking a task.
+
+Connections to the native frontend are used for several requests, one after the other.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import select
 import socket
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import Context
+from functools import lru_cache, partial
 from typing import Optional, cast
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from pytriton.dispatcher.http_server.connections import within
 from pytriton.dispatcher.openai.state import Upstream
 
-__all__ = ["RELAY", "BrokenAnswer", "EventStream"]
+__all__ = ["RELAY", "BrokenAnswer", "EventStream", "StreamConnections"]
 
 #: Header with which a request offers, and a response accepts, the client's connection for the native frontend to write
 #: to; see proxy_backend/frontend/relay/relay.h.
@@ -31,23 +35,120 @@ _MAX_HEAD = 1 << 16
 _MAX_LINE = 1 << 10
 #: Number of unread bytes above which reading from the socket pauses.
 _MAX_WAITING = 1 << 20
+#: Maximum number of idle connections, which count in the native frontend's limit of connections. Others are closed after
+#: their response.
+_MAX_IDLE = 8
 
 
 class BrokenAnswer(ConnectionError):
     """Raised if a response is incomplete or not valid HTTP."""
 
 
-class EventStream(asyncio.Protocol):
-    """Connection for one request and its streaming response. Closing it early cancels the request."""
+class NotProcessed(BrokenAnswer):
+    """Raised if the server closed an idle connection and has not read the request sent on it."""
 
-    def __init__(self) -> None:
+
+class StreamConnections:
+    """Connections to one tritonserver: those to the native frontend's unix socket are reused, others are not."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._path = upstream.socket
+        self._at = urlsplit(upstream.url)
+        self._idle: list[EventStream] = []
+        self._closed = False
+
+    async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> EventStream:
+        """Send a request; return the stream once the response headers have arrived.
+
+        If the server has closed an idle connection and not read the request, the request is sent again.
+
+        Raises:
+            OSError, asyncio.TimeoutError: the connection failed, or no response arrived
+        """
+        lines = [f"POST {path} HTTP/1.1", f"Host: {self._at.netloc}"]
+        if self._path is None:
+            lines.append("Connection: close")
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        lines += [f"Content-Length: {len(body)}", "", ""]
+        request = "\r\n".join(lines).encode() + body
+        while True:
+            is_reused = bool(self._idle)
+            stream = self._idle.pop() if is_reused else await self._connect()
+            try:
+                await stream.exchange(request, is_reused=is_reused)
+            except BaseException as error:
+                stream.abort()
+                if is_reused and isinstance(error, NotProcessed):
+                    continue
+                raise
+            return stream
+
+    async def _connect(self) -> EventStream:
+        loop = asyncio.get_running_loop()
+        if self._path is None:
+            opening = loop.create_connection(
+                EventStream, str(self._at.hostname), self._at.port or 80
+            )
+            return (await within(opening, _CONNECT_S))[1]
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            connection.connect(self._path)  # a unix socket connects at once, or fails
+            opening = loop.create_unix_connection(
+                partial(EventStream, connection, self), sock=connection
+            )
+            # In an empty context: the event loop calls the protocol in that of the first request, also during later ones.
+            return (await Context().run(asyncio.ensure_future, opening))[1]
+        except BaseException:
+            connection.close()
+            raise
+
+    def release(self, stream: EventStream) -> bool:
+        """Keep an idle connection for a later request. Return False if it must be closed."""
+        if self._closed or stream.is_closing or len(self._idle) >= _MAX_IDLE:
+            return False
+        self._idle.append(stream)
+        return True
+
+    def forget(self, stream: EventStream) -> None:
+        """Stop keeping a connection that the server has closed."""
+        with suppress(ValueError):
+            self._idle.remove(stream)
+
+    def close(self) -> None:
+        """Close the idle connections, and the others after their response."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().abort()
+
+
+class EventStream(asyncio.Protocol):
+    """Connection for a request and its streaming response. Closing it early cancels the request.
+
+    Args:
+        connection: the unix socket, for writing without the event loop; the transport closes it; None over TCP
+        connections: where the connection is kept after a response; None to close it
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket | None = None,
+        connections: StreamConnections | None = None,
+    ) -> None:
+        self._socket = connection
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._lost = False
+        self._at_end = False  #: the server has closed the connection or shut down sending
+        self._paused = False
+        self._waiting = bytearray()  #: received but not yet read
+        self._reset()
+
+    def _reset(self) -> None:
+        """Prepare for a response."""
         self.status = 0
         self.relays = False  #: the server offers to write to the client itself
-        self._transport: asyncio.Transport | None = None
-        self._waiting = bytearray()  #: received but not yet read
-        self._paused = False
+        self._stays_open = self._connections is not None
         self._waiter: asyncio.Future[None] | None = None
-        self._lost = False
         self._chunked = False
         #: Remaining bytes of the current chunk, or of a body without chunks; None if the body ends with the connection.
         self._left: Optional[int] = 0
@@ -58,57 +159,57 @@ class EventStream(asyncio.Protocol):
         #: Called with new data while a reader waits; returns False to leave the data to the reader.
         self.tap: Callable[[bytes], bool] | None = None
 
-    @classmethod
-    async def post(
-        cls, upstream: Upstream, path: str, body: bytes, headers: Mapping[str, str]
-    ) -> EventStream:
-        """Connect and send a request; return the stream once the response headers have arrived.
+    @property
+    def is_closing(self) -> bool:
+        """Return True if the connection can carry no further request."""
+        transport = self._transport
+        return (
+            self._lost or self._at_end or transport is None or transport.get_write_buffer_size() > 0
+        )
+
+    async def exchange(self, request: bytes, *, is_reused: bool) -> None:
+        """Send a request, and wait for the response headers. A server that refuses a new connection responds without
+        reading the request.
 
         Raises:
-            OSError, asyncio.TimeoutError: the connection failed, or no response arrived
+            NotProcessed: the server has closed the connection and not read the request
+            OSError: the connection failed, or the response is not HTTP
         """
-        at = urlsplit(upstream.url)
-        lines = [f"POST {path} HTTP/1.1", f"Host: {at.netloc}", "Connection: close"]
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        lines += [f"Content-Length: {len(body)}", "", ""]
-        transport, stream = await cls._send_request(
-            upstream, at, "\r\n".join(lines).encode() + body
-        )
         try:
-            await stream._read_headers()
-        except BaseException:
-            transport.abort()
-            raise
-        return stream
+            self._send_request(request)
+        except NotProcessed:
+            if is_reused:
+                raise
+        await self._read_headers()
 
-    @classmethod
-    async def _send_request(
-        cls, upstream: Upstream, at: SplitResult, request: bytes
-    ) -> tuple[asyncio.Transport, EventStream]:
-        loop = asyncio.get_running_loop()
-        if upstream.socket is None:
-            opening = loop.create_connection(cls, str(at.hostname), at.port or 80)
-            transport, stream = await within(opening, _CONNECT_S)
-            transport.write(request)
-            return transport, stream
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            # A unix socket connects at once, or fails. The server can begin while the event loop, which takes two turns,
-            # prepares to read the answer.
-            connection.connect(upstream.socket)
-            sent = 0
-            with suppress(BlockingIOError):
-                sent = connection.send(request, socket.MSG_NOSIGNAL)
-            transport, stream = await loop.create_unix_connection(cls, sock=connection)
-        except BaseException:
-            connection.close()
-            raise
+    def _send_request(self, request: bytes) -> None:
+        if self.is_closing or self._waiting:
+            raise NotProcessed("the server has closed the connection")
+        sent = 0
+        if self._socket is not None:  # at once, not at the end of the event loop's turn
+            try:
+                sent = self._socket.send(request, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                pass
+            except ConnectionError as error:
+                raise NotProcessed("the server has closed the connection") from error
+        assert self._transport is not None
         if sent < len(request):
-            transport.write(request[sent:])
-        return transport, stream
+            self._transport.write(request[sent:])
 
     def close(self) -> None:
-        """Close the connection and discard the received data."""
+        """Discard the response. Close the connection, unless the response was complete and the server keeps it open."""
+        rest = b"\r\n" if self._chunked else b""
+        is_reusable = self._ended and self._stays_open and self._waiting == rest
+        connections = self._connections
+        self._waiting.clear()
+        self._reset()
+        self._resume_reading()
+        if not is_reusable or connections is None or not connections.release(self):
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
         self.tap = None
@@ -116,7 +217,8 @@ class EventStream(asyncio.Protocol):
         self._unread = b""
 
     def send(self, word: bytes) -> None:
-        """Send a control message to the native frontend on the same connection."""
+        """Send a control message to the native frontend on the same connection, which is not used again after "s"."""
+        self._stays_open = self._stays_open and word != b"s"
         if self._transport is not None:
             self._transport.write(word)
 
@@ -126,11 +228,9 @@ class EventStream(asyncio.Protocol):
         Raises:
             OSError: the descriptor cannot be sent now
         """
-        assert self._transport is not None  # the headers of the answer have arrived
-        own = os.dup(self._transport.get_extra_info("socket").fileno())
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=own) as sending:
-            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))
-            sending.sendmsg([word], [rights], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        assert self._socket is not None  # only the native frontend accepts descriptors
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))
+        self._socket.sendmsg([word], [rights], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     async def read(self) -> bytes:
         """Wait for data. Return the part of the body that has arrived since the last call; b"" at the end of the body.
@@ -186,9 +286,27 @@ class EventStream(asyncio.Protocol):
             self._waiting or self._in_chunk or self._unread or self._ended or self._broken
         )
 
+    def eof_received(self) -> None:
+        """Note whether the server has closed an idle connection in an orderly way: it then first shuts down sending, and
+        drops what it receives. A process that has died has closed its socket (POLLHUP).
+        """
+        self._at_end = True
+        if self._socket is None or self.status or self._waiting:
+            return
+        poll = select.poll()
+        poll.register(self._socket, 0)
+        if not poll.poll(0):
+            self._broken = NotProcessed("the server has closed an idle connection")
+
     def connection_lost(self, error: Exception | None) -> None:
         """Wake the reader, which raises an error if the body is incomplete."""
+        # The kernel reports a reset if the server has closed a unix socket with unread data.
+        is_reset = isinstance(error, (ConnectionResetError, BrokenPipeError))
+        if is_reset and self._socket is not None and not (self.status or self._waiting):
+            self._broken = NotProcessed("the server has not read the request")
         self._lost = True
+        if self._connections is not None:
+            self._connections.forget(self)
         self._wake()
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
@@ -199,33 +317,28 @@ class EventStream(asyncio.Protocol):
         self._waiter = None
 
     async def _wait_for_data(self) -> None:
+        if self._broken is not None:
+            raise self._broken
         if self._lost:
             raise BrokenAnswer("the connection ended in the middle of the response")
+        self._resume_reading()
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def _resume_reading(self) -> None:
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
-        self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
 
     async def _read_headers(self) -> None:
         while (end := self._waiting.find(b"\r\n\r\n")) < 0:
             if len(self._waiting) > _MAX_HEAD:
                 raise BrokenAnswer("the response headers are too long")
             await self._wait_for_data()
-        first, *lines = bytes(self._waiting[:end]).decode("latin-1").split("\r\n")
+        head = bytes(self._waiting[:end])
         del self._waiting[: end + 4]
-        split = (line.partition(":") for line in lines)
-        headers = {name.strip().lower(): value.strip() for name, _, value in split}
-        try:
-            self.status = int(first.split(" ")[1])
-            length = headers.get("content-length")
-            self._left = None if length is None else int(length)
-        except (IndexError, ValueError):
-            raise BrokenAnswer("the response is not HTTP") from None
-        self.relays = headers.get(RELAY.lower()) == "yes"
-        self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
-        if self._chunked:
-            self._left = 0
+        self.status, self._left, self._chunked, self.relays, stays_open = _read_head(head)
+        self._stays_open = self._stays_open and stays_open
 
     def _offer_to_tap(self, tap: Callable[[bytes], bool]) -> bool:
         """Pass buffered data to the tap; return False if the reader has to handle it."""
@@ -287,6 +400,26 @@ class EventStream(asyncio.Protocol):
             self._in_chunk = not self._ended
         del data[:at]
         return found
+
+
+@lru_cache(maxsize=16)  # most responses have the same
+def _read_head(head: bytes) -> tuple[int, int | None, bool, bool, bool]:
+    """Return what the head of a response says: its status, the body's length (None if it ends with the connection),
+    whether the body has chunks, whether the server can relay it, and whether it keeps the connection open.
+    """
+    first, *lines = head.decode("latin-1").split("\r\n")
+    split = (line.partition(":") for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, _, value in split}
+    try:
+        version, status = first.split(" ")[:2]
+        length = headers.get("content-length")
+        left = None if length is None else int(length)
+        chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+        relays = headers.get(RELAY.lower()) == "yes"
+        stays_open = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
+        return int(status), 0 if chunked else left, chunked, relays, stays_open
+    except ValueError:
+        raise BrokenAnswer("the response is not HTTP") from None
 
 
 def _single_chunk(data: bytes) -> bytes | None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Optional
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from pytriton._protocol.parameters import ACCESS_HEADER
 from pytriton.dispatcher.http_server.connections import within
-from pytriton.dispatcher.openai.event_stream import RELAY, EventStream
+from pytriton.dispatcher.openai.event_stream import RELAY, EventStream, StreamConnections
 from pytriton.dispatcher.openai.state import Upstream
 from pytriton.openai.embeddings import DIMENSIONS
 from pytriton.openai.errors import APIError
@@ -60,7 +60,7 @@ class Vectors(msgspec.Struct, frozen=True):
 
 
 class TritonPool:
-    """Connection pool to one tritonserver. Closing a connection before the response ends cancels the request."""
+    """Connections to one tritonserver. Closing a connection before the response ends cancels the request."""
 
     def __init__(self, upstream: Upstream) -> None:
         self.upstream = upstream
@@ -69,6 +69,7 @@ class TritonPool:
             connector = aiohttp.UnixConnector(upstream.socket, limit=0)
         else:
             connector = aiohttp.TCPConnector(limit=0)
+        self._streams = StreamConnections(upstream)
         self._headers = {} if upstream.token is None else {ACCESS_HEADER: upstream.token}
         timeout = aiohttp.ClientTimeout(total=None, connect=10.0)
         self._session = aiohttp.ClientSession(
@@ -85,6 +86,7 @@ class TritonPool:
 
     async def close(self) -> None:
         """Close all connections."""
+        self._streams.close()
         await self._session.close()
 
     async def is_ready(self) -> bool:
@@ -95,11 +97,10 @@ class TritonPool:
         except (aiohttp.ClientError, OSError):
             return False
 
-    @asynccontextmanager
-    async def texts(
+    async def request_texts(
         self, model: str, request: bytes, pulse_s: float | None = None
-    ) -> AsyncIterator[AnswerTexts]:
-        """Send a request for text to a model, and yield the answer.
+    ) -> AnswerTexts:
+        """Send a request for text to a model, and return the answer, which the caller must release.
 
         Args:
             model: name of the model
@@ -115,14 +116,13 @@ class TritonPool:
         if pulse_s is not None and self.upstream.socket is not None:
             headers[RELAY] = str(round(pulse_s * 1000))
         path = f"{_path(model)}/generate_stream"
-        with _reached():
-            answer = await EventStream.post(self.upstream, path, body, headers)
-        del body, request  # release memory: the answer may take long
+        with _Reached():
+            answer = await self._streams.post(path, body, headers)
+        if answer.status == 200:
+            return AnswerTexts(answer)
         try:
-            if answer.status != 200:
-                with _reached():
-                    raise _refused(answer.status, await answer.read_all(_MAX_BYTES))
-            yield AnswerTexts(answer)  # errors here may also concern the client's connection
+            with _Reached():
+                raise _refused(answer.status, await answer.read_all(_MAX_BYTES))
         finally:
             answer.close()
 
@@ -164,7 +164,7 @@ class TritonPool:
             APIError: the token is wrong, or the model could not be loaded or unloaded
         """
         url = f"{self.upstream.url}/v2/repository/models/{quote(model, safe='')}/{verb}"
-        with _reached():
+        with _Reached():
             async with self._session.post(url, headers={ACCESS_HEADER: token}) as answer:
                 data = await answer.read()
         if answer.status == 403:
@@ -182,22 +182,25 @@ class TritonPool:
         self, path: str, body: bytes, headers: dict[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         url = f"{self.upstream.url}{path}"
-        with _reached():
+        with _Reached():
             async with self._session.post(url, data=body, headers=headers) as answer:
                 if answer.status != 200:
                     raise _refused(answer.status, await answer.read())
                 yield answer
 
 
-@contextmanager
-def _reached() -> Iterator[None]:
-    try:
-        yield
-    except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
-        raise APIError(
-            f"The model server is not reachable ({type(error).__name__}). Retry later.", 503, code="server_unavailable",
-            retry_after_s=1.0,
-        ) from error  # fmt: skip
+class _Reached:
+    """Context in which failures of the connection to tritonserver raise an APIError."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, where: Any) -> None:
+        if isinstance(error, (aiohttp.ClientError, OSError, asyncio.TimeoutError)):
+            raise APIError(
+                f"The model server is not reachable ({type(error).__name__}). Retry later.", 503,
+                code="server_unavailable", retry_after_s=1.0,
+            ) from error  # fmt: skip
 
 
 def _path(model: str) -> str:
@@ -249,7 +252,16 @@ class AnswerTexts:
         except OSError:  # for example, too many descriptors in flight
             self.keep()
 
-    async def close(self) -> None:
+    def release(self) -> None:
+        """Cancel the request if the answer is incomplete. Otherwise, its connection can be used for other requests.
+
+        No other method must be called afterwards.
+        """
+        answer = self._answer
+        del self._answer  # its connection may serve another request from now on
+        answer.close()
+
+    async def reclaim(self) -> None:
         """Take the client's connection back from the native frontend before the answer ends. Texts received until then
         are dropped.
         """
@@ -277,7 +289,7 @@ class AnswerTexts:
     async def _read(self) -> bytes:
         data = b""
         try:
-            with _reached():
+            with _Reached():
                 data = await self._answer.read()
         except APIError:
             self.relaying = False  # the native frontend has exited

@@ -92,7 +92,8 @@ def test_the_openai_frontend_is_idle_during_a_relay(
         talk.read(chunk(f"data: {number} ü\n\n".encode()))
     assert process.num_ctx_switches().voluntary - switches < 40
     _ended(talk)
-    eventually(lambda: _descriptors(native.process.pid) == before - 2, "all of it is closed")
+    # The OpenAI frontend's connection stays open.
+    eventually(lambda: _descriptors(native.process.pid) == before - 1, "the others are closed")
 
 
 def _descriptors(pid: int) -> int:

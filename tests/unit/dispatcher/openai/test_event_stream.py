@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytriton.dispatcher.openai.event_stream import BrokenAnswer, EventStream
+from pytriton.dispatcher.openai.event_stream import BrokenAnswer, EventStream, StreamConnections
 from pytriton.dispatcher.openai.state import Upstream
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -48,7 +48,7 @@ async def answered(answer: bytes, step: int) -> tuple[int, bytes, bytes]:
     port = server.sockets[0].getsockname()[1]
     try:
         upstream = Upstream(f"http://127.0.0.1:{port}")
-        stream = await EventStream.post(upstream, "/a", b"body", {"X-Y": "z"})
+        stream = await StreamConnections(upstream).post("/a", b"body", {"X-Y": "z"})
         try:
             return stream.status, await stream.read_all(1 << 20), asked[0]
         finally:
@@ -102,7 +102,8 @@ def test_a_request_is_sent_completely_on_a_unix_socket(tmp_path: Path, size: int
         path = str(tmp_path / "socket")
         server = await asyncio.start_unix_server(serve, path)
         try:
-            stream = await EventStream.post(Upstream("http://host", path), "/a", body, {})
+            connections = StreamConnections(Upstream("http://host", path))
+            stream = await connections.post("/a", body, {})
             assert await stream.read_all(1 << 20) == b"not"
             assert await asked == body
             stream.close()

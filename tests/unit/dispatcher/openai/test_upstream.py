@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
+from unittest.mock import call as mock_call
 
 import pytest
 
@@ -59,6 +61,16 @@ def test_pieces_of_a_large_text_are_scanned_once() -> None:
     (whole,) = texts._complete_events(b'"}\n\n')
     assert len(whole) == len(head) + 500_000 + 2
     assert texts._partial == []
+
+
+def test_a_released_answer_does_not_use_its_connection() -> None:
+    answer: Any = Mock(relays=True)
+    texts = AnswerTexts(answer)
+    texts.release()
+    for call in (texts.release, texts.keep, lambda: texts.hand_over(0)):
+        with pytest.raises(AttributeError):
+            call()
+    assert answer.mock_calls == [mock_call.close()]
 
 
 @pytest.mark.parametrize(
