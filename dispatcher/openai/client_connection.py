@@ -140,6 +140,8 @@ class RequestBodies:
         if (request.content_length or 0) > limits.max_body_size:
             raise _too_large(limits)
         try:
+            if request.content.is_eof():  # the body arrived with the headers
+                return await self._read(request, limits)
             return await within(self._read(request, limits), limits.body_s)
         except asyncio.TimeoutError:
             raise APIError("The body did not arrive in time.", 408, code="timeout") from None

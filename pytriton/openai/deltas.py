@@ -130,6 +130,8 @@ def _text(struct: msgspec.Struct, name: str) -> None:
 def _whole(struct: msgspec.Struct, name: str) -> int:
     """Check that a value is an integer (Python's or numpy's), and return it as an int."""
     value = getattr(struct, name)
+    if type(value) is int:
+        return value
     number: Any = plain(value)
     if isinstance(number, bool) or not isinstance(number, int):
         kind = type(struct).__name__

@@ -105,7 +105,7 @@ class UsageCounter:
     def __init__(self) -> None:
         self._pieces = 0
         self._reported: Usage | None = None
-        self._before = Usage()
+        self._before: Usage | None = None  #: of the earlier calls
 
     def add(self, delta: Delta) -> None:
         """Count one chunk, or take the token usage that it reports."""
@@ -129,7 +129,7 @@ class UsageCounter:
     def usage(self) -> Usage:
         """The usage so far."""
         last = self._reported or Usage(completion_tokens=self._pieces)
-        return self._before.plus(last)
+        return last if self._before is None else self._before.plus(last)
 
 
 class Choice:
