@@ -37,7 +37,7 @@ _MAX_LINE = 1 << 10
 _MAX_WAITING = 1 << 20
 #: Maximum number of idle connections, which count in the native frontend's limit of connections. Others are closed after
 #: their response.
-_MAX_IDLE = 8
+_MAX_IDLE = 32
 
 
 class BrokenAnswer(ConnectionError):
