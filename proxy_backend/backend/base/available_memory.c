@@ -41,17 +41,17 @@ static const MemoryController controllers[] = {
     {"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "},
 };
 
-/* Write the path of this process's control group of a controller; an empty one if there is none. */
+/* Writes the path of this process's control group of a controller; an empty one if there is none. */
 static void own_group(const char *controller, char group[PATH_MAX])
 {
     char line[PATH_MAX];
     FILE *file = fopen("/proc/self/cgroup", "re");
     group[0] = 0;
     while (file && fgets(line, sizeof line, file)) {
-        char *rest = line, *name;
+        char *rest = line;
         strsep(&rest, ":");
         char *names = strsep(&rest, ":");
-        while (rest && (name = strsep(&names, ",")))
+        for (char *name = strsep(&names, ","); rest && name; name = strsep(&names, ","))
             if (strcmp(name, controller) == 0)
                 snprintf(group, PATH_MAX, "%.*s", (int)strcspn(rest, "\n"), rest);
     }
