@@ -21,6 +21,8 @@ import pytriton
 
 #: Parts of a stream, each of 1 MiB.
 PARTS = 200
+#: Parts of a stream that is to end early. Its model notices this after up to 0.25 s, in which nothing makes it wait.
+MANY = 100_000
 #: So many may wait in the caller's proxy and on the lane together, with room to spare.
 MAX_AHEAD = 80
 MODEL_PY = """
@@ -112,11 +114,11 @@ class Stage:
         self.pool = ThreadPoolExecutor(1)
         self.asked: Any = None
 
-    def begin(self) -> None:
+    def begin(self, parts: int = PARTS) -> None:
         """Start a request, and wait until its first part has been read."""
         for name in ("reader", "made", "closed"):
             (self._folder / name).unlink(missing_ok=True)
-        self.asked = self.pool.submit(self._ask, self._slow, {"x": np.array([PARTS], np.float32)})
+        self.asked = self.pool.submit(self._ask, self._slow, {"x": np.array([parts], np.float32)})
         eventually((self._folder / "reader").exists, "a part is read")
 
     def made(self) -> int:
@@ -191,7 +193,7 @@ def test_a_producer_waits_until_its_caller_has_read(stage: Stage) -> None:
 
 
 def test_a_blocked_stream_ends_when_its_caller_cancels_it(stage: Stage) -> None:
-    stage.begin()
+    stage.begin(MANY)
     stage.made()
     stage.report("cancel")
     assert stage.asked.result()["y"].tolist() == [1]
@@ -199,7 +201,7 @@ def test_a_blocked_stream_ends_when_its_caller_cancels_it(stage: Stage) -> None:
 
 
 def test_a_blocked_stream_ends_when_its_callers_worker_dies(stage: Stage) -> None:
-    stage.begin()
+    stage.begin(MANY)
     stage.made()
     stage.kill_reader()
     with pytest.raises(InferenceServerException, match=r"signal 9|SIGKILL"):
