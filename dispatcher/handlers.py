@@ -269,7 +269,7 @@ class StatusHandlers:
         registration = await self.registry.amend(message.name, access_log=message.on)
         registration.events.emit(kinds.ACCESS_LOG, numbers={"on": int(message.on)})
         self.requests.poll()
-        self.registry.changes.notify()  # the collector may be polling only every five seconds
+        self.registry.changes.notify()  # the collector may be waiting for up to 30 s
         return messages.Done()
 
     async def get_requests(
