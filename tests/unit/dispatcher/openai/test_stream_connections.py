@@ -51,12 +51,16 @@ class Server:
     def post(self) -> asyncio.Task[EventStream]:
         return asyncio.ensure_future(self.connections.post("/a", b"body", {}))
 
-    async def exchange(self) -> socket.socket:
-        """Answer a request on a new connection, which is then idle."""
+    async def answered(self, answer: bytes = ANSWER) -> tuple[socket.socket, EventStream]:
+        """Answer a request on a new connection."""
         posting = self.post()
         client = await self.accept()
-        await self.answer(client)
-        stream = await posting
+        await self.answer(client, answer)
+        return client, await posting
+
+    async def exchange(self) -> socket.socket:
+        """Answer a request on a new connection, which is then idle."""
+        client, stream = await self.answered()
         assert await stream.read_all(100) == b"data"
         stream.close()
         return client
@@ -101,10 +105,7 @@ def test_a_connection_is_used_again(run: Run) -> None:
 @pytest.mark.parametrize("answer", [CLOSING, ANSWER + b"more"], ids=["close", "excess data"])
 def test_a_connection_is_closed_after_its_answer(run: Run, answer: bytes) -> None:
     async def test(server: Server) -> None:
-        posting = server.post()
-        client = await server.accept()
-        await server.answer(client, answer)
-        stream = await posting
+        client, stream = await server.answered(answer)
         assert await stream.read_all(100) == b"data"
         stream.close()
         assert await server.is_closed(client)
@@ -114,10 +115,7 @@ def test_a_connection_is_closed_after_its_answer(run: Run, answer: bytes) -> Non
 
 def test_closing_a_stream_early_closes_its_connection(run: Run) -> None:
     async def test(server: Server) -> None:
-        posting = server.post()
-        client = await server.accept()
-        await server.answer(client, ANSWER[:-5])
-        stream = await posting
+        client, stream = await server.answered(ANSWER[:-5])
         assert await stream.read() == b"data"
         stream.close()
         assert await server.is_closed(client)
@@ -128,10 +126,7 @@ def test_closing_a_stream_early_closes_its_connection(run: Run) -> None:
 @pytest.mark.parametrize("word", [b"n", b"s"])
 def test_a_connection_is_used_again_unless_its_response_was_stopped(run: Run, word: bytes) -> None:
     async def test(server: Server) -> None:
-        posting = server.post()
-        client = await server.accept()
-        await server.answer(client, ANSWER[:-5])
-        stream = await posting
+        client, stream = await server.answered(ANSWER[:-5])
         assert await stream.read() == b"data"
         stream.send(word)
         assert await asyncio.get_running_loop().sock_recv(client, 100) == word
@@ -172,10 +167,7 @@ def test_a_connection_is_not_bound_to_the_context_of_its_first_request(run: Run)
 
     async def test(server: Server) -> None:
         user.set("first")
-        posting = server.post()
-        client = await server.accept()
-        await server.answer(client, HEAD)
-        stream = await posting
+        client, stream = await server.answered(HEAD)
         seen: list[str] = []
 
         def tap(data: bytes) -> bool:
@@ -303,10 +295,7 @@ def test_idle_connections_are_limited(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_connection_in_use_is_closed_after_its_answer_once_the_pool_is_closed(run: Run) -> None:
     async def test(server: Server) -> None:
-        posting = server.post()
-        client = await server.accept()
-        await server.answer(client)
-        stream = await posting
+        client, stream = await server.answered()
         server.connections.close()
         assert await stream.read_all(100) == b"data"
         stream.close()
