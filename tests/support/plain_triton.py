@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from pytriton._host.install.server_runtime import (
     server_environment,
 )
 from pytriton._host.ports import free_ports
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from support.real_daemon import eventually
 
 
@@ -56,11 +57,11 @@ def plain_triton(
     started = None
     while started is None:
         started = _start(folder, runtime, runtime.python, backends, options)
-    process, triton, regions = started
+    process, triton, kill_on_death = started
     try:
         yield triton
     finally:
-        _end(process, regions)
+        _end(process, kill_on_death)
 
 
 def _start(
@@ -69,8 +70,8 @@ def _start(
     python: PythonBackend,
     backends: Path,
     options: Sequence[str],
-) -> tuple[subprocess.Popen[bytes], PlainTriton, str] | None:
-    """Return the ready server and the prefix of its regions' names; None if one of its ports was taken."""
+) -> tuple[subprocess.Popen[bytes], PlainTriton, KillOnDeath] | None:
+    """Return the ready server, and what kills it if this process is killed; None if one of its ports was taken."""
     http, grpc, metrics = free_ports("127.0.0.1", 3)
     regions = f"plain-{os.getpid()}-{http}-"
     command = [
@@ -88,20 +89,25 @@ def _start(
         *options,
     ]
     log = folder / "tritonserver.log"
+    kill_on_death = KillOnDeath(Path("/dev/shm") / regions)
     with open(log, "wb") as output:
         process = subprocess.Popen(
             command,
-            env=server_environment(runtime, os.environ, python.environment.root),
+            env=server_environment(
+                runtime, kill_on_death.mark(os.environ), python.environment.root
+            ),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            start_new_session=True,
         )
+    kill_on_death.add(process.pid)
     try:
         _wait_ready(process, f"127.0.0.1:{http}", log)
     except BaseException:
         taken = process.poll() is not None and "already in use" in log.read_text(errors="replace")
-        _end(process, regions)
+        _end(process, kill_on_death)
         if taken:
             return None
         raise
@@ -110,18 +116,15 @@ def _start(
         f"grpc://127.0.0.1:{grpc}",
         f"http://127.0.0.1:{metrics}/metrics",
     )
-    return process, triton, regions
+    return process, triton, kill_on_death
 
 
-def _end(process: subprocess.Popen[bytes], regions: str) -> None:
+def _end(process: subprocess.Popen[bytes], kill_on_death: KillOnDeath) -> None:
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for region in Path("/dev/shm").glob(f"{regions}*"):  # left behind by a crash
-        region.unlink(missing_ok=True)
+    kill_on_death.close()  # also removes the regions that a crash has left behind
+    process.wait()
 
 
 def _wait_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
