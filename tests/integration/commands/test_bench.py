@@ -48,7 +48,7 @@ def results(out: Path) -> dict[str, Any]:
 @pytest.mark.timeout(400)
 def test_a_short_run_measures_and_reports(tmp_path: Path) -> None:
     """It covers each number of clients over both protocols, accepts only correct responses, and writes a report."""
-    with bench(tmp_path, "--workloads", "add_sub", "--seconds", "0.4") as process:
+    with bench(tmp_path, "--workloads", "add_sub", "--seconds", "0.2") as process:
         said, _ = process.communicate(timeout=350)
     assert process.returncode == 0, said
     found = results(tmp_path)["measurements"]
@@ -67,7 +67,7 @@ def test_a_short_run_measures_and_reports(tmp_path: Path) -> None:
 @pytest.mark.timeout(400)
 def test_typed_functions_are_measured_on_their_route_and_by_kserve(tmp_path: Path) -> None:
     """For each kind of request, and each number of clients."""
-    with bench(tmp_path, "--workloads", "typed", "--seconds", "0.4") as process:
+    with bench(tmp_path, "--workloads", "typed", "--seconds", "0.2") as process:
         said, _ = process.communicate(timeout=350)
     assert process.returncode == 0, said
     found = results(tmp_path)["measurements"]
@@ -83,7 +83,7 @@ def test_typed_functions_are_measured_on_their_route_and_by_kserve(tmp_path: Pat
 @pytest.mark.timeout(400)
 def test_ctrl_c_ends_all_servers_and_keeps_what_was_measured(tmp_path: Path) -> None:
     """The exit code is 130, finished measurements are in the results, and no process is left."""
-    with bench(tmp_path, "--workloads", "A", "--seconds", "0.4") as process:
+    with bench(tmp_path, "--workloads", "A", "--seconds", "0.2") as process:
         assert process.stdout is not None
         seen = []
         for line in process.stdout:
