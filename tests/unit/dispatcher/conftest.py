@@ -1,14 +1,32 @@
-"""A daemon without processes, on a virtual clock."""
+"""Tests that are coroutines, and a daemon without processes, on a virtual clock."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from fakes.simulated_daemon import SimulatedDaemon
 from fakes.virtual_time import VirtualLoop
+
+from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+
+#: Only a test that fails takes so long.
+_LIMIT_S = 200.0
+
+
+@pytest.hookimpl
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    asyncio.run(asyncio.wait_for(test, _LIMIT_S))
+    return True
 
 
 @pytest.fixture
@@ -28,3 +46,10 @@ def loop() -> Iterator[VirtualLoop]:
     yield one
     one.close()
     asyncio.set_event_loop(None)
+
+
+@pytest.fixture
+def kill_on_death(tmp_path: Path) -> Iterator[KillOnDeath]:
+    """The helper that kills what a test starts if this process is killed."""
+    with closing(KillOnDeath(tmp_path / "nothing-")) as helper:
+        yield helper
