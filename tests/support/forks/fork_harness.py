@@ -5,15 +5,13 @@ The probe reports what kind of process it is.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 import pytriton
 from pytriton.dispatcher.runtime.child import Child
@@ -26,6 +24,7 @@ import json, multiprocessing.process, os, resource, signal, sys, threading
 sys.path.insert(0, {source!r})
 import cloudpickle, msgspec, numpy, zmq
 import random
+numpy.random.rand  # which loads it: forks inherit its state
 from pytriton._protocol.fork_protocol import FORKS
 from pytriton.worker import fork_server
 
@@ -55,7 +54,6 @@ print(json.dumps({{
 while {waits!r} and os.path.exists({waits!r}):
     signal.pause()
 """
-Scene = Callable[["Stage"], Awaitable[None]]
 
 
 class Stage:
@@ -135,21 +133,13 @@ async def said(child: Child) -> dict[str, Any]:
     return reported
 
 
-def play(folder: Path, scene: Scene, most: int = 4, waits: str = "") -> None:
-    """Run a scene, and check that it leaves nothing behind."""
-
-    async def played() -> None:
-        kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
-        stage = Stage(folder, kill_on_death, most, waits)
-        try:
-            await scene(stage)
-        finally:
-            await stage.forks.hold()
-            os.close(stage.stats)
-            kill_on_death.close()
-
-    # Leftovers of earlier tests may end in between.
-    descriptors, children = len(os.listdir("/proc/self/fd")), {*psutil.Process().children()}
-    asyncio.run(asyncio.wait_for(played(), 200))
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
-    assert {*psutil.Process().children()} <= children
+@asynccontextmanager
+async def staged(folder: Path, most: int = 4, waits: str = "") -> AsyncIterator[Stage]:
+    kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
+    stage = Stage(folder, kill_on_death, most, waits)
+    try:
+        yield stage
+    finally:
+        await stage.forks.hold()
+        os.close(stage.stats)
+        kill_on_death.close()

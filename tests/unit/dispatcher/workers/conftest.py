@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from fakes.virtual_time import VirtualLoop
 
@@ -24,14 +25,11 @@ class random:
 
 
 @pytest.fixture
-def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
+def loop(loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
     """An event loop on a virtual clock, which also drives the supervisor's timestamps."""
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
     monkeypatch.setattr(supervisor, "time", SimpleNamespace(time=loop.time))
     yield loop
-    loop.close()
-    asyncio.set_event_loop(None)
+    loop.settle()
 
 
 @pytest.fixture
@@ -40,3 +38,13 @@ def little_numpy(tmp_path: Path) -> None:
     path = tmp_path / "path"
     path.mkdir()
     (path / "numpy.py").write_text(_NUMPY)
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Check that a test leaves neither descriptors nor processes behind."""
+    # Leftovers of earlier tests may end in between.
+    descriptors, children = len(os.listdir("/proc/self/fd")), {*psutil.Process().children()}
+    yield
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert {*psutil.Process().children()} <= children

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -72,101 +72,84 @@ class Scene:
         return worker
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 60))
-
-
 BOTH = [SupervisedState(0, state_of("w3"), 4, "it crashed"), SupervisedState(1, state_of("w4"))]
 
 
-def test_adopted_workers_serve_at_once_without_a_new_start() -> None:
-    async def test() -> None:
-        scene = Scene(BOTH, {"m_0": "w3", "m_1": "w4"})
-        assert scene.pool.ready_workers() == ["w3", "w4"]
-        assert scene.pool.is_quiescent
-        await asyncio.sleep(0)
-        assert scene.started == []
-        info = scene.pool.infos()[0]
-        assert (info.state, info.restarts, info.last_exit, info.lanes) == (
-            "ready", 4, "it crashed", 1,
-        )  # fmt: skip
-        attached = await scene.pool.proxies.route("m_0", None)
-        assert attached.worker in ("w3", "w4")
-        await scene.pool.stop(0)
-
-    run(test)
+async def test_adopted_workers_serve_at_once_without_a_new_start() -> None:
+    scene = Scene(BOTH, {"m_0": "w3", "m_1": "w4"})
+    assert scene.pool.ready_workers() == ["w3", "w4"]
+    assert scene.pool.is_quiescent
+    await asyncio.sleep(0)
+    assert scene.started == []
+    info = scene.pool.infos()[0]
+    assert (info.state, info.restarts, info.last_exit, info.lanes) == (
+        "ready", 4, "it crashed", 1,
+    )  # fmt: skip
+    attached = await scene.pool.proxies.route("m_0", None)
+    assert attached.worker in ("w3", "w4")
+    await scene.pool.stop(0)
 
 
 @pytest.mark.parametrize("lost", [[], ["w4"]], ids=["had none", "is gone"])
-def test_an_instance_without_a_worker_gets_a_new_one(lost: list[str]) -> None:
-    async def test() -> None:
-        second = BOTH[1] if lost else SupervisedState(1)
-        scene = Scene([BOTH[0], second], {"m_0": "w3"}, lost=lost)
-        await scene.pool.until(lambda: len(scene.pool.ready_workers()) == 2, 10)
-        assert scene.pool.ready_workers() == ["w3", "w100"]
-        await scene.pool.stop(0)
-
-    run(test)
+async def test_an_instance_without_a_worker_gets_a_new_one(lost: list[str]) -> None:
+    second = BOTH[1] if lost else SupervisedState(1)
+    scene = Scene([BOTH[0], second], {"m_0": "w3"}, lost=lost)
+    await scene.pool.until(lambda: len(scene.pool.ready_workers()) == 2, 10)
+    assert scene.pool.ready_workers() == ["w3", "w100"]
+    await scene.pool.stop(0)
 
 
-def test_an_adopted_worker_that_exits_is_replaced_and_counted() -> None:
-    async def test() -> None:
-        scene = Scene(BOTH, {})
-        scene.adopted[0].end()
-        await scene.pool.until(lambda: "w100" in scene.pool.ready_workers(), 10)
-        assert scene.counters.of(1, 0).exits["crash"] == 1
-        assert scene.counters.of(1, 0).starts == 1  # that of the replacement
-        await scene.pool.stop(0)
-
-    run(test)
+async def test_an_adopted_worker_that_exits_is_replaced_and_counted() -> None:
+    scene = Scene(BOTH, {})
+    scene.adopted[0].end()
+    await scene.pool.until(lambda: "w100" in scene.pool.ready_workers(), 10)
+    assert scene.counters.of(1, 0).exits["crash"] == 1
+    assert scene.counters.of(1, 0).starts == 1  # that of the replacement
+    await scene.pool.stop(0)
 
 
-def test_an_adopted_worker_that_is_due_is_recycled() -> None:
-    async def test() -> None:
-        scene = Scene(BOTH, {})
-        assert scene.pool.is_quiescent
-        scene.adopted[1].become_due()
-        await scene.pool.until(lambda: "w100" in scene.pool.ready_workers(), 10)
-        assert not scene.pool.is_quiescent  # the due one has not ended yet
-        scene.adopted[1].end()
-        await scene.pool.stop(0)
-
-    run(test)
+async def test_an_adopted_worker_that_is_due_is_recycled() -> None:
+    scene = Scene(BOTH, {})
+    assert scene.pool.is_quiescent
+    scene.adopted[1].become_due()
+    await scene.pool.until(lambda: "w100" in scene.pool.ready_workers(), 10)
+    assert not scene.pool.is_quiescent  # the due one has not ended yet
+    scene.adopted[1].end()
+    await scene.pool.stop(0)
 
 
-def test_a_suspended_model_stays_suspended_and_resumes() -> None:
-    async def test() -> None:
-        scene = Scene([], {"m_0": ""}, suspended=True)
-        assert (scene.pool.is_quiescent, scene.pool.suspension.suspended) == (True, True)
-        assert (await scene.pool.proxies.route("m_0", None)).worker == ""
-        attached = await scene.pool.proxies.route("m_0", None, batch=True)
-        assert attached.worker == "w100"
-        await scene.pool.stop(0)
-
-    run(test)
+async def test_a_suspended_model_stays_suspended_and_resumes() -> None:
+    scene = Scene([], {"m_0": ""}, suspended=True)
+    assert (scene.pool.is_quiescent, scene.pool.suspension.suspended) == (True, True)
+    assert (await scene.pool.proxies.route("m_0", None)).worker == ""
+    attached = await scene.pool.proxies.route("m_0", None, batch=True)
+    assert attached.worker == "w100"
+    await scene.pool.stop(0)
 
 
-def test_work_in_progress_is_not_quiescent() -> None:
-    async def test() -> None:
-        scene = Scene(BOTH, {})
-        scene.adopted[0].exited.set_result(1)
-        assert not scene.pool.is_quiescent
-        await scene.pool.stop(0)
-        assert not scene.pool.is_quiescent
-
-    run(test)
+async def test_work_in_progress_is_not_quiescent() -> None:
+    scene = Scene(BOTH, {})
+    scene.adopted[0].exited.set_result(1)
+    assert not scene.pool.is_quiescent
+    await scene.pool.stop(0)
+    assert not scene.pool.is_quiescent
 
 
-def test_the_memory_of_adopted_workers_counts() -> None:
-    async def test() -> None:
-        accounts = MemoryAccounts({MEMORY: 1000})
-        spec = msgspec.structs.replace(TWO, memory_request=100)
-        scene = Scene(BOTH, {"m_0": "w3", "m_1": "w4"}, account=accounts.open(spec))
-        assert accounts.used() == {MEMORY: 200}
-        await scene.pool.stop(0)
-        assert accounts.used() == {MEMORY: 0}
+async def test_the_memory_of_adopted_workers_counts() -> None:
+    accounts = MemoryAccounts({MEMORY: 1000})
+    spec = msgspec.structs.replace(TWO, memory_request=100)
+    scene = Scene(BOTH, {"m_0": "w3", "m_1": "w4"}, account=accounts.open(spec))
+    assert accounts.used() == {MEMORY: 200}
+    await scene.pool.stop(0)
+    assert accounts.used() == {MEMORY: 0}
 
-    run(test)
+
+def handed_over(counters: ModelCounters) -> ModelCounters:
+    """Return counters as the next version of the daemon reads them."""
+    document = msgspec.msgpack.encode(counters.hand_over("m"))
+    other = ModelCounters()
+    other.adopt(msgspec.msgpack.decode(document, type=ModelCountersState))
+    return other
 
 
 def test_counters_survive_an_upgrade() -> None:
@@ -176,9 +159,7 @@ def test_counters_survive_an_upgrade() -> None:
     instance.starts = 3
     instance.exits["hang"] += 1
     counters.counts, counters.failed["lost"] = ModelCounts(1, 2, 3, 4, 5), 2
-    document = msgspec.msgpack.encode(counters.hand_over("m"))
-    other = ModelCounters()
-    other.adopt(msgspec.msgpack.decode(document, type=ModelCountersState))
+    other = handed_over(counters)
     assert other.of(2, 1).ended.plus(NOTHING) == instance.ended
     assert other.of(2, 1).counts().plus(instance.ended).calls == 10
     assert (other.of(2, 1).exits, other.of(2, 1).starts) == ({"hang": 1}, 3)
@@ -189,11 +170,9 @@ def test_counters_too_large_for_a_snapshot_are_clipped() -> None:
     """A worker may repeatedly write any value to its page."""
     counters = ModelCounters()
     counters.of(1, 0).ended = NOTHING._replace(calls=1 << 70, call_buckets=(1 << 64, 3))
-    document = msgspec.msgpack.encode(counters.hand_over("m"))
-    other = ModelCounters()
-    other.adopt(msgspec.msgpack.decode(document, type=ModelCountersState))
-    assert other.done().total.calls == (1 << 63) - 1
-    assert other.done().total.call_buckets == ((1 << 63) - 1, 3)
+    total = handed_over(counters).done().total
+    assert total.calls == (1 << 63) - 1
+    assert total.call_buckets == ((1 << 63) - 1, 3)
 
 
 def test_many_previous_versions_are_reported_together() -> None:
@@ -213,10 +192,4 @@ def test_many_previous_versions_are_reported_together() -> None:
     assert counters.outcomes() == (
         998, {"callable": 998, "input": 0, "result": 0, "timeout": 0, "unrecoverable": 0},
     )  # fmt: skip
-    other = ModelCounters()
-    other.adopt(
-        msgspec.msgpack.decode(
-            msgspec.msgpack.encode(counters.hand_over("m")), type=ModelCountersState
-        )
-    )
-    assert other.done().total.requests == 2 * 499
+    assert handed_over(counters).done().total.requests == 2 * 499

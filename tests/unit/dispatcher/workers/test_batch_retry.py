@@ -81,19 +81,14 @@ def test_many_losses_in_a_row_are_blamed_on_the_model() -> None:
     assert "8 consecutive requests in the batch" in verdict.text
 
 
-def test_events_name_the_request_and_the_proxy_names_it_in_the_error() -> None:
+async def test_events_name_the_request_and_the_proxy_names_it_in_the_error() -> None:
     reported: list[messages.Event] = []
     worker: Any = Busy(3.0)
-
-    async def judge() -> list[messages.Verdict]:
-        batch_retry = BatchRetry(LIMITED, {"w": worker}, events=Events([reported.append]))
-        lost = messages.LaneLost("r", "gone", 2, consecutive_losses=1, request_id="order\n17")
-        overdue = messages.BatchOverdue("r", "w", was_read=True, request_id="order-18")
-        found = [await batch_retry.on_loss(lost), batch_retry.on_overdue(overdue)]
-        await asyncio.gather(*batch_retry._background_tasks)
-        return found
-
-    poison, hang = asyncio.run(judge())
+    batch_retry = BatchRetry(LIMITED, {"w": worker}, events=Events([reported.append]))
+    lost = messages.LaneLost("r", "gone", 2, consecutive_losses=1, request_id="order\n17")
+    overdue = messages.BatchOverdue("r", "w", was_read=True, request_id="order-18")
+    poison, hang = await batch_retry.on_loss(lost), batch_retry.on_overdue(overdue)
+    await asyncio.gather(*batch_retry._background_tasks)
     assert [one.kind for one in reported] == ["poison", "hang", "batch_failed"]
     assert reported[0].reason == f"{poison.text} [request id: order?17]"
     assert reported[1].reason.endswith("(execution_timeout_s) [request id: order-18]")
@@ -101,10 +96,10 @@ def test_events_name_the_request_and_the_proxy_names_it_in_the_error() -> None:
     assert "request id" not in poison.text + hang.text
 
 
-def test_nothing_is_retried_while_the_workers_are_being_stopped() -> None:
+async def test_nothing_is_retried_while_the_workers_are_being_stopped() -> None:
     batch_retry = BatchRetry(BATCHING, {})
     batch_retry.stopping = True
-    assert asyncio.run(batch_retry.on_loss(messages.LaneLost("r", "w", 1))).action == "fail"
+    assert (await batch_retry.on_loss(messages.LaneLost("r", "w", 1))).action == "fail"
 
 
 @pytest.mark.parametrize(
@@ -183,13 +178,12 @@ class Ended:
     ("under_way", "losses", "action"),
     [(1, 1, "retry"), (1, 2, "fail"), (3, 2, "retry"), (3, 3, "retry"), (3, 4, "fail")],
 )
-def test_overlapping_batches_share_the_blame(under_way: int, losses: int, action: str) -> None:
-    async def judge() -> messages.Verdict:
-        worker: Any = Ended(under_way)
-        lost = messages.LaneLost("r", "w", lost_workers=losses, consecutive_losses=losses - 1)
-        return await BatchRetry(BATCHING, {"w": worker}).on_loss(lost)
-
-    assert asyncio.run(judge()).action == action
+async def test_overlapping_batches_share_the_blame(
+    under_way: int, losses: int, action: str
+) -> None:
+    worker: Any = Ended(under_way)
+    lost = messages.LaneLost("r", "w", lost_workers=losses, consecutive_losses=losses - 1)
+    assert (await BatchRetry(BATCHING, {"w": worker}).on_loss(lost)).action == action
 
 
 def test_a_worker_with_overlapping_batches_enforces_the_timeout_itself() -> None:

@@ -65,7 +65,3 @@ def test_openmp_threads_sleep_while_they_wait_unless_the_user_decides() -> None:
     assert wait_policy({"OMP_NUM_THREADS": "2"}) == {"OMP_WAIT_POLICY": "passive"}
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
         assert wait_policy({name: "1"}) == {}
-
-
-def test_the_usable_cpus_of_this_machine() -> None:
-    assert 0 < linux.usable_cpus() <= len(os.sched_getaffinity(0))

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from support.forks.fork_harness import Stage, play, said
+from support.forks.fork_harness import said, staged
 
 from pytriton._protocol import linux
 from pytriton._protocol.fork_protocol import LARGEST, ForkAnswer, Order
@@ -25,7 +25,7 @@ from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.workers import fork_servers
 from pytriton.dispatcher.workers.fork_servers import Ended, ForkServer, Stale, Unfit
 
-pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("little_numpy")]
+pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("little_numpy", "nothing_left")]
 
 #: Acts once, in a fork or its parent, after a file has appeared.
 _HOOK = """
@@ -82,11 +82,10 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[ForkServer]:
     return servers
 
 
-def test_a_worker_being_forked_outlives_its_fork_server(tmp_path: Path) -> None:
+async def test_a_worker_being_forked_outlives_its_fork_server(tmp_path: Path) -> None:
     """It is still in the fork server's process group."""
     acts = hook(tmp_path, "after_in_child", _STOP)
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked("w1"))
         server = stage.server()
         acts.touch()
@@ -101,39 +100,31 @@ def test_a_worker_being_forked_outlives_its_fork_server(tmp_path: Path) -> None:
         assert (await said(child))["worker"] == "w2"
         await holding
 
-    play(tmp_path, scene)
 
-
-def test_a_fork_server_that_exits_before_it_reports_the_worker(
+async def test_a_fork_server_that_exits_before_it_reports_the_worker(
     tmp_path: Path, launched: list[ForkServer]
 ) -> None:
     acts = hook(tmp_path, "after_in_parent", _DIE)
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked("w1"))
         acts.touch()
         assert (await said(await stage.forked("w2")))["worker"] == "w2"
         assert len(launched) == 1
 
-    play(tmp_path, scene)
-
 
 @pytest.mark.parametrize("when", ["after_in_child", "after_setsid"])
-def test_a_fork_that_exits_before_it_starts_is_retried(
+async def test_a_fork_that_exits_before_it_starts_is_retried(
     tmp_path: Path, launched: list[ForkServer], when: str
 ) -> None:
     acts = hook(tmp_path, when, _DIE)
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked("w1"))
         acts.touch()
         assert (await said(await stage.forked("w2")))["worker"] == "w2"
         assert len(launched) == 2
 
-    play(tmp_path, scene)
 
-
-def test_the_fork_server_and_its_fork_exit_before_the_pid_is_reported(
+async def test_the_fork_server_and_its_fork_exit_before_the_pid_is_reported(
     tmp_path: Path, launched: list[ForkServer]
 ) -> None:
     """The worker is still started."""
@@ -141,15 +132,12 @@ def test_the_fork_server_and_its_fork_exit_before_the_pid_is_reported(
         hook(tmp_path, "after_in_child", _DIE),
         hook(tmp_path, "after_in_parent", _DIE),
     ]
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked("w1"))
         for acts in all_act:
             acts.touch()
         assert (await said(await stage.forked("w2")))["worker"] == "w2"
         assert len(launched) == 2
-
-    play(tmp_path, scene)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +145,7 @@ def test_the_fork_server_and_its_fork_exit_before_the_pid_is_reported(
     [("after_in_child",), ("after_setsid",), ("after_in_child", "after_in_parent")],
     ids=["at once", "with a session of its own", "its fork server has ended"],
 )
-def test_a_worker_that_hangs_before_it_starts(
+async def test_a_worker_that_hangs_before_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_and_ends: tuple[str, ...]
 ) -> None:
     all_act = [hook(tmp_path, when, act) for when, act in zip(hangs_and_ends, (_STOP, _DIE))]
@@ -166,7 +154,7 @@ def test_a_worker_that_hangs_before_it_starts(
     async def impatient(worker: socket.socket, limit_s: float) -> bytes:
         return await received(worker, 0.2)
 
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked("w1"))
         monkeypatch.setattr(fork_servers, "_received", impatient)
         for acts in all_act:
@@ -174,35 +162,30 @@ def test_a_worker_that_hangs_before_it_starts(
         assert await stage.fork("w2") is None
         assert stage.servers == []
 
-    play(tmp_path, scene)
 
-
-def test_a_stale_server_is_replaced_once_for_all_waiting_starts(
+async def test_a_stale_server_is_replaced_once_for_all_waiting_starts(
     tmp_path: Path, launched: list[ForkServer]
 ) -> None:
     module = tmp_path / "path" / "cloudpickle.py"
     module.write_text("TOLD = 'old'\n")
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked())
         module.write_text("TOLD = 'new one'\n")
         workers = await asyncio.gather(*[stage.forked(f"w{i}") for i in range(8)])
         assert [(await said(one))["told"] for one in workers] == ["new one"] * 8
         assert len(launched) == 2
 
-    play(tmp_path, scene)
-
 
 @pytest.mark.parametrize(
     ("why", "is_fit"), [(Stale("it changes"), True), (Ended("it crashes"), False)]
 )
-def test_a_changed_server_is_retried_and_a_failing_one_is_not(
+async def test_a_changed_server_is_retried_and_a_failing_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Unfit, is_fit: bool
 ) -> None:
     async def fails(*arguments: Any) -> None:
         raise why
 
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         with monkeypatch.context() as patched:
             patched.setattr(ForkServer, "fork", fails)
             assert await stage.fork() is None
@@ -211,15 +194,12 @@ def test_a_changed_server_is_retried_and_a_failing_one_is_not(
         if child is not None:
             await said(child)
 
-    play(tmp_path, scene)
 
-
-def test_more_concurrent_environments_than_fork_servers(
+async def test_more_concurrent_environments_than_fork_servers(
     tmp_path: Path, launched: list[ForkServer]
 ) -> None:
     """Starting fork servers are in use, so no other one replaces them."""
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path, most=2) as stage:
         children = await asyncio.gather(*[stage.fork(ONE_OF_MANY=str(i)) for i in range(6)])
         forked = [child for child in children if child is not None]
         assert [child is not None for child in children] == [True, True, *[False] * 4]
@@ -228,15 +208,12 @@ def test_more_concurrent_environments_than_fork_servers(
         assert len(launched) == 2
         await said(await stage.forked(ONE_OF_MANY="5"))  # the others are no longer needed
 
-    play(tmp_path, scene, most=2)
 
-
-def test_a_starting_fork_server_is_stopped_at_once(tmp_path: Path) -> None:
+async def test_a_starting_fork_server_is_stopped_at_once(tmp_path: Path) -> None:
     begins = tmp_path / "begins"
     os.mkfifo(begins)
     start_up(tmp_path, f"open({str(begins)!r}, 'w').close()\nimport signal\nsignal.pause()\n")
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         making = asyncio.ensure_future(stage.fork())
         await asyncio.to_thread(begins.read_bytes)
         await stage.forks.hold()
@@ -246,15 +223,12 @@ def test_a_starting_fork_server_is_stopped_at_once(tmp_path: Path) -> None:
         (tmp_path / "path" / "sitecustomize.py").write_text("")
         await said(await stage.forked())  # that was no fault of the environment's
 
-    play(tmp_path, scene)
 
-
-def test_a_fork_server_whose_start_is_no_longer_awaited(
+async def test_a_fork_server_whose_start_is_no_longer_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launched: list[ForkServer]
 ) -> None:
     """It is stopped like any other unused one."""
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         monkeypatch.setattr(fork_servers, "_IDLE_S", 0.0)
         making = asyncio.ensure_future(stage.fork())
         while not launched:
@@ -263,27 +237,24 @@ def test_a_fork_server_whose_start_is_no_longer_awaited(
         while stage.forks._servers or not stage.forks.is_quiescent:
             await asyncio.sleep(0)
 
-    play(tmp_path, scene)
 
-
-def test_an_exited_fork_server_is_removed(tmp_path: Path) -> None:
+async def test_an_exited_fork_server_is_removed(tmp_path: Path) -> None:
     """Its pid may belong to another process by the next start."""
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked())
         os.kill(stage.servers[0], signal.SIGKILL)
         while stage.servers or not stage.forks.is_quiescent:
             await asyncio.sleep(0)
 
-    play(tmp_path, scene)
-
 
 @pytest.mark.parametrize("lacking", ["a pipe", "what tells of the worker's end"])
-def test_too_many_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+async def test_too_many_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
     def fails(*arguments: Any) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked())
         with monkeypatch.context() as patched:
             where = (os, "pipe") if lacking == "a pipe" else (linux, "pidfd_open")
@@ -294,10 +265,8 @@ def test_too_many_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, la
                 await stage.start()
         await said(await stage.forked())
 
-    play(tmp_path, scene)
 
-
-def test_a_failing_start_up_file(tmp_path: Path, launched: list[ForkServer]) -> None:
+async def test_a_failing_start_up_file(tmp_path: Path, launched: list[ForkServer]) -> None:
     """The fork server runs it before each fork, after all imports."""
     start_up(
         tmp_path,
@@ -309,13 +278,10 @@ def test_a_failing_start_up_file(tmp_path: Path, launched: list[ForkServer]) -> 
         "    raise ImportError\n"
         "sys.path_hooks.insert(0, fails)\n",
     )
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         for _ in range(2):
             await said(await stage.forked())
         assert len(launched) == 1
-
-    play(tmp_path, scene)
 
 
 @pytest.mark.parametrize(
@@ -331,8 +297,10 @@ def test_a_failing_start_up_file(tmp_path: Path, launched: list[ForkServer]) -> 
     ],
     ids=["no message", "no answer", "no child", "a group"],
 )
-def test_a_fork_server_of_a_hostile_environment(tmp_path: Path, word: bytes, reported: str) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_fork_server_of_a_hostile_environment(
+    tmp_path: Path, word: bytes, reported: str
+) -> None:
+    async with staged(tmp_path) as stage:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         child = await Child.start(
@@ -354,5 +322,3 @@ def test_a_fork_server_of_a_hostile_environment(tmp_path: Path, word: bytes, rep
             with pytest.raises(Unfit, match=reported):
                 await making
             await server.end()
-
-    play(tmp_path, scene)

@@ -17,39 +17,37 @@ from typing import Any
 
 import psutil
 import pytest
-from support.forks.fork_harness import Stage, play, said
+from support.forks.fork_harness import said, staged
 
 from pytriton._protocol import fork_protocol
 from pytriton.dispatcher.workers import fork_servers
 from pytriton.dispatcher.workers.fork_servers import ForkServer, InterpreterSetup
 
 #: Forks of what has had threads are the subject, unless `little_numpy` is used, which has none.
-pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("usual_threads")]
+pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("usual_threads", "nothing_left")]
 little_numpy = pytest.mark.usefixtures("little_numpy")
 
 
-def test_a_fork_is_like_a_started_process(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_fork_is_like_a_started_process(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         forked, started = await said(await stage.forked()), await said(await stage.start())
         assert forked["parent"] == os.getpid()
         assert forked["shown"][0] == str(tmp_path)
         assert forked["shown"][2] == "w1"
+        again = await said(await stage.forked("w2"))
+        drawn = [one.pop("random") for one in (forked, started, again)]
+        assert all(len({*column}) == 3 for column in zip(*drawn))
         for one in (forked, started):
-            one.pop("random")
             one.pop("page_is_kept")
         assert forked == started
-        again = await said(await stage.forked("w2"))
         assert (again["worker"], again["env"]["OF_ONE"]) == ("w2", "w2")
         assert len(stage.servers) == 1
 
-    play(tmp_path, scene)
-
 
 @little_numpy
-def test_workers_in_other_folders_share_a_fork_server(tmp_path: Path) -> None:
+async def test_workers_in_other_folders_share_a_fork_server(tmp_path: Path) -> None:
     """Each model of a repository has its own folder."""
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         folders = [tmp_path / name for name in ("one", "other")]
         for folder in folders:
             folder.mkdir()
@@ -61,8 +59,6 @@ def test_workers_in_other_folders_share_a_fork_server(tmp_path: Path) -> None:
             reported = await said(child)
             assert [reported["cwd"], reported["began_in"]] == [str(folder)] * 2
         assert len(stage.servers) == 1
-
-    play(tmp_path, scene)
 
 
 PYTHON = "/usr/bin/python3"
@@ -91,19 +87,10 @@ def test_the_working_directory_matters_if_the_interpreter_reads_from_it(
     assert InterpreterSetup.of(python, None, env).cwd is None
 
 
-def test_forks_generate_different_random_numbers(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        drawn = [(await said(await stage.forked()))["random"] for _ in range(3)]
-        assert all(len({*column}) == 3 for column in zip(*drawn))
-
-    play(tmp_path, scene)
-
-
 @little_numpy
-def test_a_hundred_forks_leak_nothing(tmp_path: Path) -> None:
+async def test_a_hundred_forks_leak_nothing(tmp_path: Path) -> None:
     """Neither descriptors nor processes, in the fork server or here."""
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked())
         (pid,) = stage.servers
         held = len(os.listdir(f"/proc/{pid}/fd"))
@@ -121,15 +108,12 @@ def test_a_hundred_forks_leak_nothing(tmp_path: Path) -> None:
         assert psutil.Process(pid).children() == []
         assert len(stage.lines) == 101
 
-    play(tmp_path, scene)
-
 
 @little_numpy
-def test_workers_outlive_their_fork_server_which_is_replaced(tmp_path: Path) -> None:
+async def test_workers_outlive_their_fork_server_which_is_replaced(tmp_path: Path) -> None:
     waits = tmp_path / "waits"
     waits.touch()
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path, waits=str(waits)) as stage:
         first = await stage.forked("w1")
         (pid,) = stage.servers
         os.kill(pid, signal.SIGKILL)
@@ -140,17 +124,14 @@ def test_workers_outlive_their_fork_server_which_is_replaced(tmp_path: Path) -> 
             assert psutil.Process(child.pid).ppid() == os.getpid()
             assert await child.stop(5) == -signal.SIGTERM
 
-    play(tmp_path, scene, waits=str(waits))
-
 
 @little_numpy
 @pytest.mark.parametrize("change", ["a file", "what is found first"])
-def test_another_environment_needs_another_fork_server(tmp_path: Path, change: str) -> None:
+async def test_another_environment_needs_another_fork_server(tmp_path: Path, change: str) -> None:
     module = tmp_path / "path" / "cloudpickle.py"
     if change == "a file":
         module.write_text("TOLD = 'old'\n")
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         first = await said(await stage.forked())
         before = stage.servers
         assert (await said(await stage.forked()))["told"] == first["told"]
@@ -160,22 +141,17 @@ def test_another_environment_needs_another_fork_server(tmp_path: Path, change: s
         assert stage.servers != before
         assert first["told"] == ("old" if change == "a file" else None)
 
-    play(tmp_path, scene)
-
 
 @little_numpy
-def test_processes_with_threads_are_not_forked(tmp_path: Path) -> None:
+async def test_processes_with_threads_are_not_forked(tmp_path: Path) -> None:
     """A start-up file of the environment starts a thread, which a fork would lack."""
     (tmp_path / "path" / "sitecustomize.py").write_text(
         "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
     )
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         assert await stage.fork() is None
         assert stage.servers == []
         assert (await said(await stage.start()))["threads"] == 2
-
-    play(tmp_path, scene)
 
 
 def test_libraries_with_fork_handlers_are_recognized() -> None:
@@ -187,8 +163,8 @@ def test_libraries_with_fork_handlers_are_recognized() -> None:
 @pytest.mark.parametrize(
     "python", ["/nowhere/python", "/bin/true"], ids=["is not there", "exits at once"]
 )
-def test_an_interpreter_that_cannot_be_forked(tmp_path: Path, python: str) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_an_interpreter_that_cannot_be_forked(tmp_path: Path, python: str) -> None:
+    async with staged(tmp_path) as stage:
         for _ in range(2):
             around = InterpreterSetup(python, None, frozenset())
             child = await stage.forks.start(
@@ -196,12 +172,10 @@ def test_an_interpreter_that_cannot_be_forked(tmp_path: Path, python: str) -> No
             )
             assert child is None
 
-    play(tmp_path, scene)
-
 
 @little_numpy
-def test_a_missing_working_directory(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_missing_working_directory(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked())
         stage.cwd.rmdir()
         with pytest.raises(FileNotFoundError) as raised:
@@ -211,12 +185,12 @@ def test_a_missing_working_directory(tmp_path: Path) -> None:
         assert (await said(await stage.forked()))["cwd"] == str(stage.cwd)
         assert len(stage.servers) == 1
 
-    play(tmp_path, scene)
-
 
 @little_numpy
-def test_a_hung_fork_server_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_hung_fork_server_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked())
         (pid,) = stage.servers
         os.kill(pid, signal.SIGSTOP)
@@ -225,16 +199,13 @@ def test_a_hung_fork_server_is_replaced(tmp_path: Path, monkeypatch: pytest.Monk
         assert (await said(await stage.forked("w2")))["worker"] == "w2"
         assert not psutil.pid_exists(pid)
 
-    play(tmp_path, scene)
-
 
 @little_numpy
-def test_a_cancelled_start_leaves_no_worker(
+async def test_a_cancelled_start_leaves_no_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fork waits until the dispatcher knows it, and exits if the dispatcher no longer wants it."""
-
-    async def scene(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked())
         asked = asyncio.Event()
         fork = ForkServer._pid
@@ -252,31 +223,15 @@ def test_a_cancelled_start_leaves_no_worker(
         await stage.forks.hold()
         assert [json.loads(line)["worker"] for line in stage.lines] == ["w1"]
 
-    play(tmp_path, scene)
 
-
-@little_numpy
-def test_max_fork_servers_limits_the_fork_servers(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await said(await stage.forked())
-        (first,) = stage.servers
-        await said(await stage.forked(ANOTHER="1"))
-        assert len(stage.servers) == 1
-        assert stage.servers != [first]
-
-    play(tmp_path, scene, most=1)
-
-
-def test_without_fork_servers_every_worker_starts_an_interpreter(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_without_fork_servers_every_worker_starts_an_interpreter(tmp_path: Path) -> None:
+    async with staged(tmp_path, most=0) as stage:
         assert await stage.fork() is None
 
-    play(tmp_path, scene, most=0)
-
 
 @little_numpy
-def test_fork_servers_stop_for_an_upgrade_and_start_again(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_fork_servers_stop_for_an_upgrade_and_start_again(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked())
         assert stage.forks.is_quiescent
         await stage.forks.hold()
@@ -285,16 +240,12 @@ def test_fork_servers_stop_for_an_upgrade_and_start_again(tmp_path: Path) -> Non
         stage.forks.release()
         await said(await stage.forked())
 
-    play(tmp_path, scene)
-
 
 @little_numpy
-def test_an_unused_fork_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_an_unused_fork_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with staged(tmp_path) as stage:
         await said(await stage.forked())
         monkeypatch.setattr(fork_servers, "_IDLE_S", 0.0)
         stage.forks._use(stage.around(), stage.forks._servers[stage.around()])
         while stage.servers or not stage.forks.is_quiescent:
             await asyncio.sleep(0)
-
-    play(tmp_path, scene)

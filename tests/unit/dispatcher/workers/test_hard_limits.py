@@ -83,18 +83,15 @@ def test_the_memory_of_all_of_a_workers_processes_counts(family: int) -> None:
     assert "bytes of memory, more than the limit of" in why
 
 
-def test_a_worker_within_its_limits_runs_to_its_end(family: int) -> None:
-    async def main() -> str | None:
-        worker = Worker(family)
-        limits = Limits(processes=2, memory_limit=1 << 40)
-        looking = asyncio.ensure_future(guard(cast(WorkerProcess, worker), limits))
-        done, _ = await asyncio.wait([looking], timeout=0.1)
-        assert not done
-        worker.exited.set_result(0)
-        await asyncio.wait_for(looking, 30)
-        return worker.why
-
-    assert asyncio.run(main()) is None
+async def test_a_worker_within_its_limits_runs_to_its_end(family: int) -> None:
+    worker = Worker(family)
+    limits = Limits(processes=2, memory_limit=1 << 40)
+    looking = asyncio.ensure_future(guard(cast(WorkerProcess, worker), limits))
+    done, _ = await asyncio.wait([looking], timeout=0.1)
+    assert not done
+    worker.exited.set_result(0)
+    await looking
+    assert worker.why is None
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), psutil.AccessDenied(1)])

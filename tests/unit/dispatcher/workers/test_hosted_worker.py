@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,16 +58,6 @@ class Scene:
     def mark_ended(self, how: str = "ended") -> None:
         self.loop.ask(lambda: self.worker.mark_ended(how))
         self.loop.settle()
-
-
-@pytest.fixture
-def loop() -> Iterator[VirtualLoop]:
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
-    yield loop
-    loop.settle()
-    loop.close()
-    asyncio.set_event_loop(None)
 
 
 @pytest.fixture

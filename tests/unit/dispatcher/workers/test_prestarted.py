@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from fakes.fake_worker import SPEC, FakeWorker
 from fakes.virtual_time import VirtualLoop
 
@@ -19,36 +20,27 @@ class Counted(FakeWorker):
         await super().stop(grace_s)
 
 
-def test_a_prestarted_worker_that_exits_leaves_nothing() -> None:
-    loop = VirtualLoop()
+@pytest.fixture
+def worker(loop: VirtualLoop) -> Counted:
+    return loop.ask(lambda: Counted(1))
 
-    async def play() -> tuple[PrestartedWorkers, Counted]:
-        prestarted, owner, worker = PrestartedWorkers(2), MemoryAccounts().open(SPEC), Counted(1)
-        await prestarted.put(owner, worker)
-        worker.end()
-        assert prestarted.take(owner) is None
-        return prestarted, worker
 
-    prestarted, worker = loop.run(play())
+def test_a_prestarted_worker_that_exits_leaves_nothing(loop: VirtualLoop, worker: Counted) -> None:
+    prestarted, owner = PrestartedWorkers(2), loop.ask(lambda: MemoryAccounts().open(SPEC))
+    loop.run(prestarted.put(owner, worker))
+    loop.ask(worker.end)
+    assert prestarted.take(owner) is None
     loop.settle()
     assert worker.stops == 1
     assert not prestarted.workers()
     assert prestarted.is_quiescent
-    loop.close()
 
 
-def test_a_prestarted_worker_is_taken_once() -> None:
-    loop = VirtualLoop()
-
-    async def play() -> Counted:
-        prestarted, owner, worker = PrestartedWorkers(2), MemoryAccounts().open(SPEC), Counted(1)
-        await prestarted.put(owner, worker)
-        assert prestarted.take(owner) is worker
-        assert prestarted.take(owner) is None
-        worker.end()
-        return worker
-
-    worker = loop.run(play())
+def test_a_prestarted_worker_is_taken_once(loop: VirtualLoop, worker: Counted) -> None:
+    prestarted, owner = PrestartedWorkers(2), loop.ask(lambda: MemoryAccounts().open(SPEC))
+    loop.run(prestarted.put(owner, worker))
+    assert prestarted.take(owner) is worker
+    assert prestarted.take(owner) is None
+    loop.ask(worker.end)
     loop.settle()
     assert worker.stops == 0
-    loop.close()

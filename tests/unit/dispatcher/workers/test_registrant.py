@@ -54,40 +54,33 @@ def test_processes_that_cannot_host_models_are_refused(sender: Any, words: str) 
         raise failure
 
 
-def test_a_registrants_exit_is_noticed() -> None:
-    async def until_ended() -> None:
-        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        registrant = Registrant(peer(os.geteuid(), process.pid), "m")
-        assert not registrant.ended.done()
-        process.kill()
-        await asyncio.wait_for(registrant.ended, 60)
-        process.communicate()
-        await registrant.release("it is over")  # harmless: the process is gone
-
-    asyncio.run(until_ended())
+async def test_a_registrants_exit_is_noticed() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    registrant = Registrant(peer(os.geteuid(), process.pid), "m")
+    assert not registrant.ended.done()
+    process.kill()
+    await asyncio.wait_for(registrant.ended, 60)
+    process.communicate()
+    await registrant.release("it is over")  # harmless: the process is gone
 
 
-def test_a_registrant_that_exits_while_it_is_released_is_closed_once(
+async def test_a_registrant_that_exits_while_it_is_released_is_closed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its descriptor's number may already belong to another file."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    registrant = Registrant(peer(os.geteuid(), process.pid), "m")
+    closed: list[int] = []
+    monkeypatch.setattr(os, "close", closed.append)
 
-    async def until_released() -> None:
-        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        registrant = Registrant(peer(os.geteuid(), process.pid), "m")
-        closed: list[int] = []
-        monkeypatch.setattr(os, "close", closed.append)
+    async def send(message: object) -> None:
+        process.kill()
+        if not registrant.ended.done():  # it is watched still
+            await registrant.ended
 
-        async def send(message: object) -> None:
-            process.kill()
-            if not registrant.ended.done():  # it is watched still
-                await registrant.ended
-
-        monkeypatch.setattr(registrant, "send", send)
-        await registrant.release("it is over")
-        monkeypatch.undo()
-        assert closed == [registrant._pidfd]
-        os.close(registrant._pidfd)
-        process.communicate()
-
-    asyncio.run(until_released())
+    monkeypatch.setattr(registrant, "send", send)
+    await registrant.release("it is over")
+    monkeypatch.undo()
+    assert closed == [registrant._pidfd]
+    os.close(registrant._pidfd)
+    process.communicate()

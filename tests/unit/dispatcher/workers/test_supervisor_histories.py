@@ -363,11 +363,3 @@ def test_the_start_of_a_fork_server_counts_as_the_start_of_the_worker(loop: Virt
     assert states == ["starting", "starting", "failed crash-looping"]
     assert "did not start within 10 s" in str(one.info().last_exit)
     one.stop()
-
-
-def test_a_worker_may_be_ready_before_its_hello_arrives(loop: VirtualLoop) -> None:
-    """A thread of a registrant, for example."""
-    one = Instance(loop)
-    one.do("w0 serves")
-    assert one.said() == "ready w0"
-    one.stop()

@@ -76,24 +76,27 @@ def test_the_requester_of_a_retry_learns_its_outcome(
 
 
 @pytest.mark.parametrize(
-    ("limit", "history", "reported"),
+    ("limit", "history", "exits", "reported"),
     [
-        (None, ["w0 serves", "w0 crashes", "w1 crashes"], None),
+        (None, ["w0 serves", "w0 crashes", "w1 crashes"], 2, None),
         (
             None,
             ["w0 serves", "w0 crashes", "w1 crashes", "after 4 s", "w2 crashes", "after 3 s"],
+            3,
             "instance 0 is in a crash loop: 3 exits in a row, the last: "
             "model m: worker w2 exited before its callable was loaded; the next attempt is in 5 s",
         ),
         (
             None,
             ["w0 serves", "w0 crashes", "w1 crashes", "after 4 s", "w2 crashes", "after 8 s"],
+            3,
             "instance 0 is in a crash loop: 3 exits in a row, the last: "
             "model m: worker w2 exited before its callable was loaded; the next attempt is in progress",
         ),
         (
             0,
             ["w0 serves", "w0 crashes"],
+            1,
             "instance 0 has reached its restart limit: 1 exit, the last: worker w0 exited; "
             "no worker is started until you scale or replace the model (worker_restart_limit)",
         ),
@@ -101,16 +104,25 @@ def test_the_requester_of_a_retry_learns_its_outcome(
             0,
             [f"w{n} {what}" for n in range(3) for what in ("serves", "crashes in a batch")]
             + ["w3 serves"],
+            3,
             "instance 0 is in a crash loop: 3 exits in a row, the last: "
             "worker w2 exited; the next worker is ready",
+        ),
+        (
+            0,
+            [f"w{n} {what}" for n in range(3) for what in ("serves", "crashes in a batch")]
+            + ["w3 serves", "w3 answers a batch"],
+            0,
+            None,
         ),
     ],
 )
 def test_status_of_workers_that_exit_repeatedly(
-    loop: VirtualLoop, limit: int | None, history: list[str], reported: str | None
+    loop: VirtualLoop, limit: int | None, history: list[str], exits: int, reported: str | None
 ) -> None:
     one = Instance(loop, limit)
     for step in history:
         one.do(step)
+    assert one.info().consecutive_exits == exits
     assert loop.ask(one.supervisor.problem) == reported
     one.stop()

@@ -6,7 +6,8 @@ import asyncio
 import errno
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,35 +37,21 @@ def _spec(**fields: Any) -> messages.ModelSpec:
     return msgspec.structs.replace(spec, **fields)
 
 
-def play(
-    folder: Path,
-    scene: Callable[[WorkerFactory], Awaitable[None]],
-    on_unrecoverable: Callable[[str], None] = lambda model: None,
-    **settings: Any,
-) -> None:
+@asynccontextmanager
+async def making(
+    folder: Path, on_unrecoverable: Callable[[str], None] = lambda model: None, **settings: Any
+) -> AsyncIterator[WorkerFactory]:
     boot = folder / "library" / "pytriton" / "worker" / "boot.py"
     boot.parent.mkdir(parents=True)
     boot.write_text(_BOOT)
     rundir = RuntimeDir(folder / "run")
     (folder / "run").mkdir()
     rundir.lane_socket("w1").parent.mkdir(exist_ok=True)
-
-    async def played() -> None:
-        kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
-        try:
-            config = DaemonConfig(**{"max_fork_servers": 0, **settings})
-            factory = WorkerFactory(
-                config,
-                rundir,
-                folder / "library",
-                kill_on_death,
-                on_unrecoverable=on_unrecoverable,
-            )
-            await scene(factory)
-        finally:
-            kill_on_death.close()
-
-    asyncio.run(asyncio.wait_for(played(), 100))
+    config = DaemonConfig(**{"max_fork_servers": 0, **settings})
+    with closing(KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))) as kill_on_death:
+        yield WorkerFactory(
+            config, rundir, folder / "library", kill_on_death, on_unrecoverable=on_unrecoverable
+        )
 
 
 async def _said(worker: Any) -> dict[str, Any]:
@@ -80,26 +67,23 @@ async def _said(worker: Any) -> dict[str, Any]:
     ("code", "failed", "reported"),
     [(4, "unrecoverable", ["m"]), (4, "callable", []), (0, "unrecoverable", [])],
 )
-def test_an_unrecoverable_worker_is_recognized_by_its_exit(
+async def test_an_unrecoverable_worker_is_recognized_by_its_exit(
     code: int, failed: str, reported: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its message may be lost in an upgrade; a callable's own sys.exit(4) does not count."""
     monkeypatch.setitem(globals(), "_BOOT", f"import sys; sys.exit({code})")
 
     heard: list[str] = []
-
-    async def scene(factory: WorkerFactory) -> None:
+    async with making(tmp_path, heard.append) as factory:
         worker = await factory.start(_spec(), 0, None)
         worker.stats.failed(failed, 1)
         await asyncio.wait([worker.exited])
         await worker.stop(0)
         assert heard == reported
 
-    play(tmp_path, scene, heard.append)
 
-
-def test_a_worker_process_gets_what_the_daemon_provides(tmp_path: Path) -> None:
-    async def scene(factory: WorkerFactory) -> None:
+async def test_a_worker_process_gets_what_the_daemon_provides(tmp_path: Path) -> None:
+    async with making(tmp_path) as factory:
         workers = [await factory.start(_spec(devices=["0", "1"]), slot, None) for slot in (0, 3)]
         said = [await _said(worker) for worker in workers]
         assert [worker.name for worker in workers] == ["w1", "w2"]
@@ -110,13 +94,10 @@ def test_a_worker_process_gets_what_the_daemon_provides(tmp_path: Path) -> None:
         assert not any(key.startswith("OTEL_") for key in said[0]["env"])
         assert [worker.instance for worker in workers] == [0, 3]
 
-    play(tmp_path, scene)
 
-
-def test_workers_get_the_version_they_serve(tmp_path: Path) -> None:
+async def test_workers_get_the_version_they_serve(tmp_path: Path) -> None:
     """For a Triton Python model, slots cycle through the versions."""
-
-    async def scene(factory: WorkerFactory) -> None:
+    async with making(tmp_path) as factory:
         python_model = messages.PythonModel("/models/m", "/models/m/1/model.py")
         spec = _spec(versions=[2, 5], python_model=python_model, devices=["0", "1"])
         workers = [await factory.start(spec, slot, None) for slot in range(4)]
@@ -125,19 +106,15 @@ def test_workers_get_the_version_they_serve(tmp_path: Path) -> None:
         devices = [one["env"]["CUDA_VISIBLE_DEVICES"] for one in said]
         assert devices == ["0", "0", "1", "1"]
 
-    play(tmp_path, scene)
 
-
-def test_the_span_destination_is_passed_if_tritonserver_traces(tmp_path: Path) -> None:
-    async def scene(factory: WorkerFactory) -> None:
+async def test_the_span_destination_is_passed_if_tritonserver_traces(tmp_path: Path) -> None:
+    async with making(tmp_path, tritonserver_options=_OTEL) as factory:
         said = await _said(await factory.start(_spec(), 0, None))
         endpoint = said["env"]["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]
         assert endpoint == "http://127.0.0.1:4318/v1/traces"
 
-    play(tmp_path, scene, tritonserver_options=_OTEL)
 
-
-def test_a_registrant_is_asked_for_a_thread(tmp_path: Path) -> None:
+async def test_a_registrant_is_asked_for_a_thread(tmp_path: Path) -> None:
     class Process:
         pid = 4242
 
@@ -148,7 +125,7 @@ def test_a_registrant_is_asked_for_a_thread(tmp_path: Path) -> None:
         async def send(self, message: Any) -> None:
             self.got.append(message)
 
-    async def scene(factory: WorkerFactory) -> None:
+    async with making(tmp_path) as factory:
         process: Any = Process()
         worker = await factory.start(_spec(isolation="thread"), 2, cast(Registrant, process))
         assert isinstance(worker, HostedWorker)
@@ -156,8 +133,6 @@ def test_a_registrant_is_asked_for_a_thread(tmp_path: Path) -> None:
         (start,) = process.got
         assert (start.worker, start.instance) == ("w1", 2)
         worker.mark_ended("is over")
-
-    play(tmp_path, scene)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +142,10 @@ def test_a_registrant_is_asked_for_a_thread(tmp_path: Path) -> None:
         ({"cwd": "/nowhere"}, r"its working directory /nowhere .*cwd="),
     ],
 )
-def test_missing_files_are_reported_and_the_next_worker_gets_a_new_name(
+async def test_missing_files_are_reported_and_the_next_worker_gets_a_new_name(
     tmp_path: Path, world: dict[str, Any], reported: str
 ) -> None:
-    async def scene(factory: WorkerFactory) -> None:
+    async with making(tmp_path) as factory:
         spec = _spec(world=messages.WorkerEnvironment(**{"python": sys.executable, **world}))
         with pytest.raises(RemoteFailure, match=reported):
             await factory.start(spec, 0, None)
@@ -178,23 +153,18 @@ def test_missing_files_are_reported_and_the_next_worker_gets_a_new_name(
         assert worker.name == "w2"
         await _said(worker)
 
-    play(tmp_path, scene)
 
-
-def test_a_limit_of_the_daemon_is_reported_as_such(
+async def test_a_limit_of_the_daemon_is_reported_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def memfd_create(name: str) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(linux, "memfd_create", memfd_create)
-
-    async def scene(factory: WorkerFactory) -> None:
+    async with making(tmp_path) as factory:
         with pytest.raises(RemoteFailure) as failure:
             await factory.start(_spec(), 0, None)
         assert failure.value.kind is ErrorKind.UNAVAILABLE
         assert failure.value.text == (
             "model m: cannot start a worker: Too many open files. This is a limit of the daemon or of the machine."
         )
-
-    play(tmp_path, scene)

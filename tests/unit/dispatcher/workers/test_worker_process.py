@@ -25,31 +25,23 @@ time.sleep(1e6)
 """
 
 
-def test_an_endless_cleanup_is_killed(tmp_path: Path) -> None:
+async def test_an_endless_cleanup_is_killed(tmp_path: Path, kill_on_death: KillOnDeath) -> None:
     """Even of a replaced worker, whose batches have no time limit."""
-    helper = KillOnDeath(tmp_path / "nothing-")
-
-    async def run() -> None:
-        up = asyncio.Event()
-        child = await Child.start(
-            [sys.executable, "-c", _STAYS],
-            env={},
-            cwd=None,
-            on_line=lambda pid, line: up.set(),
-            kill_on_death=helper,
-        )
-        stats, descriptor = WorkerStatsPage.create()
-        os.close(descriptor)
-        path = tmp_path / "lane"
-        worker = WorkerProcess("w1", child, SPEC, 0, lane_path=path, stats=stats, clean_up_s=0.3)
-        await up.wait()
-        stats.mark_ending()
-        with structlog.testing.capture_logs() as said:
-            await asyncio.wait_for(worker.end_after_batch(), 60)
-        assert child.exited.result() == -signal.SIGKILL
-        assert "did not exit within grace_period_s" in said[0]["event"]
-
-    try:
-        asyncio.run(run())
-    finally:
-        helper.close()
+    up = asyncio.Event()
+    child = await Child.start(
+        [sys.executable, "-c", _STAYS],
+        env={},
+        cwd=None,
+        on_line=lambda pid, line: up.set(),
+        kill_on_death=kill_on_death,
+    )
+    stats, descriptor = WorkerStatsPage.create()
+    os.close(descriptor)
+    path = tmp_path / "lane"
+    worker = WorkerProcess("w1", child, SPEC, 0, lane_path=path, stats=stats, clean_up_s=0.3)
+    await up.wait()
+    stats.mark_ending()
+    with structlog.testing.capture_logs() as said:
+        await worker.end_after_batch()
+    assert child.exited.result() == -signal.SIGKILL
+    assert "did not exit within grace_period_s" in said[0]["event"]
