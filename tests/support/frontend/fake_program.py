@@ -2,16 +2,15 @@
 
     python fake_program.py --settings=FD
 
-The file "behaviour" beside it names its misbehavior: `ends`, `slow` (until a file "go" exists), `deaf` (never answers a
-load), `mute` (accepts clients' connections, and exits at their first request), `sequence` (a sequence is in progress),
-`begins` (one starts when it should retire), `lingers` (a request keeps it alive when it retires).
+The file "behaviour" beside it names its misbehavior: `ends`, `slow` (until a file "go" exists), `mute` (accepts clients'
+connections, and exits at their first request), `sequence` (a sequence is in progress), `begins` (one starts when it
+should retire), `lingers` (a request keeps it alive when it retires).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -106,8 +105,6 @@ class _Handler(BaseHTTPRequestHandler):
             index = [{"name": name, "state": state} for name, state in self.server.models.items()]
             self._answer(200, index)
             return
-        elif verb == "load" and self.server.behaviour == "deaf":
-            signal.pause()
         elif verb == "load" and name == "bad":
             self._answer(400, {"error": "failed to load 'bad'"})
             return

@@ -22,7 +22,7 @@ _ROUTES = {"AIP_HEALTH_ROUTE": "/health", "AIP_PREDICT_ROUTE": "/predict"}
         ({"allow-vertex-ai": "true", "vertex-ai-default-model": "m"}, "m"),
     ],
 )
-def test_http_and_grpc_are_restricted(options: dict[str, str], model: str | None) -> None:
+def test_vertex_ai_needs_a_model_and_permission(options: dict[str, str], model: str | None) -> None:
     assert cloud_frontends.vertex_model(options) == model
 
 

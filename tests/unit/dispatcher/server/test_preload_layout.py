@@ -122,16 +122,3 @@ def test_a_gate_that_cannot_be_opened_stays_closed(tmp_path: Path, closed: Gate)
     with pytest.raises(RemoteFailure, match="no such backend"):
         asyncio.run(closed.open(Server(up=False)))
     assert (tmp_path / GATE / "1").is_dir()
-
-
-def test_a_failing_load_closes_the_gate(tmp_path: Path) -> None:
-    server = Server()
-    asyncio.run(Gate(tmp_path, "pytriton").close(server))
-    assert server.requests == [f"load {GATE} of models_are_being_loaded"]
-    assert (tmp_path / GATE / "1").is_dir()
-
-
-def test_a_successful_load_clears_a_failure() -> None:
-    server = Server()
-    asyncio.run(preload_layout.clear_failure(server, "m", "pytriton"))
-    assert server.requests == ["load m of pytriton", "unload m"]

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pytriton.dispatcher.server import private_shm
 from pytriton.dispatcher.server.frontend import privately
 
@@ -22,29 +24,6 @@ other = os.open(sys.argv[2], os.O_CREAT | os.O_RDWR, 0o644)
 os.fchmod(other, 0o640)
 os.chmod(sys.argv[3], 0o644)
 """
-
-
-def test_only_a_world_readable_fchmod_is_skipped(tmp_path: Path) -> None:
-    region, other, third = (tmp_path / name for name in ("region", "other", "third"))
-    third.touch(0o600)
-    command = privately([sys.executable, "-c", _PROGRAM, *map(str, (region, other, third))])
-    done = subprocess.run(command, check=True, capture_output=True)
-    assert done.stderr == b""  # the kernel took the filter
-    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (region, other, third)]
-    assert modes == [0o600, 0o640, 0o644]
-    assert region.read_bytes() == b"written"
-
-
-def test_it_works_below_another_seccomp_filter(tmp_path: Path) -> None:
-    """A service manager's filter (SystemCallFilter=) may kill callers of seccomp(), but allows prctl()."""
-    region, other, third = (tmp_path / name for name in ("region", "other", "third"))
-    third.touch(0o600)
-    program = ["-c", _PROGRAM, *map(str, (region, other, third))]
-    command = [sys.executable, "-c", _FILTERED, *program]
-    done = subprocess.run(command, check=True, capture_output=True)
-    assert done.stderr == b""
-    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (region, other, third)]
-    assert modes == [0o600, 0o640, 0o644]
 
 
 #: Starts a program as tritonserver is, under a filter that kills callers of seccomp(): SystemCallFilter=@system-service.
@@ -62,6 +41,21 @@ assert libc.prctl(38, one, zero, zero, zero) == 0
 assert libc.prctl(22, ctypes.c_ulong(2), ctypes.byref(program), zero, zero) == 0
 sys.exit(subprocess.run(privately([sys.executable, *sys.argv[1:]])).returncode)
 """
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_only_a_world_readable_fchmod_is_skipped(tmp_path: Path, filtered: bool) -> None:
+    """Also below a service manager's filter, which may kill callers of seccomp() but allows prctl()."""
+    region, other, third = (tmp_path / name for name in ("region", "other", "third"))
+    third.touch(0o600)
+    program = ["-c", _PROGRAM, *map(str, (region, other, third))]
+    own = [sys.executable, "-c", _FILTERED, *program]
+    command = own if filtered else privately([sys.executable, *program])
+    done = subprocess.run(command, check=True, capture_output=True)
+    assert done.stderr == b""  # the kernel took the filter
+    modes = [stat.S_IMODE(os.stat(path).st_mode) for path in (region, other, third)]
+    assert modes == [0o600, 0o640, 0o644]
+    assert region.read_bytes() == b"written"
 
 
 def test_without_filters_the_program_still_runs(tmp_path: Path) -> None:

@@ -83,19 +83,17 @@ async def _until_done(watch: ServerWatch, server: Unstable) -> None:
     running.cancel()
 
 
-def test_restarts_are_unlimited_with_growing_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_restarts_are_unlimited_with_growing_back_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The first one is immediate; a failed start counts like an exit."""
     pauses = Pauses(monkeypatch)
-
-    async def main() -> tuple[list[int], str | None]:
-        server, loads = Unstable(20, fails=(3, 4)), list[int]()
-        watch = _watch(server, loads, server_backoff_max_s=5)
-        await _until_done(watch, server)
-        return loads, watch.problem()
-
-    loads, problem = asyncio.run(main())
+    server, loads = Unstable(20, fails=(3, 4)), list[int]()
+    watch = _watch(server, loads, server_backoff_max_s=5)
+    await _until_done(watch, server)
     assert loads == [1, 2, *range(5, 23)]
     assert pauses.all == [0.5, 1, 2, 4] + [5] * 17
+    problem = watch.problem()
     assert problem is not None
     assert problem.startswith(
         "tritonserver failed 22 times in a row, last: tritonserver (pid 1) was killed by signal 11 (SIGSEGV). "
@@ -103,18 +101,14 @@ def test_restarts_are_unlimited_with_growing_back_off(monkeypatch: pytest.Monkey
     )
 
 
-def test_a_long_running_server_restarts_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_running_server_restarts_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was not part of a crash loop, and status shows nothing."""
     monkeypatch.setattr(restart, "_HEALTHY_S", -1.0)
     pauses = Pauses(monkeypatch)
-
-    async def main() -> str | None:
-        server = Unstable(5)
-        watch = _watch(server)
-        await _until_done(watch, server)
-        return watch.problem()
-
-    assert asyncio.run(main()) is None
+    server = Unstable(5)
+    watch = _watch(server)
+    await _until_done(watch, server)
+    assert watch.problem() is None
     assert pauses.all == []
 
 
@@ -138,46 +132,38 @@ class Irreplaceable(Unstable):
 
 
 @pytest.mark.parametrize("begins", [True, False])
-def test_needless_reloads_are_undone(begins: bool) -> None:
+async def test_needless_reloads_are_undone(begins: bool) -> None:
     undone: list[bool] = []
 
     async def load_again(loaded: set[str]) -> None:
         pass
 
-    async def main() -> None:
-        watch = ServerWatch(
-            cast(Any, Irreplaceable(begins=begins)),
-            DaemonConfig(),
-            lost=lambda: None,
-            preload=dict,
-            load_again=load_again,
-            undo=lambda: undone.append(True),
-        )
-        with pytest.raises(ServerStartError):
-            await watch.replace("a test")
-
-    asyncio.run(main())
+    watch = ServerWatch(
+        cast(Any, Irreplaceable(begins=begins)),
+        DaemonConfig(),
+        lost=lambda: None,
+        preload=dict,
+        load_again=load_again,
+        undo=lambda: undone.append(True),
+    )
+    with pytest.raises(ServerStartError):
+        await watch.replace("a test")
     assert undone == [True] * begins
 
 
-def test_an_internal_error_during_a_reload_does_not_end_the_watch(
+async def test_an_internal_error_during_a_reload_does_not_end_the_watch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It counts as a failed start: a server without models is restarted."""
     Pauses(monkeypatch)
+    server = Unstable(1)
 
-    async def main() -> int:
-        server = Unstable(1)
+    async def load_again(loaded: set[str]) -> None:
+        if server.starts < 3:
+            raise LookupError("a fault of ours")
 
-        async def load_again(loaded: set[str]) -> None:
-            if server.starts < 3:
-                raise LookupError("a fault of ours")
-
-        watch = _watching(server, DaemonConfig(), load_again)
-        await _until_done(watch, server)
-        return server.starts
-
-    assert asyncio.run(main()) == 3
+    await _until_done(_watching(server, DaemonConfig(), load_again), server)
+    assert server.starts == 3
 
 
 _TAKEN = ServerStartError("tritonserver exited with code 1. It said:\nAddress already in use")

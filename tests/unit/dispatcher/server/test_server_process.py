@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pytest
@@ -15,9 +14,6 @@ from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.server.frontends.triton_frontend import AdminClient
 from pytriton.dispatcher.server.server_process import process_state, wait_hung
-
-#: A process that lives until it is killed.
-FOREVER = [sys.executable, "-c", "import signal; signal.pause()"]
 
 
 class _Connection:
@@ -48,30 +44,21 @@ async def _refused() -> bool:
     raise ConnectionRefusedError("nobody listens")
 
 
-async def _start(argv: list[str]) -> Child:
-    _KILLED_ON_DEATH.append(KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-")))
+async def _start(helper: KillOnDeath, program: str) -> Child:
     return await Child.start(
-        argv,
+        [sys.executable, "-c", program],
         env=os.environ,
         cwd=None,
         on_line=lambda pid, line: None,
-        kill_on_death=_KILLED_ON_DEATH[-1],
+        kill_on_death=helper,
     )
 
 
-_KILLED_ON_DEATH: list[KillOnDeath] = []
-
-
-@pytest.fixture(autouse=True)
-def _none_is_left() -> Iterator[None]:
-    yield
-    while _KILLED_ON_DEATH:
-        _KILLED_ON_DEATH.pop().close()
-
-
-async def _watch(own: _Connection, others: list[_Connection], asked: asyncio.Event) -> bool | None:
+async def _watch(
+    helper: KillOnDeath, own: _Connection, others: list[_Connection], asked: asyncio.Event
+) -> bool | None:
     """Watch a process with a limit of 30 ms of silence; None if it still counts as alive once `asked` is set."""
-    child = await _start(FOREVER)
+    child = await _start(helper, "import signal; signal.pause()")
     rest = iter(others)
 
     def connect() -> AdminClient:
@@ -93,66 +80,59 @@ async def _watch(own: _Connection, others: list[_Connection], asked: asyncio.Eve
 
 
 @pytest.mark.parametrize("silent", [_never, _refused])
-def test_silence_on_all_connections(silent: Callable[[], Awaitable[bool]]) -> None:
-    async def main() -> None:
-        others = [_Connection(silent), _Connection(silent)]
-        assert await _watch(_Connection(silent), others, asyncio.Event())
-        assert all(other.closed for other in others)
-
-    asyncio.run(main())
+async def test_silence_on_all_connections(
+    kill_on_death: KillOnDeath, silent: Callable[[], Awaitable[bool]]
+) -> None:
+    others = [_Connection(silent), _Connection(silent)]
+    assert await _watch(kill_on_death, _Connection(silent), others, asyncio.Event())
+    assert all(other.closed for other in others)
 
 
 @pytest.mark.parametrize("answer", [_at_once, _not_live])
-def test_any_answer_is_a_sign_of_life(answer: Callable[[], Awaitable[bool]]) -> None:
+async def test_any_answer_is_a_sign_of_life(
+    kill_on_death: KillOnDeath, answer: Callable[[], Awaitable[bool]]
+) -> None:
     """Even a negative one."""
+    asked, count = asyncio.Event(), 0
 
-    async def main() -> None:
-        asked, count = asyncio.Event(), 0
+    async def counted() -> bool:
+        nonlocal count
+        count += 1
+        if count == 20:
+            asked.set()
+        return await answer()
 
-        async def counted() -> bool:
-            nonlocal count
-            count += 1
-            if count == 20:
-                asked.set()
-            return await answer()
-
-        assert await _watch(_Connection(counted), [], asked) is None
-
-    asyncio.run(main())
+    assert await _watch(kill_on_death, _Connection(counted), [], asked) is None
 
 
-def test_late_answers_and_answers_on_new_connections_count() -> None:
-    async def main() -> None:
-        asked, again, count = asyncio.Event(), asyncio.Event(), 0
+async def test_late_answers_and_answers_on_new_connections_count(
+    kill_on_death: KillOnDeath,
+) -> None:
+    asked, again, count = asyncio.Event(), asyncio.Event(), 0
 
-        async def late() -> bool:
-            """The first answer arrives during the second new connection, later ones immediately."""
-            nonlocal count
-            count += 1
-            if count == 20:
-                asked.set()
-            await again.wait()
-            return True
+    async def late() -> bool:
+        """The first answer arrives during the second new connection, later ones immediately."""
+        nonlocal count
+        count += 1
+        if count == 20:
+            asked.set()
+        await again.wait()
+        return True
 
-        async def makes_late_answer() -> bool:
-            again.set()
-            return await _never()
+    async def makes_late_answer() -> bool:
+        again.set()
+        return await _never()
 
-        others = [_Connection(_never), _Connection(makes_late_answer)]
-        assert await _watch(_Connection(late), others, asked) is None
-
-    asyncio.run(main())
+    others = [_Connection(_never), _Connection(makes_late_answer)]
+    assert await _watch(kill_on_death, _Connection(late), others, asked) is None
 
 
-def test_an_exited_process_is_not_hung() -> None:
-    async def main() -> None:
-        child = await _start([sys.executable, "-c", ""])
-        own = cast(AdminClient, _Connection(_refused))
-        hung = await wait_hung(child, own, lambda: own, interval_s=0.01, timeout_s=30)
-        assert not hung
-        await child.drained()
-
-    asyncio.run(main())
+async def test_an_exited_process_is_not_hung(kill_on_death: KillOnDeath) -> None:
+    child = await _start(kill_on_death, "")
+    own = cast(AdminClient, _Connection(_refused))
+    hung = await wait_hung(child, own, lambda: own, interval_s=0.01, timeout_s=30)
+    assert not hung
+    await child.drained()
 
 
 def test_the_state_of_a_process() -> None:

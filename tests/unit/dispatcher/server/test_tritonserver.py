@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -106,23 +107,17 @@ class Scene:
         self._kill_on_death.close()
 
 
-def play(
-    folder: Path, scene: Callable[[Scene], Awaitable[None]], behaviour: str = "", **settings: Any
-) -> None:
-    """Run a scene, and check that it leaves nothing behind."""
-
+@asynccontextmanager
+async def running(folder: Path, behaviour: str = "", **settings: Any) -> AsyncIterator[Scene]:
+    """A scene that leaves nothing behind."""
     before = psutil.Process().children(recursive=True)
-
-    async def played() -> None:
-        one = Scene(folder, behaviour, **settings)
-        try:
-            await scene(one)
-        finally:
-            await one.close()
-        assert list(SHM.glob(f"{one.shm.name}*")) == []
-        assert set(psutil.Process().children(recursive=True)) <= set(before)
-
-    asyncio.run(asyncio.wait_for(played(), 200))
+    one = Scene(folder, behaviour, **settings)
+    try:
+        yield one
+    finally:
+        await one.close()
+    assert list(SHM.glob(f"{one.shm.name}*")) == []
+    assert set(psutil.Process().children(recursive=True)) <= set(before)
 
 
 # ── how it starts ────────────────────────────────────────────────────────────────────────────────
@@ -146,10 +141,10 @@ def play(
         ),
     ],
 )
-def test_a_failed_start_is_reported_and_can_be_retried(
+async def test_a_failed_start_is_reported_and_can_be_retried(
     tmp_path: Path, behaviour: str, settings: dict[str, Any], reported: str
 ) -> None:
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path, behaviour, **settings) as one:
         with pytest.raises(ServerStartError, match=reported) as caught:
             await one.start()
         assert _TOKEN not in str(caught.value)
@@ -161,11 +156,9 @@ def test_a_failed_start_is_reported_and_can_be_retried(
             assert await one.server.start() == set()
             assert one.server.ready
 
-    play(tmp_path, scene, behaviour, **settings)
 
-
-def test_it_is_ready_when_every_endpoint_listens(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_it_is_ready_when_every_endpoint_listens(tmp_path: Path) -> None:
+    async with running(tmp_path, "late") as one:
         assert one.server.state is ServerState.STARTING
         await one.start()
         assert one.server.ready
@@ -180,13 +173,11 @@ def test_it_is_ready_when_every_endpoint_listens(tmp_path: Path) -> None:
         assert (one.server.state, one.server.is_stopping) == (ServerState.STOPPED, True)
         await one.server.stop()  # nothing happens
 
-    play(tmp_path, scene, "late")
 
-
-def test_models_are_loaded_before_the_ports_open_and_the_gate_delays_readiness(
+async def test_models_are_loaded_before_the_ports_open_and_the_gate_delays_readiness(
     tmp_path: Path,
 ) -> None:
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path) as one:
         one.make_model("m")
         loaded = await one.start({"m": _MODEL, "without a folder": _MODEL})
         assert loaded == {"m"}
@@ -198,46 +189,38 @@ def test_models_are_loaded_before_the_ports_open_and_the_gate_delays_readiness(
         await one.server.close_gate()
         assert not await one.says_ready()
 
-    play(tmp_path, scene)
 
-
-def test_without_a_gate_it_reports_ready_itself(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_without_a_gate_it_reports_ready_itself(tmp_path: Path) -> None:
+    async with running(tmp_path, readiness="server_up") as one:
         await one.start()
         assert await one.says_ready()
         await one.server.close_gate()
         await one.server.open_gate()
         assert await one.server.repository_states() == {}
 
-    play(tmp_path, scene, readiness="server_up")
 
-
-def test_the_access_token_is_not_visible(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_the_access_token_is_not_visible(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         assert any("triton-access-token=***" in line for line in one.lines)
         assert not any(_TOKEN in line for line in one.lines)
         assert _TOKEN not in Path(f"/proc/{one.pid}/cmdline").read_text()
 
-    play(tmp_path, scene)
 
-
-def test_created_files_are_private(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_created_files_are_private(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         assert "Umask:\t0077" in Path(f"/proc/{one.pid}/status").read_text()
         environ = Path(f"/proc/{one.pid}/environ").read_text()
         assert "MALLOC_MMAP_THRESHOLD_=" in environ
         assert os.readlink(f"/proc/{one.pid}/cwd") == str(tmp_path / "backends" / "pytriton")
 
-    play(tmp_path, scene)
-
 
 # ── how it ends ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_exited_server_is_restarted(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_an_exited_server_is_restarted(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         first = one.pid
         changes = one.server.changes.next
@@ -257,11 +240,9 @@ def test_an_exited_server_is_restarted(tmp_path: Path) -> None:
         assert one.server.ready
         assert one.pid != first
 
-    play(tmp_path, scene)
 
-
-def test_a_hung_server_is_killed_and_its_load_lost(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_hung_server_is_killed_and_its_load_lost(tmp_path: Path) -> None:
+    async with running(tmp_path, server_probe_interval_s=0.05, server_probe_timeout_s=2.0) as one:
         await one.start()
         with pytest.raises(ServerLost, match=r"SIGKILL\) while it loaded model frozen"):
             await one.server.load("frozen", _MODEL)
@@ -273,17 +254,14 @@ def test_a_hung_server_is_killed_and_its_load_lost(tmp_path: Path) -> None:
         await one.server.start()
         await one.server.load("m", _MODEL)
 
-    play(tmp_path, scene, server_probe_interval_s=0.05, server_probe_timeout_s=2.0)
-
 
 @pytest.mark.parametrize("busy_for", [0, 2])
-def test_shutdown_leaves_time_for_requests_in_flight(
+async def test_shutdown_leaves_time_for_requests_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_for: int
 ) -> None:
     """A server that ignores SIGTERM is killed once no request is in flight."""
     monkeypatch.setattr("pytriton.dispatcher.server.server_process.EXIT_GRACE_S", 0.05)
-
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path, "deaf") as one:
         await one.start()
         asked = 0
 
@@ -299,11 +277,9 @@ def test_shutdown_leaves_time_for_requests_in_flight(
         await one.server.shut_down(busy)  # nothing is left to end
         assert asked == 0
 
-    play(tmp_path, scene, "deaf")
 
-
-def test_descendants_are_killed_with_the_server(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_descendants_are_killed_with_the_server(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         await one.server.load("stub", _MODEL)
         (stub,) = psutil.Process(one.pid).children()
@@ -312,14 +288,12 @@ def test_descendants_are_killed_with_the_server(tmp_path: Path) -> None:
         await one.server.clean_up()
         eventually(lambda: not psutil.pid_exists(stub.pid), "the stub has ended")
 
-    play(tmp_path, scene)
-
 
 # ── what it is asked ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_crash_during_the_only_load_is_blamed_on_it(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_crash_during_the_only_load_is_blamed_on_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         how = rf"tritonserver \(pid {one.pid}\) was killed by signal 6 \(SIGABRT\) while it loaded model faulty"
         with pytest.raises(ServerCrashed, match=how):
@@ -334,8 +308,6 @@ def test_a_crash_during_the_only_load_is_blamed_on_it(tmp_path: Path) -> None:
                 await load
             assert not isinstance(lost.value, ServerCrashed)
 
-    play(tmp_path, scene)
-
 
 @pytest.mark.parametrize(
     ("config", "left", "needed"),
@@ -345,14 +317,14 @@ def test_a_crash_during_the_only_load_is_blamed_on_it(tmp_path: Path) -> None:
         (None, 17, 18),
     ],
 )
-def test_a_model_that_exceeds_the_thread_limit_is_not_loaded(
+async def test_a_model_that_exceeds_the_thread_limit_is_not_loaded(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     config: dict[str, Any] | None,
     left: int,
     needed: int,
 ) -> None:
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         asked: list[int] = []
         room = Headroom(left, "pids.max of control group /a is 99")
@@ -371,13 +343,10 @@ def test_a_model_that_exceeds_the_thread_limit_is_not_loaded(
         room = Headroom(needed, "")
         await one.server.load("m", config)
 
-    play(tmp_path, scene)
 
-
-def test_a_load_is_not_awaited_when_the_daemon_stops(tmp_path: Path) -> None:
+async def test_a_load_is_not_awaited_when_the_daemon_stops(tmp_path: Path) -> None:
     """tritonserver cannot interrupt a load, and is killed."""
-
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         loading = asyncio.create_task(one.server.load("slow", _MODEL))
         await one.until_printed("slow is being loaded")
@@ -387,26 +356,19 @@ def test_a_load_is_not_awaited_when_the_daemon_stops(tmp_path: Path) -> None:
         await one.server.clear_failure("slow")  # which would wait for that load
         await one.server.load("m", _MODEL)  # what takes a model's place
 
-    play(tmp_path, scene)
 
-
-def test_models_beyond_the_thread_limit_are_not_preloaded(
+async def test_models_beyond_the_thread_limit_are_not_preloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tritonserver, "headroom", lambda pid: Headroom(56 + 2 * 18, ""))
-
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path) as one:
         for name in ("a", "b", "c"):
             one.make_model(name)
         assert await one.start({name: {**_MODEL, "name": name} for name in "abc"}) == {"a", "b"}
 
-    play(tmp_path, scene)
 
-
-def test_refused_loads_and_crashes_are_distinguished(
-    tmp_path: Path,
-) -> None:
-    async def scene(one: Scene) -> None:
+async def test_refused_loads_and_crashes_are_distinguished(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         with pytest.raises(RemoteFailure) as caught:
             await one.server.load("bad", _MODEL)
@@ -427,13 +389,10 @@ def test_refused_loads_and_crashes_are_distinguished(
             f"tritonserver (pid {one.server._process.pid}) exited with code 9"  # type: ignore[union-attr]
         )
 
-    play(tmp_path, scene)
 
-
-def test_a_recorded_failure_is_cleared(tmp_path: Path) -> None:
+async def test_a_recorded_failure_is_cleared(tmp_path: Path) -> None:
     """Otherwise the server would never be ready again."""
-
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path, readiness="server_up") as one:
         await one.start()
         with pytest.raises(RemoteFailure):
             await one.server.load("m", {"backend": "models_are_being_loaded"})
@@ -443,22 +402,18 @@ def test_a_recorded_failure_is_cleared(tmp_path: Path) -> None:
         assert await one.says_ready()
         await one.server.clear_failure("bad")  # which it refuses, with just a line in the log
 
-    play(tmp_path, scene, readiness="server_up")
 
-
-def test_unloading_from_an_exited_server_succeeds(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_unloading_from_an_exited_server_succeeds(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         await one.server.load("m", _MODEL)
         os.kill(one.pid, signal.SIGKILL)
         await one.server.wait_exited()
         await one.server.unload("m")
 
-    play(tmp_path, scene)
 
-
-def test_a_cancelled_load_returns_when_its_outcome_is_known(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_cancelled_load_returns_when_its_outcome_is_known(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         load = asyncio.ensure_future(one.server.load("slow", _MODEL))
         await one.until_printed("slow is being loaded")
@@ -470,11 +425,9 @@ def test_a_cancelled_load_returns_when_its_outcome_is_known(tmp_path: Path) -> N
             await load
         assert (await one.server.repository_states())["slow"] == "READY"
 
-    play(tmp_path, scene)
 
-
-def test_its_proxy_processes_are_recognized(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_its_proxy_processes_are_recognized(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         with pytest.raises(RemoteFailure, match="is not a proxy: tritonserver did not start it"):
             one.server.check_proxy(os.getpid())
         await one.start()
@@ -485,5 +438,3 @@ def test_its_proxy_processes_are_recognized(tmp_path: Path) -> None:
         for stranger in (os.getpid(), 1, 0, -1, 2**22 + 1, 2**80):
             with pytest.raises(RemoteFailure, match=f"process {stranger} is not a proxy"):
                 one.server.check_proxy(stranger)
-
-    play(tmp_path, scene)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -19,27 +20,23 @@ from pytriton.dispatcher.server.frontends import triton_frontend
 from pytriton.dispatcher.server.frontends.triton_frontend import AdminClient
 
 
-def test_a_load_fails_when_its_connection_is_closed() -> None:
+async def test_a_load_fails_when_its_connection_is_closed() -> None:
     """It must fail instead of looking cancelled, because a client waits for the reason."""
-
-    async def scene() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.setblocking(False)
-            port = server.getsockname()[1]
-            client = AdminClient(DaemonConfig(), port, port)
-            load = asyncio.create_task(client.load("model", "{}"))
-            connection, _ = await asyncio.get_running_loop().sock_accept(server)
-            with connection:  # and never answer
-                await client.close()
-                done, _ = await asyncio.wait([load], timeout=30)
-        assert done
-        assert not load.cancelled()
-        assert isinstance(load.exception(), Unreached)
-
-    asyncio.run(scene())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        port = server.getsockname()[1]
+        client = AdminClient(DaemonConfig(), port, port)
+        load = asyncio.create_task(client.load("model", "{}"))
+        connection, _ = await asyncio.get_running_loop().sock_accept(server)
+        with connection:  # and never answer
+            await client.close()
+            done, _ = await asyncio.wait([load], timeout=30)
+    assert done
+    assert not load.cancelled()
+    assert isinstance(load.exception(), Unreached)
 
 
-def _http(answer: bytes) -> Any:
+async def _http(answer: bytes) -> None:
     """Request a load from a server that answers every HTTP request with the same bytes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,42 +45,29 @@ def _http(answer: bytes) -> Any:
         await writer.drain()
         writer.close()
 
-    async def scene() -> None:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        client = AdminClient(DaemonConfig(allow_grpc=False), port, port)
-        try:
-            await client.load("m", None)
-        finally:
-            await client.close()
-            server.close()
-
-    asyncio.run(scene())
-
-
-def test_an_error_from_the_server_means_refused() -> None:
-    body = b'{"error": "failed to load m"}'
-    answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-    with pytest.raises(ServerRefused, match=r"^failed to load m$"):
-        _http(answer)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = AdminClient(DaemonConfig(allow_grpc=False), port, port)
+    try:
+        await client.load("m", None)
+    finally:
+        await client.close()
+        server.close()
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 20", b"\x16\x03\x01 no HTTP\r\n\r\n"])
-def test_a_closed_connection_or_another_protocol_is_not_an_answer(answer: bytes) -> None:
+async def test_a_closed_connection_or_another_protocol_is_not_an_answer(answer: bytes) -> None:
     with pytest.raises(Unreached):
-        _http(answer)
+        await _http(answer)
 
 
 @pytest.mark.parametrize("grpc", [False, True])
-def test_a_missing_server_is_unreachable(grpc: bool) -> None:
-    async def scene() -> None:
-        port = lasting_port()
-        client = AdminClient(DaemonConfig(allow_grpc=grpc), port, port)
-        with pytest.raises(Unreached, match=r"(?i)connect"):
-            await client.repository_states()
-        await client.close()
-
-    asyncio.run(scene())
+async def test_a_missing_server_is_unreachable(grpc: bool) -> None:
+    port = lasting_port()
+    client = AdminClient(DaemonConfig(allow_grpc=grpc), port, port)
+    with pytest.raises(Unreached, match=r"(?i)connect"):
+        await client.repository_states()
+    await client.close()
 
 
 class _Server(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -125,41 +109,33 @@ class _Server(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         return answer
 
 
-def _grpc(scene: Callable[[AdminClient, _Server], Any]) -> _Server:
-    """Run a scene with a gRPC server."""
+@asynccontextmanager
+async def _grpc() -> AsyncIterator[tuple[AdminClient, _Server]]:
+    """Start a gRPC server, and a client of it."""
     servicer = _Server()
     any_size = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     server = grpc.server(ThreadPoolExecutor(2), options=any_size)
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-
-    async def play() -> None:
-        client = AdminClient(DaemonConfig(access_token="secret"), 1, port)
-        client._headers = {"token": "secret"}
-        try:
-            await scene(client, servicer)
-        finally:
-            await client.close()
-
+    client = AdminClient(DaemonConfig(access_token="secret"), 1, port)
+    client._headers = {"token": "secret"}
     try:
-        asyncio.run(play())
+        yield client, servicer
     finally:
+        await client.close()
         server.stop(None).wait()
-    return servicer
 
 
-def test_grpc_requests_match_tritonclient_s() -> None:
+async def test_grpc_requests_match_tritonclient_s() -> None:
     config = '{"name": "é"}' * 400_000  # 5.6 MB: more than gRPC's default limit
-
-    async def scene(client: AdminClient, _: _Server) -> None:
+    async with _grpc() as (client, server):
         assert await client.is_live()
         assert not await client.is_live()
         await client.load("é" * 100, None)
         await client.load("m", config)
         await client.unload("m")
-
-    live, _, bare, load, unload = _grpc(scene).asked
+    live, _, bare, load, unload = server.asked
     assert live == service_pb2.ServerLiveRequest()
     assert bare == service_pb2.RepositoryModelLoadRequest(model_name="é" * 100)
     expected = service_pb2.RepositoryModelLoadRequest(model_name="m")
@@ -168,10 +144,9 @@ def test_grpc_requests_match_tritonclient_s() -> None:
     assert unload == service_pb2.RepositoryModelUnloadRequest(model_name="m")
 
 
-def test_the_index_over_grpc_has_any_size_and_one_state_for_each_model() -> None:
+async def test_the_index_over_grpc_has_any_size_and_one_state_for_each_model() -> None:
     many = [(f"model-{number}", "1", "READY") for number in range(15_000)]  # 5 MB
-
-    async def scene(client: AdminClient, server: _Server) -> None:
+    async with _grpc() as (client, server):
         assert await client.repository_states() == {}
         server.index = [("a", "1", "UNAVAILABLE"), ("a", "2", "READY"), ("a", "3", "UNAVAILABLE")]
         server.index.append(("never", "", ""))
@@ -179,22 +154,17 @@ def test_the_index_over_grpc_has_any_size_and_one_state_for_each_model() -> None
         server.index = many
         assert len(await client.repository_states()) == len(many)
 
-    _grpc(scene)
 
-
-def test_the_version_over_grpc_is_that_of_the_core() -> None:
-    async def scene(client: AdminClient, _: _Server) -> None:
+async def test_the_version_over_grpc_is_that_of_the_core() -> None:
+    async with _grpc() as (client, server):
         assert await client.version() == "2.60.1"
+        assert server.asked == [service_pb2.ServerMetadataRequest()]
 
-    assert _grpc(scene).asked == [service_pb2.ServerMetadataRequest()]
 
-
-def test_a_refusal_over_grpc_has_a_reason() -> None:
-    async def scene(client: AdminClient, _: _Server) -> None:
+async def test_a_refusal_over_grpc_has_a_reason() -> None:
+    async with _grpc() as (client, _):
         with pytest.raises(ServerRefused, match=r"^failed to load 'broken': no é$"):
             await client.load("broken", "{}")
-
-    _grpc(scene)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -58,22 +58,20 @@ def _http(status: int, body: bytes) -> bytes:
     return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
 
 
-def play(folder: Path, answer: bytes, scene: Callable[[Scene], Awaitable[None]]) -> None:
-    async def played() -> None:
-        one = Scene(folder, answer)
-        server = await asyncio.start_unix_server(one.serve, one.path)
-        try:
-            await scene(one)
-        finally:
-            await one.admin.close()
-            await one.admin.close()  # nothing is left to close
-            server.close()
-
-    asyncio.run(asyncio.wait_for(played(), 100))
+@asynccontextmanager
+async def answering(folder: Path, answer: bytes) -> AsyncIterator[Scene]:
+    one = Scene(folder, answer)
+    server = await asyncio.start_unix_server(one.serve, one.path)
+    try:
+        yield one
+    finally:
+        await one.admin.close()
+        await one.admin.close()  # nothing is left to close
+        server.close()
 
 
-def test_a_model_s_name_is_not_a_path(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_model_s_name_is_not_a_path(tmp_path: Path) -> None:
+    async with answering(tmp_path, _http(200, b"")) as one:
         await one.admin.load("../a b", None)
         await one.admin.unload("m")
         await one.admin.set_ready(True)
@@ -83,18 +81,14 @@ def test_a_model_s_name_is_not_a_path(tmp_path: Path) -> None:
             "POST /admin/ready",
         ]
 
-    play(tmp_path, _http(200, b""), scene)
 
-
-def test_unavailable_versions_do_not_hide_a_ready_one(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
-        assert await one.admin.repository_states() == {"m": "READY", "n": "", "o": "UNAVAILABLE"}
-
+async def test_unavailable_versions_do_not_hide_a_ready_one(tmp_path: Path) -> None:
     models = (
         b'[{"name": "m", "state": "UNAVAILABLE"}, {"name": "m", "state": "READY"}, '
         b'{"name": "m", "state": "UNAVAILABLE"}, {"name": "n"}, {"name": "o", "state": "UNAVAILABLE"}]'
     )
-    play(tmp_path, _http(200, models), scene)
+    async with answering(tmp_path, _http(200, models)) as one:
+        assert await one.admin.repository_states() == {"m": "READY", "n": "", "o": "UNAVAILABLE"}
 
 
 @pytest.mark.parametrize(
@@ -106,13 +100,13 @@ def test_unavailable_versions_do_not_hide_a_ready_one(tmp_path: Path) -> None:
         (_http(404, b"[]"), "[]"),
     ],
 )
-def test_an_error_response_means_refused(tmp_path: Path, answer: bytes, reported: str) -> None:
-    async def scene(one: Scene) -> None:
+async def test_an_error_response_means_refused(
+    tmp_path: Path, answer: bytes, reported: str
+) -> None:
+    async with answering(tmp_path, answer) as one:
         with pytest.raises(ServerRefused) as caught:
             await one.admin.load("m", "{}")
         assert str(caught.value) == reported
-
-    play(tmp_path, answer, scene)
 
 
 @pytest.mark.parametrize(
@@ -129,42 +123,36 @@ def test_an_error_response_means_refused(tmp_path: Path, answer: bytes, reported
     ],
     ids=["cut", "other", "bad", "short", "no text", "no length", "wrong length", "endless"],
 )
-def test_malformed_answers_are_reported(tmp_path: Path, answer: bytes) -> None:
-    async def scene(one: Scene) -> None:
+async def test_malformed_answers_are_reported(tmp_path: Path, answer: bytes) -> None:
+    async with answering(tmp_path, answer) as one:
         with pytest.raises(Unreached):
             await one.admin.load("m", None)
 
-    play(tmp_path, answer, scene)
 
-
-def test_requests_and_answers_of_any_size(tmp_path: Path) -> None:
+async def test_requests_and_answers_of_any_size(tmp_path: Path) -> None:
     """A configuration, and the index of thousands of models."""
     index = [{"name": f"model-{number}", "state": "READY"} for number in range(30_000)]
-
-    async def scene(one: Scene) -> None:
+    async with answering(tmp_path, _http(200, json.dumps(index).encode())) as one:
         await one.admin.load("m", "x" * 3_000_000)
         assert one.bodies == [json.dumps({"parameters": {"config": "x" * 3_000_000}})]
         assert len(await one.admin.repository_states()) == len(index)
         assert one.bodies[1:] == ["{}"]
 
-    play(tmp_path, _http(200, json.dumps(index).encode()), scene)
 
-
-def test_a_closed_connection_is_not_reused(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_closed_connection_is_not_reused(tmp_path: Path) -> None:
+    async with answering(tmp_path, _http(200, b"")) as one:
         await one.admin.close()
         with pytest.raises(Unreached, match="connection was closed"):
             await one.admin.load("m", None)
         assert one.asked == []
 
-    play(tmp_path, _http(200, b""), scene)
-
 
 @pytest.mark.parametrize("closed", [False, True], ids=["it ends", "the connection is closed"])
-def test_a_request_ends_with_the_process_or_the_connection(tmp_path: Path, closed: bool) -> None:
+async def test_a_request_ends_with_the_process_or_the_connection(
+    tmp_path: Path, closed: bool
+) -> None:
     """The daemon owns the listening socket, so a process's exit closes no connection in its backlog."""
-
-    async def scene(one: Scene) -> None:
+    async with answering(tmp_path, _SILENT) as one:
         asking = asyncio.ensure_future(one.admin.load("m", None))
         await one.was_asked.wait()
         assert not asking.done()
@@ -175,15 +163,12 @@ def test_a_request_ends_with_the_process_or_the_connection(tmp_path: Path, close
         with pytest.raises(Unreached, match="has exited, or the connection was closed"):
             await asking
 
-    play(tmp_path, _SILENT, scene)
 
-
-def test_a_process_that_does_not_accept_yet_is_not_probed(
+async def test_a_process_that_does_not_accept_yet_is_not_probed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytriton.dispatcher.server.frontends.native_frontend._ACCEPTING_S", 0.01)
-
-    async def scene(one: Scene) -> None:
+    async with answering(tmp_path, _http(200, b"")) as one:
         with pytest.raises(Unreached, match="is not accepting connections yet"):
             await one.admin.is_live()
         assert one.asked == []
@@ -191,11 +176,9 @@ def test_a_process_that_does_not_accept_yet_is_not_probed(
         assert await one.admin.is_live()
         assert one.asked == ["GET /v2/health/live"]
 
-    play(tmp_path, _http(200, b""), scene)
-
 
 @pytest.mark.programs
-def test_the_socket_of_another_daemon_is_refused(tmp_path: Path) -> None:
+async def test_the_socket_of_another_daemon_is_refused(tmp_path: Path) -> None:
     """If our directory was deleted, it may lie in place of ours: a stop would end the other daemon's frontend."""
     path = tmp_path / "frontend.sock"
     program = (
@@ -203,15 +186,11 @@ def test_the_socket_of_another_daemon_is_refused(tmp_path: Path) -> None:
         "c = s.accept()[0]; c.settimeout(100); print(c.recv(1000))"
     )
     command = [sys.executable, "-c", program, str(path)]
-
-    async def scene() -> None:
-        loop = asyncio.get_running_loop()
-        admin = NativeAdmin(path, loop.create_future(), loop.create_future())
-        with pytest.raises(Unreached, match=rf"belongs to another daemon \(pid {other.pid}\)"):
-            await admin.unload("m")
-
+    loop = asyncio.get_running_loop()
+    admin = NativeAdmin(path, loop.create_future(), loop.create_future())
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        asyncio.run(scene())
+        with pytest.raises(Unreached, match=rf"belongs to another daemon \(pid {other.pid}\)"):
+            await admin.unload("m")
         assert other.stdout.readline() == b"b''\n"

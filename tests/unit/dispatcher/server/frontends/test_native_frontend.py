@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from pytriton.dispatcher.server.frontend import (
     SHM,
     PendingModels,
     ServerPlace,
-    Unreached,
     new_shm_prefix,
 )
 from pytriton.dispatcher.server.frontends.native_frontend import NativeFrontend
@@ -78,10 +78,20 @@ class Scene:
         await self.server.start()
 
     @property
+    def pid(self) -> int:
+        pid = self.server.info().pid
+        assert pid is not None
+        return pid
+
+    @property
     def received(self) -> dict[str, Any]:
         """The requests that the program received."""
         found: dict[str, Any] = json.loads((self.folder / "settings.json").read_text())
         return found
+
+    def told(self) -> list[list[str]]:
+        """Return what programs were told about clients' connections, after their pids."""
+        return [line.split(" ", 1) for line in (self.folder / "told").read_text().splitlines()]
 
     async def says_ready(self) -> bool:
         path = next(self.folder.glob("frontend-*.sock"))
@@ -96,24 +106,19 @@ class Scene:
         self._kill_on_death.close()
 
 
-def play(
-    folder: Path, scene: Callable[[Scene], Awaitable[None]], behaviour: str = "", **settings: Any
-) -> None:
-    """Run a scene, and check that it leaves nothing behind."""
-
-    async def played() -> None:
-        one = Scene(folder, behaviour, **settings)
-        try:
-            await scene(one)
-        finally:
-            await one.close()
-        assert list(folder.glob("*.sock")) == []
-
-    asyncio.run(asyncio.wait_for(played(), 200))
+@asynccontextmanager
+async def running(folder: Path, behaviour: str = "", **settings: Any) -> AsyncIterator[Scene]:
+    """A scene that leaves nothing behind."""
+    one = Scene(folder, behaviour, **settings)
+    try:
+        yield one
+    finally:
+        await one.close()
+    assert list(folder.glob("*.sock")) == []
 
 
-def test_it_starts_and_answers(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_it_starts_and_answers(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         await one.server.load("m", {"name": "m"})
         await one.server.load("a b/c", None)
@@ -122,13 +127,10 @@ def test_it_starts_and_answers(tmp_path: Path) -> None:
         with pytest.raises(RemoteFailure, match="did not load model bad: failed to load 'bad'"):
             await one.server.load("bad", None)
 
-    play(tmp_path, scene)
 
-
-def test_it_is_ready_when_the_daemon_says_so(tmp_path: Path) -> None:
+async def test_it_is_ready_when_the_daemon_says_so(tmp_path: Path) -> None:
     """This needs no model in the repository."""
-
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         assert not await one.says_ready()
         await one.server.open_gate()
@@ -137,19 +139,15 @@ def test_it_is_ready_when_the_daemon_says_so(tmp_path: Path) -> None:
         assert not await one.says_ready()
         assert list((tmp_path / "models").iterdir()) == []
 
-    play(tmp_path, scene)
 
-
-def test_readiness_may_be_decided_by_the_frontend(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_readiness_may_be_decided_by_the_frontend(tmp_path: Path) -> None:
+    async with running(tmp_path, readiness="server_up") as one:
         await one.start()
         assert await one.says_ready()
         await one.server.open_gate()
 
-    play(tmp_path, scene, readiness="server_up")
 
-
-def test_cloud_endpoints_exist_from_the_start(
+async def test_cloud_endpoints_exist_from_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Vertex AI's need no restart, although their model is not loaded yet."""
@@ -161,8 +159,7 @@ def test_cloud_endpoints_exist_from_the_start(
         "vertex-ai-port": str(vertex),
         "vertex-ai-default-model": "m",
     }
-
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path, tritonserver_options=options) as one:
         await one.start()
         assert one.server.vertex_model == "m"
         assert "vertex_ai" in [listen["protocol"] for listen in one.received["listen"]]
@@ -170,15 +167,11 @@ def test_cloud_endpoints_exist_from_the_start(
         with socket.create_connection(("127.0.0.1", vertex)):
             pass
 
-    play(tmp_path, scene, tritonserver_options=options)
 
-
-def test_connections_wait_while_there_is_no_process(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_connections_wait_while_there_is_no_process(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
-        pid = one.server.info().pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        os.kill(one.pid, signal.SIGKILL)
         assert "SIGKILL" in await one.server.wait_exited()
         port = one.frontend.endpoints.port("http")
         with socket.create_connection(("127.0.0.1", port)):  # not accepted yet
@@ -189,14 +182,12 @@ def test_connections_wait_while_there_is_no_process(tmp_path: Path) -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
 
-    play(tmp_path, scene)
 
-
-def test_another_process_replaces_it(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_another_process_replaces_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
         await one.server.load("m", None)
-        former = one.server.info().pid
+        former = one.pid
         ending = asyncio.create_task(one.server.wait_exited())
         rest: list[set[str]] = []
 
@@ -204,15 +195,15 @@ def test_another_process_replaces_it(tmp_path: Path) -> None:
             rest.append(loaded)
             assert not one.server.placed.is_set()
             assert one.received["not_accepting"]
-            assert one.server.check_proxy(former or 0)  # it still serves
+            assert one.server.check_proxy(former)  # it still serves
             assert await one.server.repository_states() == {}  # of the other one
 
-        assert former is not None
         successor = await one.server.replace({}, load_rest)
-        assert successor == one.server.info().pid != former
+        assert successor == one.pid != former
         assert rest == [set()]
-        assert (tmp_path / "told").read_text().splitlines() == [
-            f"{successor} accept", f"{former} refuse", f"{former} retire handover-2.sock",
+        assert one.told() == [
+            [str(successor), "accept"],
+            [str(former), "refuse"], [str(former), "retire handover-2.sock"],
         ]  # fmt: skip
         while one.server.retiring:
             await one.server.changes.next.wait()
@@ -223,49 +214,45 @@ def test_another_process_replaces_it(tmp_path: Path) -> None:
         os.kill(successor, signal.SIGKILL)
         assert "SIGKILL" in await ending
 
-    play(tmp_path, scene)
 
-
-def test_a_successor_that_exits_at_its_first_request_leaves_the_previous_one_serving(
+async def test_a_successor_that_exits_at_its_first_request_leaves_the_previous_one_serving(
     tmp_path: Path,
 ) -> None:
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path) as one:
         await one.start()
-        former = one.server.info().pid
+        former = one.pid
         ending = asyncio.create_task(one.server.wait_exited())
         (tmp_path / "behaviour").write_text("mute")
         with pytest.raises(ServerStartError, match="exited with code 7"):
             await one.server.replace({}, _nothing)
-        assert one.server.info().pid == former
-        received = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
+        assert one.pid == former
+        received = one.told()
         assert [word for pid, word in received if pid == str(former)] == ["refuse", "accept"]
         assert not ending.done()
         await one.server.load("m", None)
         ending.cancel()
 
-    play(tmp_path, scene)
 
-
-def test_sequences_in_progress_keep_it_from_being_replaced_without_force(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_sequences_in_progress_keep_it_from_being_replaced_without_force(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, "sequence") as one:
         await one.start()
-        former = one.server.info().pid
+        former = one.pid
         with pytest.raises(RemoteFailure, match=r"1 sequences are in progress.*--force"):
             await one.server.replace({}, _nothing)
-        assert one.server.info().pid == former
+        assert one.pid == former
         assert await one.server.replace({}, _nothing, force=True) != former
 
-    play(tmp_path, scene, "sequence")
 
-
-def test_a_new_sequence_cancels_the_connection_handover(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_new_sequence_cancels_the_connection_handover(tmp_path: Path) -> None:
+    async with running(tmp_path, "begins") as one:
         await one.start()
-        former = one.server.info().pid
+        former = one.pid
         with pytest.raises(RemoteFailure, match=r"sequences are in progress.*--force"):
             await one.server.replace({}, _nothing)
-        assert one.server.info().pid == former
-        received = [line.split(" ", 1) for line in (tmp_path / "told").read_text().splitlines()]
+        assert one.pid == former
+        received = one.told()
         successor = received[0][0]
         assert received == [
             [successor, "accept"], [str(former), "refuse"], [str(former), "retire handover-2.sock"],
@@ -275,17 +262,14 @@ def test_a_new_sequence_cancels_the_connection_handover(tmp_path: Path) -> None:
             await one.server.changes.next.wait()
         await one.server.load("m", None)
 
-    play(tmp_path, scene, "begins")
 
-
-def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
+async def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
     tmp_path: Path,
 ) -> None:
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path, "lingers", retire_timeout_s=4.0) as one:
         await one.start()
         ending = asyncio.create_task(one.server.wait_exited())
-        former = one.server.info().pid
-        assert former is not None
+        former = one.pid
         admin = one.frontend.connect(former)
         await one.server.replace({}, _nothing)
         assert one.server.retiring == {former}
@@ -300,7 +284,7 @@ def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
         assert (received[0].pid, received[0].requests, received[0].connections) == (former, 2, 1)
         assert received[0].until - received[0].since == 4.0
         # The exit of the serving one is noticed, although the previous one is still alive.
-        os.kill(one.server.info().pid or 0, signal.SIGKILL)
+        os.kill(one.pid, signal.SIGKILL)
         assert "SIGKILL" in await ending
         assert one.server.retiring == {former}
         while one.server.retiring:
@@ -309,92 +293,79 @@ def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
         assert not psutil.pid_exists(former)
         await admin.close()
 
-    play(tmp_path, scene, "lingers", retire_timeout_s=4.0)
-
 
 @pytest.mark.parametrize("behaviour", ["ends", "slow"])
-def test_a_failing_successor_leaves_the_previous_one_serving(
+async def test_a_failing_successor_leaves_the_previous_one_serving(
     tmp_path: Path, behaviour: str
 ) -> None:
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path) as one:
         await one.start()
-        former = one.server.info().pid
+        former = one.pid
         (tmp_path / "behaviour").write_text(behaviour)
         if behaviour == "slow":  # it never starts; the first one had no time limit
             msgspec.structs.force_setattr(one.config, "server_start_timeout_s", 0.5)
         with pytest.raises(ServerStartError):
             await one.server.replace({}, _nothing)
-        assert one.server.info().pid == former
+        assert one.pid == former
         assert one.server.ready
         await one.server.load("m", None)
 
-    play(tmp_path, scene)
 
-
-def test_a_successor_that_exits_during_loads_does_not_take_over(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_successor_that_exits_during_loads_does_not_take_over(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
         await one.start()
-        former = one.server.info().pid
+        former = one.pid
         ending = asyncio.create_task(one.server.wait_exited())
 
         async def load_rest(loaded: set[str]) -> None:
-            pid = one.server.info().pid
-            assert pid not in (None, former)
+            pid = one.pid
+            assert pid != former
             os.kill(pid, signal.SIGKILL)
             while one.server.info().pid == pid:
                 await asyncio.sleep(0.01)
 
         with pytest.raises(ServerStartError, match="SIGKILL"):
             await one.server.replace({}, load_rest)
-        assert one.server.info().pid == former
+        assert one.pid == former
         assert not ending.done()
         ending.cancel()
-
-    play(tmp_path, scene)
 
 
 async def _nothing(loaded: set[str]) -> None:
     pass
 
 
-def test_a_start_that_fails_is_reported(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_start_that_fails_is_reported(tmp_path: Path) -> None:
+    async with running(tmp_path, "ends") as one:
         with pytest.raises(ServerStartError, match=r"code 1 while starting.*\n.*no core is here"):
             await one.start()
 
-    play(tmp_path, scene, "ends")
 
-
-def test_a_slow_start_is_awaited(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_slow_start_is_awaited(tmp_path: Path) -> None:
+    async with running(tmp_path, "slow") as one:
         starting = asyncio.create_task(one.start())
         done, _ = await asyncio.wait([starting], timeout=2.0)
         assert not done
         (tmp_path / "go").touch()
         await starting
 
-    play(tmp_path, scene, "slow")
 
-
-def test_a_start_that_times_out_is_reported(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_start_that_times_out_is_reported(tmp_path: Path) -> None:
+    async with running(tmp_path, "slow", server_start_timeout_s=0.1) as one:
         with pytest.raises(ServerStartError, match="it is not accepting connections yet"):
             await one.start()
 
-    play(tmp_path, scene, "slow", server_start_timeout_s=0.1)
 
-
-def test_a_failed_replacement_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_failed_replacement_leaves_nothing(tmp_path: Path) -> None:
     """The process to be replaced keeps serving, and still answers the daemon."""
-
-    async def scene(one: Scene) -> None:
+    async with running(tmp_path) as one:
         await one.start()
-        former = one.server.info().pid
+        former = one.pid
         seen: list[int] = []
         waiting: list[asyncio.Task[Any]] = []
 
         async def fail(loaded: set[str]) -> None:
-            seen.append(one.server.info().pid or 0)
+            seen.append(one.pid)
             assert one.server.ready
             waiting.append(asyncio.create_task(one.server.placed.wait()))
             for number in (1, 2):
@@ -406,51 +377,35 @@ def test_a_failed_replacement_leaves_nothing(tmp_path: Path) -> None:
         await waiting[0]
         assert seen != [former]
         assert not psutil.pid_exists(seen[0])
-        assert one.server.info().pid == former
+        assert one.pid == former
         await one.server.load("m", None)
         await one.server.open_gate()
         assert [path.name for path in tmp_path.glob("frontend-*.sock")] == ["frontend-1.sock"]
         assert [path.name for path in SHM.glob(f"{one.prefix}*")] == [f"{one.prefix}1-region"]
 
-    play(tmp_path, scene)
 
-
-def test_pending_requests_fail_when_the_frontend_exits(tmp_path: Path) -> None:
-    """The daemon itself listens, so the connection does not show the exit."""
-
-    async def scene(one: Scene) -> None:
-        await one.start()
-        admin = one.frontend.connect(one.server.info().pid or 0)
-        loads = [asyncio.create_task(admin.load(name, None)) for name in ("a", "b")]
-        await asyncio.wait(loads, timeout=0.2)
-        pid = one.server.info().pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        for load in loads:
-            with pytest.raises(Unreached):
-                await load
-        with pytest.raises(Unreached):
-            await admin.is_live()
-        await admin.close()
-
-    play(tmp_path, scene, "deaf")
-
-
-def test_pending_requests_fail_when_the_connection_closes(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
-        await one.start()
-        admin = one.frontend.connect(one.server.info().pid or 0)
-        load = asyncio.create_task(admin.load("a", None))
-        await asyncio.wait([load], timeout=0.2)
-        await admin.close()
-        with pytest.raises(Unreached):
-            await load
-
-    play(tmp_path, scene, "deaf")
-
-
-def test_the_settings_passed_to_the_frontend(tmp_path: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_the_settings_passed_to_the_frontend(tmp_path: Path) -> None:
+    options = {
+        "log-verbose": "1",
+        "http-header-forward-pattern": "x-.*",
+        "http-thread-count": "4",
+        "grpc-use-ssl": "true",
+        "grpc-server-cert": "/gc",
+        "grpc-server-key": "/gk",
+    }
+    settings = {
+        "http_certificate": "/c",
+        "http_key": "/k",
+        "http_unix_socket": str(tmp_path / "clients.sock"),
+    }
+    async with running(
+        tmp_path,
+        tritonserver_options=options,
+        frontend_limit=("streams=5",),
+        access_token=_TOKEN,
+        restricted_endpoints=("model-repository",),
+        **settings,
+    ) as one:
         await one.start()
         received = one.received
         assert received["core"] == "/core.so"
@@ -474,27 +429,4 @@ def test_the_settings_passed_to_the_frontend(tmp_path: Path) -> None:
         assert upstream(one.config, one.frontend).socket == str(tmp_path / "http.sock")
         assert (tmp_path / "http.sock").stat().st_mode & 0o777 == 0o600
         assert one.frontend.endpoints.urls()["http_url"].startswith("https://")
-
-    options = {
-        "log-verbose": "1",
-        "http-header-forward-pattern": "x-.*",
-        "http-thread-count": "4",
-        "grpc-use-ssl": "true",
-        "grpc-server-cert": "/gc",
-        "grpc-server-key": "/gk",
-    }
-    settings = {
-        "http_certificate": "/c",
-        "http_key": "/k",
-        "http_unix_socket": str(tmp_path / "clients.sock"),
-    }
-    play(
-        tmp_path,
-        scene,
-        tritonserver_options=options,
-        frontend_limit=("streams=5",),
-        access_token=_TOKEN,
-        restricted_endpoints=("model-repository",),
-        **settings,
-    )
     assert not (tmp_path / "clients.sock").exists()

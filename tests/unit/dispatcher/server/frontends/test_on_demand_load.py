@@ -44,22 +44,18 @@ async def _reported(*pieces: bytes) -> list[str]:
         ((), []),
     ],
 )
-def test_each_line_is_a_name(pieces: tuple[bytes, ...], names: list[str]) -> None:
-    assert asyncio.run(_reported(*pieces)) == names
+async def test_each_line_is_a_name(pieces: tuple[bytes, ...], names: list[str]) -> None:
+    assert await _reported(*pieces) == names
 
 
-def test_the_next_version_reads_the_rest() -> None:
+async def test_the_next_version_reads_the_rest() -> None:
     """Unread data survives an upgrade of the daemon."""
-
-    async def reported() -> list[str]:
-        names: list[str] = []
-        reader, writer = os.pipe()
-        os.write(writer, b"a\nb\n")
-        os.close(writer)
-        asked = OnDemandLoads(reader, names.append)
-        while len(names) < 2:
-            await asyncio.sleep(0)
-        asked.close()
-        return names
-
-    assert asyncio.run(reported()) == ["a", "b"]
+    names: list[str] = []
+    reader, writer = os.pipe()
+    os.write(writer, b"a\nb\n")
+    os.close(writer)
+    asked = OnDemandLoads(reader, names.append)
+    while len(names) < 2:
+        await asyncio.sleep(0)
+    asked.close()
+    assert names == ["a", "b"]
