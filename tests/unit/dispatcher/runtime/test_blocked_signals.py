@@ -27,11 +27,13 @@ with blocked_signals([signal.SIGTERM, signal.SIGHUP]) as leave:
 """
 
 
+def printed(folder: Path, program: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder).stdout
+
+
 def test_the_next_program_gets_signals_that_another_thread_received(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], check=True, capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.stdout == f"[{int(signal.SIGTERM)}]\n"
+    assert printed(tmp_path, _PROGRAM) == f"[{int(signal.SIGTERM)}]\n"
 
 
 #: Without a next program: how often the handler was called, the signals that are pending or blocked, then once more.
@@ -71,11 +73,4 @@ print(len(came))
 def test_without_an_execve_everything_is_restored(
     how: list[str], reported: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _GOES_ON, *how],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert done.stdout == reported
+    assert printed(tmp_path, _GOES_ON, *how) == reported

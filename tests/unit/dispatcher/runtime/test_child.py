@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import gc
 import os
-from pathlib import Path
 
 import psutil
 import pytest
@@ -20,8 +18,8 @@ from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 @pytest.mark.parametrize(
     ("owner", "name"), [(linux, "pidfd_open"), (ChildOutput, "__init__")], ids=["pidfd", "output"]
 )
-def test_a_child_that_cannot_be_watched_is_killed(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+async def test_a_child_that_cannot_be_watched_is_killed(
+    kill_on_death: KillOnDeath, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
 ) -> None:
     """For example, if no descriptor is left."""
 
@@ -30,28 +28,19 @@ def test_a_child_that_cannot_be_watched_is_killed(
 
     monkeypatch.setattr(owner, name, fails)
     others = set(psutil.Process().children())  # from earlier tests in this process
-    kill_on_death = KillOnDeath(Path("/dev/shm/pytriton-test-of-nothing-"))
-
-    async def start() -> None:
-        gc.collect()  # leftovers of earlier tests may close descriptors now, or below
-        before = set(os.listdir("/proc/self/fd"))
-        with pytest.raises(OSError, match="Too many open files"):
-            await Child.start(
-                ["/bin/sleep", "1000"],
-                env={},
-                cwd=None,
-                on_line=lambda pid, line: None,
-                kill_on_death=kill_on_death,
-            )
-        # Threads of earlier tests may have one for a moment.
-        eventually(lambda: set(os.listdir("/proc/self/fd")) <= before, "it leaves no descriptor")
-
-    try:
-        asyncio.run(start())
-        children = set(psutil.Process().children()) - others
-        assert [child.pid for child in children] == [kill_on_death.pid]
-    finally:
-        kill_on_death.close()
+    gc.collect()  # leftovers of earlier tests may close descriptors now, or below
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="Too many open files"):
+        await Child.start(
+            ["/bin/sleep", "1000"],
+            env={},
+            cwd=None,
+            on_line=lambda pid, line: None,
+            kill_on_death=kill_on_death,
+        )
+    # Threads of earlier tests may have one for a moment.
+    eventually(lambda: set(os.listdir("/proc/self/fd")) <= before, "it leaves no descriptor")
+    assert set(psutil.Process().children()) <= others
 
 
 @pytest.mark.parametrize(

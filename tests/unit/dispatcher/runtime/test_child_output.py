@@ -61,9 +61,7 @@ def test_an_endless_line_arrives_in_pieces() -> None:
 
 
 @pytest.mark.programs
-def test_excess_output_is_dropped_with_a_note(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_excess_output_is_dropped_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "_MAX_QUEUED", 1 << 16)
     monkeypatch.setattr(child, "_PIPE_BYTES", 1 << 16)  # of which one more may wait
     line, count = b"x" * 99, 300_000
@@ -82,23 +80,20 @@ def test_excess_output_is_dropped_with_a_note(
     assert lines.count(line) * 100 + left_out == count * 100
 
 
-def test_a_child_that_closed_its_output_can_be_handed_over() -> None:
-    async def hand_over() -> None:
-        code = "import os; os.write(1, b'half'); os.close(1); os.read(0, 1)"
-        lines: list[bytes] = []
-        with subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as process:
-            assert process.stdout is not None
-            output = ChildOutput(process.stdout, lines.append)
-            while not process.stdout.closed:
-                await asyncio.sleep(0.01)
-            assert output.hand_over() == (-1, b"")
-            assert lines == [b"half"]
-            with os.fdopen(child.ended_output(), "rb", buffering=0) as pipe:
-                adopted = ChildOutput(pipe, lines.append)
-                await adopted.drained()
-                assert adopted.hand_over() == (-1, b"")
-            assert lines == [b"half"]
-
-    asyncio.run(asyncio.wait_for(hand_over(), _WAIT_S))
+async def test_a_child_that_closed_its_output_can_be_handed_over() -> None:
+    code = "import os; os.write(1, b'half'); os.close(1); os.read(0, 1)"
+    lines: list[bytes] = []
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        output = ChildOutput(process.stdout, lines.append)
+        while not process.stdout.closed:
+            await asyncio.sleep(0.01)
+        assert output.hand_over() == (-1, b"")
+        assert lines == [b"half"]
+        with os.fdopen(child.ended_output(), "rb", buffering=0) as pipe:
+            adopted = ChildOutput(pipe, lines.append)
+            await adopted.drained()
+            assert adopted.hand_over() == (-1, b"")
+        assert lines == [b"half"]

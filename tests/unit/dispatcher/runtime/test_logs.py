@@ -26,9 +26,10 @@ from pytriton.dispatcher.runtime import logs
 
 @pytest.fixture
 def rundir(tmp_path: Path) -> Iterator[RuntimeDir]:
-    """A runtime directory to log into; an open log is closed at the end."""
+    """A runtime directory with an open log; `open_log` opens one with other settings instead."""
     rundir = RuntimeDir(tmp_path / "r")
     rundir.create()
+    open_log(rundir)
     yield rundir
     logs.close()
     logs.set_triton_log_settings(None)
@@ -51,7 +52,6 @@ def logged(rundir: RuntimeDir, line: bytes, **labels: Any) -> dict[str, Any]:
 
 
 def test_a_record_is_one_json_line_with_time_and_level(rundir: RuntimeDir) -> None:
-    open_log(rundir)
     structlog.get_logger("any").warning("two\nlines", path=Path("/x"), number=3)
     (line,) = tail(rundir.log_file(), 10)
     record = json.loads(line)
@@ -70,7 +70,6 @@ def test_records_below_the_level_are_dropped(rundir: RuntimeDir) -> None:
 
 
 def test_an_exception_is_logged_as_text(rundir: RuntimeDir) -> None:
-    open_log(rundir)
     try:
         raise KeyError("lost")
     except KeyError:
@@ -80,7 +79,6 @@ def test_an_exception_is_logged_as_text(rundir: RuntimeDir) -> None:
 
 
 def test_standard_library_records_are_included(rundir: RuntimeDir) -> None:
-    open_log(rundir)
     logging.getLogger("asyncio").error("task %s failed", 7)
     odd = logging.makeLogRecord({"msg": "%d", "args": ("no number",), "levelname": "ODD"})
     logging.getLogger().handlers[-1].handle(odd)  # ours alone: pytest's would raise
@@ -204,7 +202,6 @@ def test_a_closed_standard_error_is_harmless(
 def test_lines_of_tritonserver_get_their_own_level(
     line: bytes, level: str, text: str, place: str | None, rundir: RuntimeDir
 ) -> None:
-    open_log(rundir)
     record = logged(rundir, line)
     assert (record["level"], record["event"], record.get("at")) == (level, text, place)
 
@@ -228,7 +225,6 @@ def test_tables_of_tritonserver_have_level_debug(line: bytes, rundir: RuntimeDir
 
 def test_verbose_model_output_has_level_debug(rundir: RuntimeDir) -> None:
     said = b"V1121 05:13:48.926368 4701 model.py:27] chatter"
-    open_log(rundir)
     logs.log_child_line(logs.child_logger(source="worker"), said)
     open_log(rundir, log_level="debug")
     record = logged(rundir, said)
@@ -269,7 +265,6 @@ def said_by_worker(rundir: RuntimeDir) -> list[tuple[str, str]]:
 def test_lines_of_models_follow_the_log_settings_that_tritonserver_reports(
     reported: bytes, logged_then: list[tuple[str, str]], rundir: RuntimeDir
 ) -> None:
-    open_log(rundir)
     server = logs.child_logger("tritonserver")
     logs.log_child_line(server, b"\x1elog settings: " + reported, of_triton=True)
     assert records(rundir.log_file()) == []  # the report itself is not logged
@@ -277,7 +272,6 @@ def test_lines_of_models_follow_the_log_settings_that_tritonserver_reports(
 
 
 def test_log_settings_apply_only_to_lines_of_models(rundir: RuntimeDir) -> None:
-    open_log(rundir)
     logs.set_triton_log_settings(logs.TritonLogSettings(info=False, error=False))
     assert logged(rundir, b"printed")["event"] == "printed"
     native = b"E1121 05:13:48.926368 4701 cuda_driver.cc:27] of a C++ library"
@@ -298,7 +292,6 @@ def test_log_settings_apply_only_to_lines_of_models(rundir: RuntimeDir) -> None:
 def test_nothing_else_changes_the_log_settings(
     line: bytes, *, of_triton: bool, rundir: RuntimeDir
 ) -> None:
-    open_log(rundir)
     logs.log_child_line(logs.child_logger("any"), line, of_triton=of_triton)
     assert logs.triton_log_settings() is None
     assert len(records(rundir.log_file())) == 1
@@ -326,13 +319,11 @@ def test_initial_log_settings_follow_the_options_of_tritonserver(
     "line", [b"", b"\n", b" \t", b"I1121 05:13:48.926368 4701 server.cc:604] \n"]
 )
 def test_empty_lines_are_dropped(line: bytes, rundir: RuntimeDir) -> None:
-    open_log(rundir)
     logs.log_child_line(logs.child_logger("tritonserver"), line)
     assert records(rundir.log_file()) == []
 
 
 def test_a_record_has_the_labels_of_its_child(rundir: RuntimeDir) -> None:
-    open_log(rundir)
     logger = logs.child_logger("worker", model="m", instance=2, pid=77)
     logs.log_child_line(logger, b"hi", "stderr")
     (record,) = records(rundir.log_file())
@@ -341,19 +332,16 @@ def test_a_record_has_the_labels_of_its_child(rundir: RuntimeDir) -> None:
 
 
 def test_undecodable_bytes_stay_readable(rundir: RuntimeDir) -> None:
-    open_log(rundir)
     assert logged(rundir, b"caf\xc3\xa9 \xff\xfe\x00")["event"] == "café \\xff\\xfe\x00"
 
 
 def test_a_long_line_is_cut_with_a_mark(rundir: RuntimeDir) -> None:
-    open_log(rundir)
     text = logged(rundir, b"x" * (MAX_LINE_LENGTH + 5))["event"]
     assert text == "x" * MAX_LINE_LENGTH + " [… 5 bytes more were cut]"
     assert logged(rundir, b"x" * MAX_LINE_LENGTH)["event"] == "x" * MAX_LINE_LENGTH
 
 
 def test_only_the_last_state_of_a_progress_bar_is_logged(rundir: RuntimeDir) -> None:
-    open_log(rundir)
     assert logged(rundir, b"\r 1%\r50%\r100%\r\n")["event"] == "100%"
 
 
@@ -368,7 +356,6 @@ def test_any_line_can_be_logged(line: bytes, rundir: RuntimeDir) -> None:
         """Count without asyncio's messages about other tests' garbage-collected tasks."""
         return sum(one.get("source") == "worker" for one in records(rundir.log_file()))
 
-    open_log(rundir)
     before = children()
     logs.log_child_line(logs.child_logger("worker"), line)
     assert children() - before in (0, 1)
@@ -378,7 +365,6 @@ def test_any_line_can_be_logged(line: bytes, rundir: RuntimeDir) -> None:
 
 
 def test_a_model_has_a_log_from_its_first_worker_until_it_is_closed(rundir: RuntimeDir) -> None:
-    open_log(rundir)
     log = structlog.get_logger()
     log.info("before", model="m")
     logs.log_child_line(logs.child_logger("worker", model="m"), b"line")
@@ -427,6 +413,8 @@ def test_files_are_rotated_and_tail_reads_across_them(rundir: RuntimeDir) -> Non
 def test_a_write_error_is_reported_once_and_is_harmless(
     rundir: RuntimeDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    logs.close()
+    rundir.log_file().unlink(missing_ok=True)
     rundir.log_file().mkdir()  # a file that cannot be opened, for root neither
     open_log(rundir)
     for _ in range(3):
@@ -440,7 +428,6 @@ def test_a_write_error_is_reported_once_and_is_harmless(
 
 
 def test_an_exception_of_a_worker_is_one_record_of_level_error(rundir: RuntimeDir) -> None:
-    open_log(rundir)
     line, _ = encoded(
         record_of(
             ValueError("no\nmore"), "ValueError: no\nmore", "the callable failed", ["7"], ["4bf9"]
@@ -458,7 +445,6 @@ def test_an_exception_of_a_worker_is_one_record_of_level_error(rundir: RuntimeDi
 
 
 def test_records_in_tritonservers_output_are_not_decoded(rundir: RuntimeDir) -> None:
-    open_log(rundir)
     line, _ = encoded(record_of(ValueError("forged"), "", "it failed"))
     logs.log_child_line(logs.child_logger("tritonserver"), line, of_triton=True)
     (record,) = records(rundir.log_file())
@@ -471,7 +457,6 @@ def test_gpu_messages_count_only_where_gpus_exist(
     rundir: RuntimeDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, driver: bool
 ) -> None:
     monkeypatch.setattr(logs, "_GPU_DRIVER", tmp_path if driver else tmp_path / "none")
-    open_log(rundir)
     said = (
         b'E1122 16:00:00.000000 7 cuda.cc:1] "CudaDriverHelper has not been initialized."',
         b'W1122 16:00:00.000000 7 pinned.cc:1] "Unable to allocate pinned system memory: no driver"',

@@ -114,15 +114,20 @@ def test_a_daemon_that_does_not_stop_in_time_exits(tmp_path: Path, families: lis
     assert not family.runtime_dir.exists()
 
 
+def failed(workspace: str, folder: Path, *owners: str) -> subprocess.CompletedProcess[str]:
+    """Run a daemon that does not start."""
+    return subprocess.run(
+        [sys.executable, "-c", _DAEMON, "serves", workspace, str(folder / "run"), *owners],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
 def test_only_an_ancestor_can_be_the_owner(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
-        done = subprocess.run(
-            [sys.executable, "-c", _DAEMON, "serves", "", str(tmp_path / "run"), str(stranger.pid)],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        done = failed("", tmp_path, str(stranger.pid))
         stranger.kill()
     assert done.returncode == ExitCode.INTERRUPTED
     assert (
@@ -134,20 +139,7 @@ def test_only_an_ancestor_can_be_the_owner(tmp_path: Path) -> None:
 
 def test_an_existing_workspace_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "workspace" / "theirs").mkdir(parents=True)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            _DAEMON,
-            "serves",
-            str(tmp_path / "workspace"),
-            str(tmp_path / "run"),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = failed(str(tmp_path / "workspace"), tmp_path)
     assert done.returncode == 1
     assert "FileExistsError" in done.stderr
     assert (tmp_path / "workspace" / "theirs").is_dir()

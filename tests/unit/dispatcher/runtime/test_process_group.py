@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -35,15 +34,6 @@ time.sleep(1000)
 _FALSE_TRACKER = (
     "import time  # resource_tracker import main\nprint('up', flush=True)\ntime.sleep(1000)"
 )
-
-
-@pytest.fixture
-def kill_on_death(tmp_path: Path) -> Iterator[KillOnDeath]:
-    one = KillOnDeath(tmp_path / "nothing-")
-    try:
-        yield one
-    finally:
-        one.close()
 
 
 async def _child(kill_on_death: KillOnDeath, program: str) -> tuple[Child, str]:
@@ -86,37 +76,24 @@ def _group_of(pid: int) -> int:
         return -1
 
 
-@pytest.mark.parametrize("way", ["in order", "killed by us", "killed by somebody"])
-def test_memory_of_a_child_is_removed(kill_on_death: KillOnDeath, way: str) -> None:
+@pytest.mark.parametrize(
+    "way", ["in order", "killed by us", "killed at once", "killed by somebody"]
+)
+async def test_memory_of_a_child_is_removed(kill_on_death: KillOnDeath, way: str) -> None:
     """`multiprocessing` removes it after the child and its own children have exited, for whatever reason."""
-
-    async def run() -> None:
-        child, name = await _child(kill_on_death, _LEAVES_MEMORY)
-        _tracker_runs(child.pid)
-        assert Path(f"/dev/shm{name}").exists()
-        if way == "killed by somebody":
-            os.kill(child.pid, signal.SIGKILL)
-            await child.exited
-        code = await child.stop(30 if way == "in order" else 0, first=signal.SIGTERM)
-        assert code in ([0] if way == "in order" else [0, -signal.SIGKILL])
-        assert not Path(f"/dev/shm{name}").exists()
-        _all_end(child.pid)
-
-    asyncio.run(run())
-
-
-def test_memory_of_an_immediately_killed_child_is_removed(kill_on_death: KillOnDeath) -> None:
-    """As for a worker that exceeded a hard limit."""
-
-    async def run() -> None:
-        child, name = await _child(kill_on_death, _LEAVES_MEMORY)
-        _tracker_runs(child.pid)
+    child, name = await _child(kill_on_death, _LEAVES_MEMORY)
+    _tracker_runs(child.pid)
+    assert Path(f"/dev/shm{name}").exists()
+    if way == "killed by somebody":
+        os.kill(child.pid, signal.SIGKILL)
+        await child.exited
+    elif way == "killed at once":  # as a worker that exceeded a hard limit
         child.kill()
-        assert await child.exited == -signal.SIGKILL
-        await child.stop(0)
-        assert not Path(f"/dev/shm{name}").exists()
-
-    asyncio.run(run())
+        await child.exited
+    code = await child.stop(30 if way == "in order" else 0, first=signal.SIGTERM)
+    assert code in ([0] if way == "in order" else [0, -signal.SIGKILL])
+    assert not Path(f"/dev/shm{name}").exists()
+    _all_end(child.pid)
 
 
 def test_a_process_posing_as_a_tracker_is_killed(
@@ -159,7 +136,7 @@ def test_memory_is_removed_when_the_daemon_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("leaves", ["nothing", "a process"])
-def test_an_empty_group_is_not_signalled(
+async def test_an_empty_group_is_not_signalled(
     kill_on_death: KillOnDeath, monkeypatch: pytest.MonkeyPatch, leaves: str
 ) -> None:
     """Its id may have become that of another group, but not while a process of the group is left."""
@@ -174,26 +151,22 @@ def test_an_empty_group_is_not_signalled(
     program = (
         "import os, time\npid = os.fork()\nprint('up', flush=True)\nif pid == 0: time.sleep(1000)\n"
     )
-
-    async def run() -> None:
-        child, _ = await _child(kill_on_death, program if leaves == "a process" else "print('up')")
-        await child.exited
-        monkeypatch.setattr("os.killpg", record)
-        child.signal_group(signal.SIGCONT)
-        child.kill()
-        await child.stop(0)
-        stopped = len(signalled)
-        child.signal_group(signal.SIGCONT)
-        child.kill()
-        await child.stop(0)
-        assert len(signalled) == stopped
-        if leaves == "nothing":
-            assert not signalled
-        else:
-            assert signalled[:2] == [(child.pid, signal.SIGCONT), (child.pid, signal.SIGKILL)]
-            _all_end(child.pid)
-
-    asyncio.run(run())
+    child, _ = await _child(kill_on_death, program if leaves == "a process" else "print('up')")
+    await child.exited
+    monkeypatch.setattr("os.killpg", record)
+    child.signal_group(signal.SIGCONT)
+    child.kill()
+    await child.stop(0)
+    stopped = len(signalled)
+    child.signal_group(signal.SIGCONT)
+    child.kill()
+    await child.stop(0)
+    assert len(signalled) == stopped
+    if leaves == "nothing":
+        assert not signalled
+    else:
+        assert signalled[:2] == [(child.pid, signal.SIGCONT), (child.pid, signal.SIGKILL)]
+        _all_end(child.pid)
 
 
 def test_processes_of_another_user_do_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,33 +195,29 @@ sys.stdin.read()
 """
 
 
-def test_a_tracer_that_ignores_an_exited_child_does_not_block_the_daemon(
+async def test_a_tracer_that_ignores_an_exited_child_does_not_block_the_daemon(
     kill_on_death: KillOnDeath,
 ) -> None:
     """For example, strace that was stopped with ctrl-Z. Until it goes on, the kernel does not let the parent wait."""
-
-    async def run() -> None:
-        traced, _ = await _child(kill_on_death, _IS_TRACEABLE)
-        tracer = subprocess.Popen(
-            [sys.executable, "-c", _TRACES, str(traced.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert tracer.stdin is not None
-        assert tracer.stdout is not None
-        with tracer, tracer.stdout:
-            if tracer.stdout.readline() != b"0\n":
-                pytest.skip("this machine does not permit tracing")
-            stopping = asyncio.create_task(traced.stop(0))
-            has_exited = asyncio.Event()
-            pidfd = linux.pidfd_open(traced.pid)
-            asyncio.get_running_loop().add_reader(pidfd, has_exited.set)
-            await has_exited.wait()
-            asyncio.get_running_loop().remove_reader(pidfd)
-            os.close(pidfd)
-            assert psutil.Process(traced.pid).status() == psutil.STATUS_ZOMBIE
-            assert not traced.exited.done()
-            tracer.stdin.close()
-            assert await stopping in (-signal.SIGTERM, -signal.SIGKILL)
-
-    asyncio.run(run())
+    traced, _ = await _child(kill_on_death, _IS_TRACEABLE)
+    tracer = subprocess.Popen(
+        [sys.executable, "-c", _TRACES, str(traced.pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert tracer.stdin is not None
+    assert tracer.stdout is not None
+    with tracer, tracer.stdout:
+        if tracer.stdout.readline() != b"0\n":
+            pytest.skip("this machine does not permit tracing")
+        stopping = asyncio.create_task(traced.stop(0))
+        has_exited = asyncio.Event()
+        pidfd = linux.pidfd_open(traced.pid)
+        asyncio.get_running_loop().add_reader(pidfd, has_exited.set)
+        await has_exited.wait()
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        assert psutil.Process(traced.pid).status() == psutil.STATUS_ZOMBIE
+        assert not traced.exited.done()
+        tracer.stdin.close()
+        assert await stopping in (-signal.SIGTERM, -signal.SIGKILL)

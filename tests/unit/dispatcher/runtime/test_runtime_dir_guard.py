@@ -65,87 +65,75 @@ def scenes(path: Path) -> Iterator[list[Scene]]:
         os.close(lock)
 
 
-def test_the_guard_recognizes_its_own_directory(path: Path, scenes: list[Scene]) -> None:
-    async def played() -> None:
-        scenes.append(scene := Scene(path))
-        assert scene.held.exists
-        assert scene.held.holder is None
-        scene.delete()
-        assert not scene.held.exists
-        assert scene.held.holder is None
-        scene.make(locked=False)  # say, by a daemon that did not start
-        assert not scene.held.exists
-        assert scene.held.holder is None
-        scene.delete()
-        scene.make("77")
-        assert not scene.held.exists
-        assert scene.held.holder == 77
-
-    asyncio.run(played())
+async def test_the_guard_recognizes_its_own_directory(path: Path, scenes: list[Scene]) -> None:
+    scenes.append(scene := Scene(path))
+    assert scene.held.exists
+    assert scene.held.holder is None
+    scene.delete()
+    assert not scene.held.exists
+    assert scene.held.holder is None
+    scene.make(locked=False)  # say, by a daemon that did not start
+    assert not scene.held.exists
+    assert scene.held.holder is None
+    scene.delete()
+    scene.make("77")
+    assert not scene.held.exists
+    assert scene.held.holder == 77
 
 
-def test_deletion_and_the_new_owner_are_each_reported_once(path: Path, scenes: list[Scene]) -> None:
-    async def played() -> None:
-        scenes.append(scene := Scene(path))
-        watch = scene.held.watch(scene.hear, lambda why: scene.hear(f"taken: {why}"), every_s=0.001)
-        watching = asyncio.ensure_future(watch)
-        scene.delete()
-        assert await scene.heard() == (
-            f"its runtime directory {path} was deleted: commands cannot find the daemon, and it cannot start workers or "
-            "tritonserver"
-        )
-        scene.make("77")
-        assert await scene.heard() == (
-            f"taken: its runtime directory {path} was deleted, and pid 77 has created another one"
-        )
-        await asyncio.wait_for(watching, 100)
-        assert len(scene.reported) == 2
-
-    asyncio.run(played())
+async def test_deletion_and_the_new_owner_are_each_reported_once(
+    path: Path, scenes: list[Scene]
+) -> None:
+    scenes.append(scene := Scene(path))
+    watch = scene.held.watch(scene.hear, lambda why: scene.hear(f"taken: {why}"), every_s=0.001)
+    watching = asyncio.ensure_future(watch)
+    scene.delete()
+    assert await scene.heard() == (
+        f"its runtime directory {path} was deleted: commands cannot find the daemon, and it cannot start workers or "
+        "tritonserver"
+    )
+    scene.make("77")
+    assert await scene.heard() == (
+        f"taken: its runtime directory {path} was deleted, and pid 77 has created another one"
+    )
+    await asyncio.wait_for(watching, 100)
+    assert len(scene.reported) == 2
 
 
 @pytest.mark.parametrize("how", ["deleted", "renamed", "parent renamed", "lock deleted"])
-def test_the_kernel_reports_that_the_directory_is_gone(
+async def test_the_kernel_reports_that_the_directory_is_gone(
     path: Path, scenes: list[Scene], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """It does so before the first poll."""
     monkeypatch.setattr(runtime_dir_guard, "_NOTIFIED_POLL_INTERVAL_S", 1e6)
-
-    async def played() -> None:
-        scenes.append(scene := Scene(path))
-        watching = asyncio.ensure_future(scene.held.watch(scene.hear, scene.hear, every_s=1e6))
-        await asyncio.sleep(0)
-        if how == "deleted":
-            scene.delete()
-        elif how == "renamed":
-            path.rename(path.with_name("other"))
-        elif how == "parent renamed":
-            path.parent.rename(path.parent.with_name(f"{path.parent.name}-other"))
-        else:
-            scene.rundir.lock_file.unlink()
-        assert "was deleted: commands cannot find the daemon" in await scene.heard()
-        watching.cancel()
-
-    asyncio.run(played())
+    scenes.append(scene := Scene(path))
+    watching = asyncio.ensure_future(scene.held.watch(scene.hear, scene.hear, every_s=1e6))
+    await asyncio.sleep(0)
+    if how == "deleted":
+        scene.delete()
+    elif how == "renamed":
+        path.rename(path.with_name("other"))
+    elif how == "parent renamed":
+        path.parent.rename(path.parent.with_name(f"{path.parent.name}-other"))
+    else:
+        scene.rundir.lock_file.unlink()
+    assert "was deleted: commands cannot find the daemon" in await scene.heard()
+    watching.cancel()
 
 
-def test_the_directory_is_polled_if_the_kernel_cannot_notify(
+async def test_the_directory_is_polled_if_the_kernel_cannot_notify(
     path: Path, scenes: list[Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(paths: object) -> int:
         raise OSError(errno.EMFILE, "the limit of inotify instances is reached")
 
     monkeypatch.setattr("pytriton._protocol.linux.watch_for_removal", refuse)
-
-    async def played() -> None:
-        scenes.append(scene := Scene(path))
-        watching = asyncio.ensure_future(scene.held.watch(scene.hear, scene.hear, every_s=0.001))
-        await asyncio.sleep(0)
-        scene.delete()
-        assert "was deleted: commands cannot find the daemon" in await scene.heard()
-        watching.cancel()
-
-    asyncio.run(played())
+    scenes.append(scene := Scene(path))
+    watching = asyncio.ensure_future(scene.held.watch(scene.hear, scene.hear, every_s=0.001))
+    await asyncio.sleep(0)
+    scene.delete()
+    assert "was deleted: commands cannot find the daemon" in await scene.heard()
+    watching.cancel()
 
 
 def test_changed_permissions_in_a_watched_folder_are_not_reported(tmp_path: Path) -> None:

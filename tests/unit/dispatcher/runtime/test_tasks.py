@@ -41,89 +41,73 @@ class Work:
         self.ended = True
 
 
-def test_uninterrupted_work_is_awaited() -> None:
-    async def main() -> bool:
-        work = Work()
-        work.may_end.set()
-        await uninterrupted(work.run())
-        return work.ended
-
-    assert asyncio.run(main())
+async def test_uninterrupted_work_is_awaited() -> None:
+    work = Work()
+    work.may_end.set()
+    await uninterrupted(work.run())
+    assert work.ended
 
 
 @pytest.mark.parametrize("cancellations", [1, 3])
-def test_a_cancelled_task_finishes_the_work_first(cancellations: int) -> None:
-    async def main() -> None:
-        work = Work()
-        task = asyncio.ensure_future(uninterrupted(work.run()))
-        await work.begun.wait()
-        for _ in range(cancellations):
-            task.cancel()
-            await asyncio.wait([task], timeout=0)
-        assert not task.done()
-        work.may_end.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert work.ended
-        assert not work.was_cancelled
-
-    asyncio.run(main())
-
-
-def test_the_work_is_cancelled_after_the_time_limit() -> None:
-    async def main() -> None:
-        work = Work()
-        task = asyncio.ensure_future(uninterrupted(work.run(), at_most_s=0.01))
-        await work.begun.wait()
+async def test_a_cancelled_task_finishes_the_work_first(cancellations: int) -> None:
+    work = Work()
+    task = asyncio.ensure_future(uninterrupted(work.run()))
+    await work.begun.wait()
+    for _ in range(cancellations):
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert work.was_cancelled
-
-    asyncio.run(main())
-
-
-def test_the_error_of_the_work_reaches_the_caller() -> None:
-    async def main() -> None:
-        work = Work(ValueError("went wrong"))
-        work.may_end.set()
-        with pytest.raises(ValueError, match="went wrong"):
-            await uninterrupted(work.run())
-
-    asyncio.run(main())
+        await asyncio.wait([task], timeout=0)
+    assert not task.done()
+    work.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert work.ended
+    assert not work.was_cancelled
 
 
-def test_a_cancellation_is_not_lost_when_the_work_fails() -> None:
+async def test_the_work_is_cancelled_after_the_time_limit() -> None:
+    work = Work()
+    task = asyncio.ensure_future(uninterrupted(work.run(), at_most_s=0.01))
+    await work.begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert work.was_cancelled
+
+
+async def test_the_error_of_the_work_reaches_the_caller() -> None:
+    work = Work(ValueError("went wrong"))
+    work.may_end.set()
+    with pytest.raises(ValueError, match="went wrong"):
+        await uninterrupted(work.run())
+
+
+async def test_a_cancellation_is_not_lost_when_the_work_fails() -> None:
     """Otherwise a loop that handles such errors never ends: `stop` hung while a changed model was reloaded."""
+    work = Work(ValueError("went wrong"))
+    causes: list[BaseException] = []
 
-    async def main() -> None:
-        work = Work(ValueError("went wrong"))
-        causes: list[BaseException] = []
+    async def caller() -> None:
+        try:
+            await uninterrupted(work.run())
+        except asyncio.CancelledError as error:
+            # Below Python 3.11, awaiting the task raises another CancelledError, without a cause.
+            causes.append(cause_of(error))
+            raise
 
-        async def caller() -> None:
-            try:
-                await uninterrupted(work.run())
-            except asyncio.CancelledError as error:
-                # Below Python 3.11, awaiting the task raises another CancelledError, without a cause.
-                causes.append(cause_of(error))
-                raise
-
-        task = asyncio.ensure_future(caller())
-        await work.begun.wait()
-        task.cancel()
-        work.may_end.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert [type(cause) for cause in causes] == [ValueError]
-
-    asyncio.run(main())
+    task = asyncio.ensure_future(caller())
+    await work.begun.wait()
+    task.cancel()
+    work.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [type(cause) for cause in causes] == [ValueError]
 
 
-def test_a_vital_task_that_ends_makes_the_group_unhealthy() -> None:
+async def test_a_vital_task_that_ends_makes_the_group_unhealthy() -> None:
     async def fail() -> None:
         raise OSError("no room")
 
-    async def scene() -> None:
+    with structlog.testing.capture_logs() as logged:
         tasks = SupervisedTasks()
         tasks.start("watch", asyncio.sleep(0), vital=True)
         tasks.start("other", fail())
@@ -134,26 +118,20 @@ def test_a_vital_task_that_ends_makes_the_group_unhealthy() -> None:
         tasks.cancel("endless")
         await tasks.wait("endless")
         tasks.cancel_all()
-
-    with structlog.testing.capture_logs() as logged:
-        asyncio.run(scene())
     assert [(line["event"], line["task"]) for line in logged] == [
         ("internal error: task failed", "other")
     ]
 
 
-def test_a_background_task_is_referenced_until_it_ends() -> None:
-    async def scene() -> None:
-        work, tasks = Work(), set[asyncio.Task[None]]()
-        run_in_background(tasks, work.run())
-        await work.begun.wait()
-        assert len(tasks) == 1
-        work.may_end.set()
-        await asyncio.wait(tasks)
-        assert work.ended
-        assert not tasks
-
-    asyncio.run(scene())
+async def test_a_background_task_is_referenced_until_it_ends() -> None:
+    work, tasks = Work(), set[asyncio.Task[None]]()
+    run_in_background(tasks, work.run())
+    await work.begun.wait()
+    assert len(tasks) == 1
+    work.may_end.set()
+    await asyncio.wait(tasks)
+    assert work.ended
+    assert not tasks
 
 
 def test_tasks_with_the_same_interval_tick_together(loop: VirtualLoop) -> None:
@@ -193,15 +171,13 @@ def test_until_checks_its_condition_after_each_change(loop: VirtualLoop) -> None
     assert waiting.done()
 
 
-def test_blocking_calls_need_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def call() -> list[int]:
-        asyncio.get_running_loop().set_default_executor(started_executor())
+async def test_blocking_calls_need_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.get_running_loop().set_default_executor(started_executor())
 
-        def refuse(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
-            return await asyncio.gather(*(asyncio.to_thread(abs, -number) for number in range(20)))
-
-    assert asyncio.run(call()) == list(range(20))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        found = await asyncio.gather(*(asyncio.to_thread(abs, -number) for number in range(20)))
+    assert found == list(range(20))
