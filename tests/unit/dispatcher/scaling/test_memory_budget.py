@@ -354,9 +354,7 @@ def test_a_broken_model_releases_its_memory(daemon: Budgeted) -> None:
     daemon.served("b", 20.0)
 
 
-def test_shared_weights_count_once_for_the_first_worker_that_maps_them(
-    daemon: Budgeted,
-) -> None:
+def test_shared_weights_count_once_for_the_first_worker_that_maps_them(daemon: Budgeted) -> None:
     daemon.usual = 100
     daemon.register("a", instances=2, memory_request=100 * MIB)
     daemon.register("b", memory_request=500 * MIB)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -60,9 +58,8 @@ def test_budgets_follow_the_settings(
 class Claims:
     """A model with memory for two workers that waits for more."""
 
-    def __init__(self) -> None:
-        self.loop = VirtualLoop()
-        asyncio.set_event_loop(self.loop)
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
         self.accounts = MemoryAccounts({MEMORY: 1000 * MIB})
         self.account: Account = self.accounts.open(model_spec("m", memory_request=100 * MIB))
         self.account.granted = 2
@@ -77,11 +74,8 @@ class Claims:
 
 
 @pytest.fixture
-def claims() -> Iterator[Claims]:
-    one = Claims()
-    yield one
-    one.loop.close()
-    asyncio.set_event_loop(None)
+def claims(loop: VirtualLoop) -> Claims:
+    return Claims(loop)
 
 
 @pytest.mark.parametrize(
