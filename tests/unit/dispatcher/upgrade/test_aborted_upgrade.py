@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -95,65 +95,51 @@ class Scene:
         assert before.isdisjoint(SIGNALS)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, test: Callable[[Scene], Awaitable[None]]) -> None:
-    async def play() -> None:
-        await test(Scene(monkeypatch))
-
-    asyncio.run(asyncio.wait_for(play(), 60))
-
-
-def test_sockets_that_were_not_released_are_not_rebound(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(scene: Scene) -> None:
-        scene.parts.server.is_quiescent = False
-        await scene.go()
-        (why,) = scene.done
-        assert "tritonserver is being started" in why
-
-    run(monkeypatch, test)
-
-
-def test_it_answers_again_although_its_tcp_address_is_taken(
+async def test_sockets_that_were_not_released_are_not_rebound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test(scene: Scene) -> None:
-        scene.status.control_tcp = "tcp://127.0.0.1:9"
-        await scene.prestarted.hold()
-        await scene.go()
-        *first, lost, why = scene.done
-        assert first == ["suspend", "bind", "127.0.0.1:9"]
-        assert lost == "lost tcp://127.0.0.1:9: Address already in use"
-        assert "Exec format error" in why
-        assert scene.prestarted.room == 3
-
-    run(monkeypatch, test)
+    scene = Scene(monkeypatch)
+    scene.parts.server.is_quiescent = False
+    await scene.go()
+    (why,) = scene.done
+    assert "tritonserver is being started" in why
 
 
-def test_the_daemon_continues_without_its_folder(
+async def test_it_answers_again_although_its_tcp_address_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(monkeypatch)
+    scene.status.control_tcp = "tcp://127.0.0.1:9"
+    await scene.prestarted.hold()
+    await scene.go()
+    *first, lost, why = scene.done
+    assert first == ["suspend", "bind", "127.0.0.1:9"]
+    assert lost == "lost tcp://127.0.0.1:9: Address already in use"
+    assert "Exec format error" in why
+    assert scene.prestarted.room == 3
+
+
+async def test_the_daemon_continues_without_its_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def test(scene: Scene) -> None:
-        folder = tmp_path / "gone"
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        folder.rmdir()
-        await scene.go()
-        assert scene.executed
-
-    run(monkeypatch, test)
+    scene = Scene(monkeypatch)
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    await scene.go()
+    assert scene.executed
 
 
-def test_a_signal_at_the_last_moment_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_signal_at_the_last_moment_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop has received it but not called its handler, so execve would lose it."""
-
-    async def test(scene: Scene) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, scene.requested.set)
-        scene.on_suspend = lambda: os.kill(os.getpid(), signal.SIGTERM)
-        try:
-            await scene.go()
-        finally:
-            loop.remove_signal_handler(signal.SIGTERM)
-        assert not scene.executed
-        assert scene.done == ["suspend", "bind", "the daemon is stopping"]
-
-    run(monkeypatch, test)
+    scene = Scene(monkeypatch)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, scene.requested.set)
+    scene.on_suspend = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        await scene.go()
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+    assert not scene.executed
+    assert scene.done == ["suspend", "bind", "the daemon is stopping"]

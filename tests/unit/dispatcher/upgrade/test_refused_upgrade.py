@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,30 +18,31 @@ from pytriton.dispatcher.upgrade.coordinator import UpgradeCoordinator
 NOW = messages.Upgrade(wait_s=0.0)
 
 
-def able(folder: Path) -> str:
-    """The interpreter of a compatible version."""
+def interpreter(folder: Path, script: str) -> str:
+    """Write an interpreter for the next version: a shell script."""
     python = folder / "python"
-    python.write_text("""#!/bin/sh\ncat > /dev/null; echo '{"can": true, "version": "9.9"}'\n""")
+    python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     return str(python)
 
 
-def prepared(parts: Parts, wish: messages.Upgrade = NOW) -> RemoteFailure:
+def able(folder: Path) -> str:
+    """The interpreter of a compatible version."""
+    return interpreter(folder, """cat > /dev/null; echo '{"can": true, "version": "9.9"}'""")
+
+
+def coordinator(parts: Parts) -> UpgradeCoordinator:
+    upgrade = UpgradeCoordinator(parts, locks=(-1, -1), is_private=parts.is_private)  # type: ignore[arg-type]
+    upgrade._state = dict  # type: ignore[assignment, method-assign]
+    return upgrade
+
+
+async def refusal(parts: Parts, wish: messages.Upgrade = NOW) -> RemoteFailure:
     """Return why an upgrade was refused."""
-
-    async def prepare() -> RemoteFailure:
-        upgrade = UpgradeCoordinator(parts, locks=(-1, -1), is_private=parts.is_private)  # type: ignore[arg-type]
-        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
-        with pytest.raises(RemoteFailure) as raised:
-            await upgrade.prepare(wish)
-        return raised.value
-
-    async def released() -> RemoteFailure:
-        failure = await prepare()
-        await asyncio.sleep(0)  # models resume in a separate task
-        return failure
-
-    return asyncio.run(asyncio.wait_for(released(), 60))
+    with pytest.raises(RemoteFailure) as raised:
+        await coordinator(parts).prepare(wish)
+    await asyncio.sleep(0)  # models resume in a separate task
+    return raised.value
 
 
 def hosted(parts: Parts) -> None:
@@ -58,12 +59,12 @@ def hosted(parts: Parts) -> None:
         (hosted, "in threads of their registrants: mine"),
     ],
 )
-def test_an_upgrade_that_cannot_hand_over_is_refused(
+async def test_an_upgrade_that_cannot_hand_over_is_refused(
     change: Callable[[Parts], None], why: str
 ) -> None:
     parts = Parts()
     change(parts)
-    failure = prepared(parts)
+    failure = await refusal(parts)
     assert failure.kind is ErrorKind.INVALID
     assert why in failure.text
     assert "pytriton-daemon restart" in failure.text
@@ -92,12 +93,12 @@ def test_an_upgrade_that_cannot_hand_over_is_refused(
         (lambda parts: parts.busy.append("model m is being registered"), "m is being registered"),
     ],
 )
-def test_an_upgrade_that_times_out_is_reported(
+async def test_an_upgrade_that_times_out_is_reported(
     tmp_path: Path, change: Callable[[Parts], None], why: str
 ) -> None:
     parts = Parts()
     change(parts)
-    failure = prepared(parts, messages.Upgrade(able(tmp_path), wait_s=0.0))
+    failure = await refusal(parts, messages.Upgrade(able(tmp_path), wait_s=0.0))
     assert failure.kind is ErrorKind.UNAVAILABLE
     assert why in failure.text
     assert "Try again" in failure.text
@@ -117,101 +118,76 @@ def test_an_upgrade_that_times_out_is_reported(
         ("kill -9 $$", "does not run, or does not support upgrades"),
     ],
 )
-def test_an_incompatible_next_version_is_reported(tmp_path: Path, says: str, why: str) -> None:
+async def test_an_incompatible_next_version_is_reported(
+    tmp_path: Path, says: str, why: str
+) -> None:
     parts = Parts()
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\ncat > {tmp_path / 'document'}\n{says}\n")
-    python.chmod(0o755)
-
-    async def prepare() -> None:
-        upgrade = UpgradeCoordinator(parts, locks=(-1, -1), is_private=parts.is_private)  # type: ignore[arg-type]
-        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
-        for _ in range(2):  # it may be tried again
-            with pytest.raises(RemoteFailure, match=why):
-                await upgrade.prepare(messages.Upgrade(str(python)))
-
-    _run(prepare)
+    python = interpreter(tmp_path, f"cat > {tmp_path / 'document'}\n{says}")
+    upgrade = coordinator(parts)
+    for _ in range(2):  # it may be tried again
+        with pytest.raises(RemoteFailure, match=why):
+            await upgrade.prepare(messages.Upgrade(python))
     assert (tmp_path / "document").read_bytes().startswith(b"pytriton-hand-over ")
     assert [name for name, _ in parts.reported] == ["upgrade_failed", "upgrade_failed"]
 
 
-def test_once_the_next_version_is_compatible_changes_wait_and_no_worker_is_prestarted(
+async def test_once_the_next_version_is_compatible_changes_wait_and_no_worker_is_prestarted(
     tmp_path: Path,
 ) -> None:
     """Prestarted workers are not handed over."""
     parts = Parts()
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
-
-    async def prepare() -> None:
-        parked = FakeWorker(1, spec)
-        await parts.registry.prestarted.put("m", parked)
-        upgrade = UpgradeCoordinator(parts, locks=(-1, -1), is_private=parts.is_private)  # type: ignore[arg-type]
-        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
-        await upgrade.prepare(messages.Upgrade(able(tmp_path)))
-        assert parts.held
-        assert parts.registry.held
-        assert not parked.alive
-        late = FakeWorker(2, spec)
-        await parts.registry.prestarted.put("m", late)  # nor is one that was being started
-        assert not late.alive
-        with pytest.raises(RemoteFailure, match="is already being upgraded"):
-            await upgrade.prepare(NOW)
-
-    _run(prepare)
+    parked = FakeWorker(1, spec)
+    await parts.registry.prestarted.put("m", parked)
+    upgrade = coordinator(parts)
+    await upgrade.prepare(messages.Upgrade(able(tmp_path)))
+    assert parts.held
+    assert parts.registry.held
+    assert not parked.alive
+    late = FakeWorker(2, spec)
+    await parts.registry.prestarted.put("m", late)  # nor is one that was being started
+    assert not late.alive
+    with pytest.raises(RemoteFailure, match="is already being upgraded"):
+        await upgrade.prepare(NOW)
     assert parts.reported == []
 
 
 @pytest.mark.parametrize("wait_s", [-1.0, float("nan"), float("inf"), 1e9])
-def test_an_invalid_time_changes_nothing(wait_s: float) -> None:
+async def test_an_invalid_time_changes_nothing(wait_s: float) -> None:
     parts = Parts()
-    failure = prepared(parts, messages.Upgrade(wait_s=wait_s))
+    failure = await refusal(parts, messages.Upgrade(wait_s=wait_s))
     assert failure.kind is ErrorKind.INVALID
     assert "is not between 0 and" in failure.text
     assert parts.reported == []
 
 
-def test_a_missing_interpreter_is_reported() -> None:
-    parts = Parts()
-
-    async def prepare() -> None:
-        upgrade = UpgradeCoordinator(parts, locks=(-1, -1), is_private=parts.is_private)  # type: ignore[arg-type]
-        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
-        with pytest.raises(RemoteFailure, match="/no/python: No such file"):
-            await upgrade.prepare(messages.Upgrade("/no/python"))
-
-    _run(prepare)
+async def test_a_missing_interpreter_is_reported() -> None:
+    failure = await refusal(Parts(), messages.Upgrade("/no/python"))
+    assert "/no/python: No such file" in failure.text
 
 
-def _nothing() -> dict[str, int]:
-    return {}
-
-
-def _run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 60))
-
-
-def test_a_model_unregistered_during_the_check_does_not_prevent_the_upgrade(tmp_path: Path) -> None:
+async def test_a_model_unregistered_during_the_check_does_not_prevent_the_upgrade(
+    tmp_path: Path,
+) -> None:
     """Its file is gone, so the check is repeated once changes wait."""
     seen = tmp_path / "seen"
-    python = tmp_path / "python"
-    python.write_text(
-        f"""#!/bin/sh\ncat > /dev/null; can=true; [ -e {seen} ] || can=false; touch {seen}\n"""
-        """echo "{\\"can\\": $can, \\"version\\": \\"9.9\\", \\"why\\": \\"a file is missing\\"}"\n"""
+    wish = messages.Upgrade(
+        wait_s=0.0,
+        python=interpreter(
+            tmp_path,
+            f"cat > /dev/null; can=true; [ -e {seen} ] || can=false; touch {seen}\n"
+            """echo "{\\"can\\": $can, \\"version\\": \\"9.9\\", \\"why\\": \\"a file is missing\\"}\"""",
+        ),
     )
-    python.chmod(0o755)
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("python"))
-
-    async def prepare(parts: Parts, *, goes: bool) -> None:
-        parts.registry.append(SimpleNamespace(spec=spec, registrant=None, kept=True))
-        upgrade = UpgradeCoordinator(parts, locks=(-1, -1), is_private=parts.is_private)  # type: ignore[arg-type]
-        upgrade._state = _nothing  # type: ignore[assignment, method-assign]
-        if goes:
-            asyncio.get_running_loop().call_soon(parts.registry.clear)
-        await upgrade.prepare(messages.Upgrade(wait_s=0.0, python=str(python)))
-
-    with pytest.raises(RemoteFailure, match=r"cannot take over: a file is missing"):
-        asyncio.run(prepare(Parts(), goes=False))
+    served = SimpleNamespace(spec=spec, registrant=None, kept=True)
+    parts = Parts()
+    parts.registry.append(served)
+    failure = await refusal(parts, wish)
+    assert "cannot take over: a file is missing" in failure.text
     seen.unlink()
     parts = Parts()
-    asyncio.run(prepare(parts, goes=True))
+    parts.registry.append(served)
+    asyncio.get_running_loop().call_soon(parts.registry.clear)
+    await coordinator(parts).prepare(wish)
     assert (parts.reported, parts.held) == ([], True)

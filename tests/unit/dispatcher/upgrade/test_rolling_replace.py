@@ -127,9 +127,7 @@ def test_a_tritonserver_that_cannot_be_replaced_keeps_serving(
     one.close()
 
 
-def test_sequences_in_progress_delay_tritonservers_replacement(
-    loop: VirtualLoop,
-) -> None:
+def test_sequences_in_progress_delay_tritonservers_replacement(loop: VirtualLoop) -> None:
     one = Upgraded(loop, "w1:old", FORMER)
     one.server_fails = RemoteFailure(ErrorKind.UNAVAILABLE, "2 sequences are in progress")
     one.ends("w1")
