@@ -1,4 +1,4 @@
-"""Requests in progress: limited per connection, and cancelled once, if possible, when their client exits."""
+"""Requests in progress: cancelled once, if possible, when their client exits."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 from fakes.fake_processes import FakeProcesses
 from fakes.virtual_time import VirtualLoop
 
-from pytriton._protocol.errors import ErrorKind
-from pytriton.dispatcher.control.peers import MessageRefused
-from pytriton.dispatcher.control.pending_requests import MAX_REQUESTS, PendingRequests, when_exited
+from pytriton.dispatcher.control.pending_requests import PendingRequests, when_exited
 
 ME, OTHER = b"me", b"other"
 
@@ -53,25 +51,6 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProcesses]:
     monkeypatch.setattr("pytriton._protocol.linux.pidfd_open", one.pidfd_open)
     yield one
     one.end_all()
-
-
-def test_requests_per_connection_are_limited_and_unique(loop: VirtualLoop, asked: Asked) -> None:
-    for number in range(MAX_REQUESTS - 1):
-        loop.ask(lambda number=number: asked.begin(bytes([number])))  # type: ignore[misc]
-    with pytest.raises(
-        MessageRefused, match="request 00 on this connection is already in progress"
-    ):
-        asked.requests.check(ME, b"\0")
-    loop.ask(lambda: asked.begin(b"last"))
-    with pytest.raises(
-        MessageRefused, match=f"{MAX_REQUESTS} requests of this connection"
-    ) as caught:
-        asked.requests.check(ME, b"one more")
-    assert caught.value.kind is ErrorKind.UNAVAILABLE
-    asked.requests.check(OTHER, b"\0")
-    asked.answers[b"last"].set()
-    loop.settle()
-    asked.requests.check(ME, b"one more")
 
 
 def test_a_request_is_cancelled_once_by_its_own_client(loop: VirtualLoop, asked: Asked) -> None:

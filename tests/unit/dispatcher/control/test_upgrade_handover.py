@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
 
 import pytest
 
@@ -52,26 +52,20 @@ class Scene:
 
         return asyncio.create_task(asyncio.to_thread(ask))
 
-    async def close(self) -> None:
-        self.serving.cancel()
-        await self.server.close()
+
+@asynccontextmanager
+async def serving(endpoint: str) -> AsyncIterator[Scene]:
+    scene = Scene(endpoint)
+    try:
+        yield scene
+    finally:
+        scene.serving.cancel()
+        await scene.server.close()
 
 
-def run(endpoint: str, test: Callable[[Scene], Awaitable[None]]) -> None:
-    async def play() -> None:
-        scene = Scene(endpoint)
-        try:
-            await test(scene)
-        finally:
-            await scene.close()
-
-    asyncio.run(asyncio.wait_for(play(), 60))
-
-
-def test_connections_during_a_suspension_wait(endpoint: str) -> None:
+async def test_connections_during_a_suspension_wait(endpoint: str) -> None:
     """Twice, because a failed upgrade may be retried."""
-
-    async def test(scene: Scene) -> None:
+    async with serving(endpoint) as scene:
         for _ in range(2):
             assert await scene.ask(LOOK) == messages.Done()
             await scene.server.suspend()
@@ -82,25 +76,21 @@ def test_connections_during_a_suspension_wait(endpoint: str) -> None:
             assert await asked == messages.Done()
         assert not scene.serving.done()
 
-    run(endpoint, test)
 
-
-def test_another_version_listens_on_the_same_socket(endpoint: str) -> None:
-    async def test(scene: Scene) -> None:
+async def test_another_version_listens_on_the_same_socket(endpoint: str) -> None:
+    async with serving(endpoint) as scene:
         await scene.server.suspend()
         asked = scene.ask(LOOK)
         other = ControlServer(endpoint, scene._handle)
         other.bind(os.dup(scene.server.listener))  # its descriptors are not this one's
-        serving = asyncio.create_task(other.serve())
+        task = asyncio.create_task(other.serve())
         assert await asked == messages.Done()
-        serving.cancel()
+        task.cancel()
         await other.close()
 
-    run(endpoint, test)
 
-
-def test_changes_wait_during_an_upgrade_and_queries_do_not(endpoint: str) -> None:
-    async def test(scene: Scene) -> None:
+async def test_changes_wait_during_an_upgrade_and_queries_do_not(endpoint: str) -> None:
+    async with serving(endpoint) as scene:
         scene.server.hold()
         change = scene.ask(CHANGE)
         assert await scene.ask(LOOK) == messages.Done()
@@ -110,22 +100,17 @@ def test_changes_wait_during_an_upgrade_and_queries_do_not(endpoint: str) -> Non
         assert await change == messages.Done()
         assert scene.heard == [LOOK, CHANGE]
 
-    run(endpoint, test)
 
-
-def test_bound_sockets_are_not_rebound(endpoint: str) -> None:
-    async def test(scene: Scene) -> None:
+async def test_bound_sockets_are_not_rebound(endpoint: str) -> None:
+    async with serving(endpoint) as scene:
         with pytest.raises(RuntimeError, match="is already bound"):
             scene.server.bind()
         assert await scene.ask(LOOK) == messages.Done()
 
-    run(endpoint, test)
 
-
-def test_a_pending_change_completes(endpoint: str) -> None:
+async def test_a_pending_change_completes(endpoint: str) -> None:
     """For example, the callable of a model being registered loads another model."""
-
-    async def test(scene: Scene) -> None:
+    async with serving(endpoint) as scene:
         scene.until = asyncio.Event()
         change = scene.ask(CHANGE)
         while not scene.heard:
@@ -141,11 +126,9 @@ def test_a_pending_change_completes(endpoint: str) -> None:
         scene.server.release()
         assert await late == messages.Done()
 
-    run(endpoint, test)
 
-
-def test_a_broken_connection_is_noticed_and_the_worker_recognized(endpoint: str) -> None:
-    async def test(scene: Scene) -> None:
+async def test_a_broken_connection_is_noticed_and_the_worker_recognized(endpoint: str) -> None:
+    async with serving(endpoint) as scene:
         client = ControlClient(endpoint, watched=True, identity=identity_of("w1"))
         try:
             answer = await asyncio.to_thread(client.ask, LOOK, timeout_s=30)
@@ -169,5 +152,3 @@ def test_a_broken_connection_is_noticed_and_the_worker_recognized(endpoint: str)
                 reported = None if received is None else received[1]
         finally:
             client.close()
-
-    run(endpoint, test)

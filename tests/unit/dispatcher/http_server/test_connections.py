@@ -111,35 +111,32 @@ def test_connections_with_a_peer_that_does_not_read_are_aborted() -> None:
     assert [one.aborted for one in all_] == [True, True, False]
 
 
-def test_a_peer_that_never_reads_loses_its_connection() -> None:
-    async def test() -> None:
-        clock, ended = Clock(), asyncio.Event()
-        connections = connections_of(9, clock)
+async def test_a_peer_that_never_reads_loses_its_connection() -> None:
+    clock, ended = Clock(), asyncio.Event()
+    connections = connections_of(9, clock)
 
-        class Never(asyncio.Protocol):
-            transport: Any = None
+    class Never(asyncio.Protocol):
+        transport: Any = None
 
-            def connection_made(self, transport: Any) -> None:
-                self.transport = transport
-                transport.write(bytes(64 << 20))  # more than the socket buffers hold
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+            transport.write(bytes(64 << 20))  # more than the socket buffers hold
 
-            def connection_lost(self, exc: Any) -> None:
-                ended.set()
+        def connection_lost(self, exc: Any) -> None:
+            ended.set()
 
-            def force_close(self) -> None:  # as aiohttp's does
-                if self.transport is not None:
-                    self.transport.close()
-                    self.transport = None
+        def force_close(self) -> None:  # as aiohttp's does
+            if self.transport is not None:
+                self.transport.close()
+                self.transport = None
 
-        ours, theirs = socket.socketpair()
-        with theirs:
-            _, never = await asyncio.get_running_loop().create_connection(Never, sock=ours)
-            for _ in range(3):
-                connections.close_expired([never])
-                clock.now += 15
-            await asyncio.wait_for(ended.wait(), 30)
-
-    asyncio.run(test())
+    ours, theirs = socket.socketpair()
+    with theirs:
+        _, never = await asyncio.get_running_loop().create_connection(Never, sock=ours)
+        for _ in range(3):
+            connections.close_expired([never])
+            clock.now += 15
+        await asyncio.wait_for(ended.wait(), 30)
 
 
 def test_the_error_log_counts_and_quotes_nothing() -> None:
