@@ -7,7 +7,7 @@ import os
 import pwd
 import re
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -78,6 +78,13 @@ class Client:
         request_id, message, _ = control.parse(parts)
         return int.from_bytes(request_id, "little"), message
 
+    async def refusal(self, number: int) -> messages.Failure:
+        """Return why a request was refused."""
+        answered, failure = await self.answer()
+        assert answered == number
+        assert isinstance(failure, messages.Failure)
+        return failure
+
 
 @asynccontextmanager
 async def serving(folder: Path, **limits: int) -> AsyncIterator[tuple[Service, Client, Client]]:
@@ -98,10 +105,6 @@ async def serving(folder: Path, **limits: int) -> AsyncIterator[tuple[Service, C
         context.term()
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 3 * LONG_S))
-
-
 @pytest.mark.parametrize(
     ("frames", "why"),
     [
@@ -110,21 +113,15 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     ],
     ids=["message", "frames"],
 )
-def test_an_oversized_message_is_refused_and_the_peer_continues(
+async def test_an_oversized_message_is_refused_and_the_peer_continues(
     short_dir: Path, frames: list[bytes], why: str
 ) -> None:
-    async def test() -> None:
-        async with serving(short_dir) as (service, client, _):
-            await client.send(1, *frames)
-            number, failure = await client.answer()
-            assert number == 1
-            assert isinstance(failure, messages.Failure)
-            assert why in failure.text
-            assert service.heard == []
-            await client.send(2, messages.encode(QUICK), *[b""] * MAX_PAYLOADS)
-            assert await client.answer() == (2, messages.Done())
-
-    run(test)
+    async with serving(short_dir) as (service, client, _):
+        await client.send(1, *frames)
+        assert why in (await client.refusal(1)).text
+        assert service.heard == []
+        await client.send(2, messages.encode(QUICK), *[b""] * MAX_PAYLOADS)
+        assert await client.answer() == (2, messages.Done())
 
 
 @pytest.mark.parametrize(
@@ -137,38 +134,31 @@ def test_an_oversized_message_is_refused_and_the_peer_continues(
     ],
     ids=["none", "bytes", "type", "member"],
 )
-def test_a_malformed_message_gets_an_error(short_dir: Path, frames: list[bytes], why: str) -> None:
+async def test_a_malformed_message_gets_an_error(
+    short_dir: Path, frames: list[bytes], why: str
+) -> None:
     """Otherwise a client of another version, or in another language, would hang."""
-
-    async def test() -> None:
-        async with serving(short_dir) as (service, client, _):
-            await client.send(1, *frames)
-            number, failure = await client.answer()
-            assert number == 1
-            assert isinstance(failure, messages.Failure)
-            assert failure.kind == "invalid"
-            assert "this daemon cannot read the message" in failure.text
-            assert why in failure.text
-            assert service.heard == []
-            await client.send(2, messages.encode(QUICK))
-            assert await client.answer() == (2, messages.Done())
-
-    run(test)
+    async with serving(short_dir) as (service, client, _):
+        await client.send(1, *frames)
+        failure = await client.refusal(1)
+        assert failure.kind == "invalid"
+        assert "this daemon cannot read the message" in failure.text
+        assert why in failure.text
+        assert service.heard == []
+        await client.send(2, messages.encode(QUICK))
+        assert await client.answer() == (2, messages.Done())
 
 
-def test_the_audit_names_the_user_and_the_command_of_a_change(short_dir: Path) -> None:
-    async def test() -> None:
-        async with serving(short_dir) as (service, client, _):
-            sent: list[messages.AnyMessage] = [QUICK, messages.Scale("m", 2), messages.Shutdown()]
-            for number, message in enumerate(sent):
-                await client.send(number, messages.encode(message))
-                await client.answer()
-            user, pid = pwd.getpwuid(os.geteuid()).pw_name, os.getpid()
-            assert service.actors[0] == f"user {os.geteuid()}, process {pid}"  # not audited
-            for who in service.actors[1:]:
-                assert re.fullmatch(rf"user {user}, process {pid} \(\S.*\)", who)
-
-    run(test)
+async def test_the_audit_names_the_user_and_the_command_of_a_change(short_dir: Path) -> None:
+    async with serving(short_dir) as (service, client, _):
+        sent: list[messages.AnyMessage] = [QUICK, messages.Scale("m", 2), messages.Shutdown()]
+        for number, message in enumerate(sent):
+            await client.send(number, messages.encode(message))
+            await client.answer()
+        user, pid = pwd.getpwuid(os.geteuid()).pw_name, os.getpid()
+        assert service.actors[0] == f"user {os.geteuid()}, process {pid}"  # not audited
+        for who in service.actors[1:]:
+            assert re.fullmatch(rf"user {user}, process {pid} \(\S.*\)", who)
 
 
 @pytest.mark.parametrize(
@@ -201,59 +191,28 @@ def test_an_exited_sender_keeps_its_ids() -> None:
     assert peers.describe_sender(peers.Sender("client ann")) == "client ann"
 
 
-def test_requests_during_a_suspension_are_answered_afterwards(short_dir: Path) -> None:
-    """As when an upgrade is aborted after the control socket was suspended."""
-
-    async def test() -> None:
-        endpoint = f"ipc://{short_dir}/c"
-        server = ControlServer(endpoint, Service().handle)
-        server.bind()
-        serving = asyncio.create_task(server.serve())
-        context = zmq.asyncio.Context()
-        for number in range(2):
-            await server.suspend()
-            client = Client(context, endpoint)
-            await client.send(number, messages.encode(QUICK))
-            server.bind()
-            assert await client.answer() == (number, messages.Done())
-            client.socket.close()
-        assert not serving.done()
-        serving.cancel()
-        await server.close()
-        context.term()
-
-    run(test)
+async def test_a_payload_over_the_limit_disconnects_only_its_sender(short_dir: Path) -> None:
+    large = control.ALWAYS_ACCEPTED_BYTES
+    async with serving(short_dir, max_payload_size=100_000) as (service, client, other):
+        monitor = client.socket.get_monitor_socket()
+        await client.send(1, messages.encode(QUICK), bytes(large + 1))
+        while True:
+            parts = await asyncio.wait_for(monitor.recv_multipart(), LONG_S)
+            if int.from_bytes(parts[0][:2], "little") == zmq.EVENT_DISCONNECTED:
+                break
+        client.socket.disable_monitor()
+        monitor.close()
+        await other.send(1, messages.encode(QUICK), bytes(100_000))
+        assert await other.answer() == (1, messages.Done())
+        assert service.heard == [QUICK]
 
 
-def test_a_payload_over_the_limit_disconnects_only_its_sender(short_dir: Path) -> None:
-    async def test() -> None:
-        large = control.ALWAYS_ACCEPTED_BYTES
-        async with serving(short_dir, max_payload_size=100_000) as (service, client, other):
-            monitor = client.socket.get_monitor_socket()
-            await client.send(1, messages.encode(QUICK), bytes(large + 1))
-            while True:
-                parts = await asyncio.wait_for(monitor.recv_multipart(), LONG_S)
-                if int.from_bytes(parts[0][:2], "little") == zmq.EVENT_DISCONNECTED:
-                    break
-            client.socket.disable_monitor()
-            monitor.close()
-            await other.send(1, messages.encode(QUICK), bytes(100_000))
-            assert await other.answer() == (1, messages.Done())
-            assert service.heard == [QUICK]
-
-    run(test)
-
-
-def test_a_received_payload_that_is_too_large_gets_an_error(short_dir: Path) -> None:
-    async def test() -> None:
-        async with serving(short_dir, max_payload_size=100_000) as (service, client, _):
-            await client.send(1, messages.encode(QUICK), b"", bytes(100_001))
-            _, failure = await client.answer()
-            assert isinstance(failure, messages.Failure)
-            assert "has 100001 bytes, but this daemon accepts at most 100000" in failure.text
-            assert service.heard == []
-
-    run(test)
+async def test_a_received_payload_that_is_too_large_gets_an_error(short_dir: Path) -> None:
+    async with serving(short_dir, max_payload_size=100_000) as (service, client, _):
+        await client.send(1, messages.encode(QUICK), b"", bytes(100_001))
+        failure = await client.refusal(1)
+        assert "has 100001 bytes, but this daemon accepts at most 100000" in failure.text
+        assert service.heard == []
 
 
 @pytest.mark.parametrize(
@@ -268,103 +227,78 @@ def test_a_received_payload_that_is_too_large_gets_an_error(short_dir: Path) -> 
         ((100, 1, MAX_PAYLOADS + 1), "1025 payloads"),
     ],
 )
-def test_large_messages_need_permission_first(
+async def test_large_messages_need_permission_first(
     short_dir: Path, sizes: tuple[int, int, int], why: str | None
 ) -> None:
-    async def test() -> None:
-        async with serving(short_dir, max_payload_size=10 << 20) as (service, client, _):
-            await client.send(1, messages.encode(messages.Offer("model m", *sizes)))
-            number, answer = await client.answer()
-            assert number == 1
-            if why is None:
-                assert answer == messages.Done()
-            else:
-                assert isinstance(answer, messages.Failure)
-                assert re.search(why, answer.text)
-            assert service.heard == []
-
-    run(test)
+    async with serving(short_dir, max_payload_size=10 << 20) as (service, client, _):
+        await client.send(1, messages.encode(messages.Offer("model m", *sizes)))
+        if why is None:
+            assert await client.answer() == (1, messages.Done())
+        else:
+            assert re.search(why, (await client.refusal(1)).text)
+        assert service.heard == []
 
 
-def test_a_client_sends_nothing_that_would_be_dropped(short_dir: Path) -> None:
+async def test_a_client_sends_nothing_that_would_be_dropped(short_dir: Path) -> None:
     """It would wait forever for the answer, because ZeroMQ notifies neither side."""
 
-    def ask(payload: bytes) -> messages.AnyMessage:
+    def ask(size: int) -> messages.AnyMessage:
         with closing(control.ControlClient(f"ipc://{short_dir}/c")) as client:
-            return client.ask(QUICK, [b"", payload], timeout_s=LONG_S)
+            return client.ask(QUICK, [b"", bytes(size)], timeout_s=LONG_S)
 
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        async with serving(short_dir, max_payload_size=10 << 20) as (service, *_):
-            payload = bytes((10 << 20) + 1)
-            with pytest.raises(RemoteFailure, match=r"ListModels: .*has 10485761 bytes"):
-                await loop.run_in_executor(None, ask, payload)
-            assert service.heard == []
-            assert await loop.run_in_executor(None, ask, payload[:-1]) == messages.Done()
-            assert service.heard == [QUICK]
-
-    run(test)
+    async with serving(short_dir, max_payload_size=10 << 20) as (service, *_):
+        with pytest.raises(RemoteFailure, match=r"ListModels: .*has 10485761 bytes"):
+            await asyncio.to_thread(ask, (10 << 20) + 1)
+        assert service.heard == []
+        assert await asyncio.to_thread(ask, 10 << 20) == messages.Done()
+        assert service.heard == [QUICK]
 
 
-def test_concurrent_requests_are_limited_for_each_connection(short_dir: Path) -> None:
-    async def test() -> None:
-        async with serving(short_dir) as (service, client, other):
-            for number in range(MAX_REQUESTS):
-                await client.send(number, messages.encode(HELD))
-            await client.send(1000, messages.encode(QUICK))
-            number, failure = await client.answer()
-            assert number == 1000
-            assert isinstance(failure, messages.Failure)
-            assert failure.kind == "unavailable"
-            assert f"{MAX_REQUESTS} requests of this connection" in failure.text
-            await other.send(1, messages.encode(QUICK))
-            assert await other.answer() == (1, messages.Done())
-            service.release.set()
-            for _ in range(MAX_REQUESTS):
-                assert (await client.answer())[1] == messages.Done()
-            await client.send(1001, messages.encode(QUICK))
-            assert await client.answer() == (1001, messages.Done())
-
-    run(test)
+async def test_concurrent_requests_are_limited_for_each_connection(short_dir: Path) -> None:
+    async with serving(short_dir) as (service, client, other):
+        for number in range(MAX_REQUESTS):
+            await client.send(number, messages.encode(HELD))
+        await client.send(1000, messages.encode(QUICK))
+        failure = await client.refusal(1000)
+        assert failure.kind == "unavailable"
+        assert f"{MAX_REQUESTS} requests of this connection" in failure.text
+        await other.send(1, messages.encode(QUICK))
+        assert await other.answer() == (1, messages.Done())
+        service.release.set()
+        for _ in range(MAX_REQUESTS):
+            assert (await client.answer())[1] == messages.Done()
+        await client.send(1001, messages.encode(QUICK))
+        assert await client.answer() == (1001, messages.Done())
 
 
-def test_a_replayed_request_is_refused_during_the_first_one(short_dir: Path) -> None:
-    async def test() -> None:
-        async with serving(short_dir) as (service, client, _):
-            for _ in range(2):
-                await client.send(7, messages.encode(HELD))
-            _, failure = await client.answer()
-            assert isinstance(failure, messages.Failure)
-            assert "is already in progress" in failure.text
-            assert service.heard == [HELD]
-
-    run(test)
+async def test_a_replayed_request_is_refused_during_the_first_one(short_dir: Path) -> None:
+    async with serving(short_dir) as (service, client, _):
+        for _ in range(2):
+            await client.send(7, messages.encode(HELD))
+        assert "is already in progress" in (await client.refusal(7)).text
+        assert service.heard == [HELD]
 
 
-def test_a_client_that_never_reads_costs_bounded_memory(short_dir: Path) -> None:
+async def test_a_client_that_never_reads_costs_bounded_memory(short_dir: Path) -> None:
     """2,000 answers of 100 kB would be 200 MB: nearly all are dropped, and other clients are served."""
-
-    async def test() -> None:
-        async with serving(short_dir) as (service, _, other):
-            service.reply = BIG
-            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-            deaf = context.socket(zmq.DEALER)
-            deaf.linger, deaf.rcvhwm = 0, 1
-            deaf.connect(f"ipc://{short_dir}/c")
-            before = resident()
-            for number in range(_MANY):
-                deaf.send_multipart([number.to_bytes(8, "little"), messages.encode(QUICK)])
-                while len(service.heard) < number:  # no more in flight than accepted
-                    await asyncio.sleep(0)
-            grown = resident() - before
-            deaf.close()
-            context.term()
-            assert grown < 100_000 * _MANY / 4
-            service.reply = messages.Done()
-            await other.send(2, messages.encode(QUICK))
-            assert await other.answer() == (2, messages.Done())
-
-    run(test)
+    async with serving(short_dir) as (service, _, other):
+        service.reply = BIG
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        deaf = context.socket(zmq.DEALER)
+        deaf.linger, deaf.rcvhwm = 0, 1
+        deaf.connect(f"ipc://{short_dir}/c")
+        before = resident()
+        for number in range(_MANY):
+            deaf.send_multipart([number.to_bytes(8, "little"), messages.encode(QUICK)])
+            while len(service.heard) < number:  # no more in flight than accepted
+                await asyncio.sleep(0)
+        grown = resident() - before
+        deaf.close()
+        context.term()
+        assert grown < 100_000 * _MANY / 4
+        service.reply = messages.Done()
+        await other.send(2, messages.encode(QUICK))
+        assert await other.answer() == (2, messages.Done())
 
 
 def resident() -> int:

@@ -8,15 +8,17 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from fakes.triton import fake_server_program
 from support.ports import lasting_port
 
 from pytriton._host import exit_record
+from pytriton._host.client_keys import key_store
 from pytriton._host.install.server_runtime import ServerChoice, ServerRuntime
 from pytriton._host.install.server_tree import ServerTree
 from pytriton._host.service_manager.systemd import Notifier, ServiceState
@@ -27,7 +29,6 @@ from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.daemon import Daemon
 from pytriton.dispatcher.models.persistence.state_dir import Store
-from pytriton.dispatcher.runtime.owner import Owner
 
 pytestmark = pytest.mark.programs
 
@@ -115,19 +116,17 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def play(scene: Any, folder: Path, behaviour: str = "", **settings: Any) -> None:
-    async def played() -> None:
-        one = Scene(folder, behaviour, **settings)
-        try:
-            await scene(one)
-        finally:
-            await one.close()
-
-    asyncio.run(asyncio.wait_for(played(), 200))
+@asynccontextmanager
+async def daemon_in(folder: Path, behaviour: str = "", **settings: Any) -> AsyncIterator[Scene]:
+    one = Scene(folder, behaviour, **settings)
+    try:
+        yield one
+    finally:
+        await one.close()
 
 
-def test_it_serves_until_stopped(folder: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_it_serves_until_stopped(folder: Path) -> None:
+    async with daemon_in(folder) as one:
         running = await one.until_ready()
         (at_first,) = one.statuses
         assert (at_first.state, at_first.server.state, at_first.models) == ("ready", "ready", [])
@@ -152,17 +151,13 @@ def test_it_serves_until_stopped(folder: Path) -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", one.config.http_port))
 
-    play(scene, folder)
 
-
-def test_a_signal_stops_it(folder: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_signal_stops_it(folder: Path) -> None:
+    async with daemon_in(folder) as one:
         running = await one.until_ready()
         os.kill(os.getpid(), signal.SIGTERM)
         assert await running == ExitCode.OK
         assert one.how_it_ended() == (ExitCode.OK, "SIGTERM")
-
-    play(scene, folder)
 
 
 @pytest.mark.parametrize(
@@ -176,108 +171,38 @@ def test_a_signal_stops_it(folder: Path) -> None:
         ("taken", ExitCode.SERVER_FAILED, "Address already in use"),
     ],
 )
-def test_a_tritonserver_that_does_not_start_stops_the_daemon(
+async def test_a_tritonserver_that_does_not_start_stops_the_daemon(
     folder: Path, behaviour: str, code: ExitCode, reported: str
 ) -> None:
-    async def scene(one: Scene) -> None:
+    async with daemon_in(folder, behaviour) as one:
         assert await one.daemon.main(one.statuses.append) == code
         assert not one.statuses
         assert not one.manager.reported
         ended, why = one.how_it_ended()
         assert (ended, reported in why) == (code, True), why
 
-    play(scene, folder, behaviour)
 
-
-def test_a_used_port_has_its_own_exit_code(folder: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_a_used_port_has_its_own_exit_code(folder: Path) -> None:
+    async with daemon_in(folder) as one:
         with socket.create_server(("127.0.0.1", one.config.http_port)):
             assert await one.daemon.main(None) == ExitCode.PORT_IN_USE
         assert f"port {one.config.http_port} (http_port)" in one.how_it_ended()[1]
 
-    play(scene, folder)
-
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_an_unusable_tcp_address_prevents_the_start(folder: Path, taken: bool) -> None:
-    async def scene(one: Scene) -> None:
-        if taken:
-            from pytriton._host.client_keys import key_store
-
-            key_store(one.config).make_server_key()
-        code = await one.daemon.main(None)
-        assert code == (ExitCode.PORT_IN_USE if taken else ExitCode.USAGE)
-        assert one.services.status.status().server.state == "starting"
-
+async def test_an_unusable_tcp_address_prevents_the_start(folder: Path, taken: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        play(scene, folder, control_tcp=f"127.0.0.1:{other.getsockname()[1]}")
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        async with daemon_in(folder, control_tcp=address) as one:
+            if taken:
+                key_store(one.config).make_server_key()
+            code = await one.daemon.main(None)
+            assert code == (ExitCode.PORT_IN_USE if taken else ExitCode.USAGE)
+            assert one.services.status.status().server.state == "starting"
 
 
-def test_an_exited_tritonserver_is_restarted(folder: Path) -> None:
-    async def scene(one: Scene) -> None:
-        running = await one.until_ready()
-        first = one.services.status.status().server.pid
-        assert first is not None
-        changes = one.services.server.changes
-        os.kill(first, signal.SIGKILL)
-        while one.services.server.ready:
-            await asyncio.sleep(0)
-        assert "tritonserver is being started again" in one.manager.state().text
-        assert one.services.status.status().server.state == "starting"
-        while not one.services.server.ready:
-            await changes.next.wait()
-        assert one.services.status.status().server.pid not in (None, first)
-        one.services.shutdown.request("the test is over")
-        assert await running == ExitCode.OK
-
-    play(scene, folder)
-
-
-def test_an_unrecoverable_callable_has_its_own_exit_code(folder: Path) -> None:
-    async def scene(one: Scene) -> None:
-        running = await one.until_ready()
-        one.services.shutdown.unrecoverable("m", "the GPU is gone")
-        assert await running == ExitCode.UNRECOVERABLE
-        assert one.how_it_ended() == (
-            ExitCode.UNRECOVERABLE,
-            "unrecoverable error in model m: the GPU is gone",
-        )
-
-    play(scene, folder)
-
-
-@pytest.mark.parametrize("busy", [False, True])
-def test_the_owners_exit_stops_the_daemon(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
-) -> None:
-    """Requests in flight are answered; without any, everything stops immediately."""
-
-    class Ended:
-        pid = 4242
-        ended_all = False
-
-        def exit_now(self) -> None:
-            self.ended_all = True
-
-    async def scene(one: Scene) -> None:
-        running = await one.until_ready()
-        monkeypatch.setattr(type(one.services.registry), "busy", property(lambda _: busy))
-        one.rundir.access_token_file.write_text("a token")
-        owner = Ended()
-        one.services.shutdown.orphaned(cast(Owner, owner))
-        assert owner.ended_all is not busy
-        assert one.rundir.access_token_file.exists() is busy
-        if not busy:
-            assert one.how_it_ended() == (130, "its owner, process 4242, has exited")
-            one.services.shutdown.request("the test is over")
-        await running
-        assert "4242" in one.how_it_ended()[1] or not busy
-
-    play(scene, folder)
-
-
-def test_settings_are_reloaded_once_it_is_ready(folder: Path) -> None:
-    async def scene(one: Scene) -> None:
+async def test_settings_are_reloaded_once_it_is_ready(folder: Path) -> None:
+    async with daemon_in(folder) as one:
         config = one.config
         kept = {name: getattr(config, name) for name in ("http_port", "metrics_port", "allow_grpc")}
         kept |= {
@@ -295,5 +220,3 @@ def test_settings_are_reloaded_once_it_is_ready(folder: Path) -> None:
         assert one.manager.reported[1:] == ["reloading", "ready: ready: 0 of 0 models ready"]
         one.services.shutdown.request("the test is over")
         await running
-
-    play(scene, folder)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,9 +37,8 @@ class Daemon:
         served=Served(), restoring=SimpleNamespace(problems=["a kept file cannot be read"])
     )
 
-    def __init__(self) -> None:
-        self.loop = VirtualLoop()
-        asyncio.set_event_loop(self.loop)
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.loop = loop
         events = [messages.Event(one[0], 1000.0 + one[0], one[1], one[2]) for one in _LOG]
         event_log: Any = SimpleNamespace(
             all=lambda: events, about=lambda name: [one for one in events if one.model == name]
@@ -61,11 +58,8 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon() -> Iterator[Daemon]:
-    one = Daemon()
-    yield one
-    one.loop.close()
-    asyncio.set_event_loop(None)
+def daemon(loop: VirtualLoop) -> Daemon:
+    return Daemon(loop)
 
 
 @pytest.mark.parametrize(

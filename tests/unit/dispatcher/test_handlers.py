@@ -222,9 +222,7 @@ def test_a_process_cannot_declare_its_own_exit_reason(sim: SimulatedDaemon) -> N
     assert len(sim.alive("m")) == 1
 
 
-def test_a_worker_that_is_not_accepting_gets_no_batches_if_others_can(
-    sim: SimulatedDaemon,
-) -> None:
+def test_a_worker_that_is_not_accepting_gets_no_batches_if_others_can(sim: SimulatedDaemon) -> None:
     sim.served(sim.client.register("m", instances=2))
     first, second = sim.alive("m")
     reported(sim, messages.WorkerReadiness(first.name, ready=False, why="no weights"))
@@ -252,13 +250,6 @@ def test_an_unrecoverable_error_stops_the_daemon(sim: SimulatedDaemon) -> None:
     reported(sim, messages.WorkerUnrecoverable("w1", "the GPU has fallen off the bus"))
     assert sim.loop.run(sim.main) == ExitCode.UNRECOVERABLE
     assert sim.persisted().keys() == {"m"}
-
-
-def test_a_workers_exit_code_also_stops_the_daemon(sim: SimulatedDaemon) -> None:
-    """The worker's message may be lost while the daemon is upgraded."""
-    sim.served(sim.client.register("m"))
-    sim.loop.ask(lambda: sim.services.shutdown.on_unrecoverable_exit("m"))
-    assert sim.loop.run(sim.main) == ExitCode.UNRECOVERABLE
 
 
 def test_a_client_stops_the_daemon(sim: SimulatedDaemon) -> None:

@@ -202,3 +202,10 @@ def test_the_exit_of_its_owner_waits_for_requests_in_flight(end: End, busy: bool
     end.shutdown.orphaned(owner)
     assert end.shutdown.requested.is_set() is busy
     assert (end.killed, end.reported) == ((0, ["stopping"]) if busy else (1, ["all ended"]))
+    assert end.rundir.access_token_file.exists() is busy
+    if busy:
+        assert "4242" in end.said()[1]
+    else:
+        kept = exit_record.read(end.rundir)
+        assert kept is not None
+        assert (kept.exit_code, kept.reason) == (130, "its owner, process 4242, has exited")

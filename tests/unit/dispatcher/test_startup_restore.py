@@ -62,14 +62,10 @@ class Returns:
 
 
 @pytest.fixture
-def returns() -> Iterator[Returns]:
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
+def returns(loop: VirtualLoop) -> Iterator[Returns]:
     one = Returns(loop)
     yield one
     one.close()
-    loop.close()
-    asyncio.set_event_loop(None)
 
 
 @pytest.mark.parametrize("fails", [set(), {"restored"}])

@@ -33,6 +33,18 @@ def register(
     return sim.answered(sim.client.ask(messages.Register(spec, replace), (b"callable",)))
 
 
+def accept(
+    sim: SimulatedDaemon, route: messages.WebRoute, name: str = "m", *, replace: bool = False
+) -> None:
+    assert isinstance(register(sim, route, name, replace=replace), messages.Registered)
+
+
+def refusal(sim: SimulatedDaemon, route: messages.WebRoute, name: str = "m") -> messages.Failure:
+    refused = register(sim, route, name)
+    assert isinstance(refused, messages.Failure)
+    return refused
+
+
 def nested(depth: int) -> Any:
     value: Any = {}
     for _ in range(depth):
@@ -75,33 +87,28 @@ HOSTILE: dict[str, tuple[messages.WebRoute, str]] = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_description_is_refused(sim: SimulatedDaemon, kind: str) -> None:
     route, words = HOSTILE[kind]
-    refused = register(sim, route)
-    assert isinstance(refused, messages.Failure)
+    refused = refusal(sim, route)
     assert refused.kind == ErrorKind.INVALID
     assert words in refused.text
     assert len(refused.text) < 1000
-    assert isinstance(register(sim, web()), messages.Registered)
+    accept(sim, web())
 
 
 def test_a_route_belongs_to_one_model(sim: SimulatedDaemon) -> None:
-    assert isinstance(register(sim, web("/a"), "first"), messages.Registered)
-    refused = register(sim, web("/a"), "second")
-    assert isinstance(refused, messages.Failure)
+    accept(sim, web("/a"), "first")
+    refused = refusal(sim, web("/a"), "second")
     assert refused.kind == ErrorKind.EXISTS
-    assert isinstance(register(sim, web("/a"), "first", replace=True), messages.Registered)
+    accept(sim, web("/a"), "first", replace=True)
 
 
 def test_the_total_size_of_descriptions_is_limited(sim: SimulatedDaemon) -> None:
     large = {"A": {"description": "a" * 1_000_000}}
     for number in range(33):
-        assert isinstance(
-            register(sim, web(f"/{number}", schemas=large), str(number)), messages.Registered
-        )
-    refused = register(sim, web("/33", schemas=large), "33")
-    assert isinstance(refused, messages.Failure)
+        accept(sim, web(f"/{number}", schemas=large), str(number))
+    refused = refusal(sim, web("/33", schemas=large), "33")
     assert "in total" in refused.text
-    assert isinstance(register(sim, web("/0"), "0", replace=True), messages.Registered)
-    assert isinstance(register(sim, web("/33", schemas=large), "33"), messages.Registered)
+    accept(sim, web("/0"), "0", replace=True)
+    accept(sim, web("/33", schemas=large), "33")
 
 
 def test_each_description_is_encoded_once(
@@ -116,7 +123,7 @@ def test_each_description_is_encoded_once(
 
     monkeypatch.setattr(web_routes, "_path_item", encode)
     for name in ("a", "b", "c"):
-        assert isinstance(register(sim, web(f"/{name}"), name), messages.Registered)
+        accept(sim, web(f"/{name}"), name)
     assert encoded == ["a", "b", "c"]
 
 
@@ -142,9 +149,9 @@ def test_models_that_got_one_route_at_the_same_time_do_not_stop_the_others(
 ) -> None:
     spec = msgspec.structs.replace(model_spec("second"), web=web("/a"))
     second = sim.client.ask(messages.Register(spec, False), (b"callable",))
-    assert isinstance(register(sim, web("/a"), "first"), messages.Registered)
+    accept(sim, web("/a"), "first")
     sim.answered(second)
-    assert isinstance(register(sim, web("/b"), "third"), messages.Registered)
+    accept(sim, web("/b"), "third")
     routes = sim.frontend.routes["routes"]
     assert sorted(one["path"] for one in routes) == ["/a", "/b"]
 
@@ -152,9 +159,7 @@ def test_models_that_got_one_route_at_the_same_time_do_not_stop_the_others(
 def test_the_document_is_published_whatever_the_models_are_called(sim: SimulatedDaemon) -> None:
     for name in ("b.Item", "b", "a"):
         schemas = {"Item": {"title": name}, "b.Item": {"title": name}}
-        assert isinstance(
-            register(sim, web(f"/{name}", schemas=schemas), name), messages.Registered
-        )
+        accept(sim, web(f"/{name}", schemas=schemas), name)
     (file,) = [
         one["file"] for one in sim.frontend.routes["pages"] if one["path"] == "/openapi.json"
     ]
@@ -187,6 +192,6 @@ def test_schemas_of_the_same_name_are_distinguished() -> None:
 
 
 def test_the_document_is_for_the_daemons_user_alone(sim: SimulatedDaemon) -> None:
-    assert isinstance(register(sim, web()), messages.Registered)
+    accept(sim, web())
     (document,) = sim.rundir.path.glob("openapi-*.json")
     assert document.stat().st_mode & 0o777 == 0o600
