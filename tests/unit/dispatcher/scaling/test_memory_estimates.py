@@ -129,18 +129,15 @@ def test_fewer_wanted_instances_also_reduce_the_next_claim(daemon: Budgeted) -> 
     assert daemon.used() == 400
 
 
-def test_a_model_served_by_a_standby_worker_stays_resumed_without_memory(daemon: Budgeted) -> None:
-    busy = with_a_standby(daemon, 500, instances=3)
+@pytest.mark.parametrize(
+    "bounds", [None, ResumeBounds(seconds=0.0)], ids=["default", "zero, which does not spin"]
+)
+def test_a_model_served_by_a_standby_worker_stays_resumed_without_memory(
+    daemon: Budgeted, bounds: ResumeBounds | None
+) -> None:
+    busy = with_a_standby(daemon, 500, bounds=bounds, instances=3)
     daemon.sim.advance(70.0)
     assert daemon.state("m") == "ready"
-    busy.answer()
-    daemon.sim.advance(10.0)
-    assert len(daemon.sim.alive("m")) == 4
-
-
-def test_a_resume_timeout_of_zero_does_not_spin(daemon: Budgeted) -> None:
-    busy = with_a_standby(daemon, 500, bounds=ResumeBounds(seconds=0.0), instances=3)
-    daemon.sim.advance(70.0)
     busy.answer()
     daemon.sim.advance(10.0)
     assert len(daemon.sim.alive("m")) == 4
