@@ -31,7 +31,6 @@ from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import LaneClosed, LaneSilent
 from pytriton._protocol.parameters import CHAIN_PARAMETER, HANDLE_PARAMETER
 from pytriton.proxy_backend.python_proxy import calls as calls_module
-from pytriton.proxy_backend.python_proxy import calls as exec_module
 from pytriton.proxy_backend.python_proxy import stub
 from pytriton.proxy_backend.python_proxy.calls import (
     CallInFlight,
@@ -414,9 +413,7 @@ def test_a_refused_chain_makes_no_request(
     executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        exec_module,
-        "refusal_of",
-        lambda other_call, endpoint: f"{other_call.model} at {endpoint}",
+        calls_module, "refusal_of", lambda other_call, endpoint: f"{other_call.model} at {endpoint}"
     )
     ((answer, _),) = executor.answers(other_call(), State())
     assert (answer.error, answer.code) == ("other at ipc://nowhere", "UNAVAILABLE")

@@ -111,31 +111,53 @@ def test_a_batch_that_was_read_needs_a_retry_decision(harness: ProxyHarness) -> 
     assert [one.alone for one in worker.batches] == [False, True]
 
 
+RETRY, KILLED = messages.Verdict("retry"), messages.Verdict("fail", "worker w0 was killed")
+
+
+@pytest.mark.parametrize(
+    ("batch", "verdicts", "losses"),
+    [
+        ("a,poison,b", [RETRY, KILLED], [(1, 3, 0, ""), (2, 1, 1, "poison")]),
+        (
+            "poison,poison2,poison3", [RETRY, KILLED, KILLED, KILLED],
+            [(1, 3, 0, ""), (2, 1, 1, "poison"), (2, 1, 2, "poison2"), (2, 1, 3, "poison3")],
+        ),
+        (
+            "poison,a,poison2", [RETRY, KILLED, KILLED],
+            [(1, 3, 0, ""), (2, 1, 1, "poison"), (2, 1, 1, "poison2")],
+        ),
+        (
+            "poison,a", [RETRY, RETRY, KILLED],
+            [(1, 2, 0, ""), (2, 1, 1, "poison"), (3, 1, 2, "poison")],
+        ),
+    ],
+    ids=["one kills", "all kill", "losses in a row are counted", "retried alone, twice"],
+)  # fmt: skip
 def test_requests_that_lost_a_worker_together_are_retried_alone(
-    harness: ProxyHarness,
+    harness: ProxyHarness, batch: str, verdicts: list[messages.Verdict], losses: list[object]
 ) -> None:
     def poison(lane: Lane, message: FromProxy) -> None:
         assert isinstance(message, Batch)
-        if any(one.request_id == "poison" for one in message.requests):
+        if any(one.request_id.startswith("poison") for one in message.requests):
             raise Hangup
         echo(lane, message)
 
     worker = harness.worker(poison)
-    harness.verdicts = [messages.Verdict("retry"), messages.Verdict("fail", "worker w0 was killed")]
-    answers = reported(harness.load().execute(requests("a", "poison", "b")))
-    assert answers == [
-        ("a", INTERNAL),
-        ("worker w0 was killed [request id: poison]", UNAVAILABLE),
-        ("b", INTERNAL),
+    harness.verdicts = list(verdicts)
+    ids = batch.split(",")
+    assert reported(harness.load().execute(requests(*ids))) == [
+        (f"worker w0 was killed [request id: {one}]", UNAVAILABLE)
+        if one.startswith("poison")
+        else (one, INTERNAL)
+        for one in ids
     ]
-    ids = [[one.request_id for one in batch.requests] for batch in worker.batches]
-    assert ids == [["a", "poison", "b"], ["a"], ["poison"], ["b"]]
-    lost = [
-        (one.lost_workers, one.requests, one.consecutive_losses)
+    tried = [[one.request_id for one in batch.requests] for batch in worker.batches]
+    again = [["poison"]] * (verdicts.count(RETRY) - 1)
+    assert tried == [ids, *again, *([one] for one in ids)]
+    assert [
+        (one.lost_workers, one.requests, one.consecutive_losses, one.request_id)
         for one in harness.heard(messages.LaneLost)
-    ]
-    assert lost == [(1, 3, 0), (2, 1, 1)]
-    assert [one.request_id for one in harness.heard(messages.LaneLost)] == ["", "poison"]
+    ] == losses
 
 
 def test_the_decision_may_fail_the_whole_batch(harness: ProxyHarness) -> None:
@@ -161,9 +183,7 @@ def test_no_worker_is_left_for_the_rest_of_the_batch(harness: ProxyHarness) -> N
 # ── the worker hangs ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_long_batch_is_awaited_as_the_dispatcher_decides(
-    harness: ProxyHarness,
-) -> None:
+def test_a_long_batch_is_awaited_as_the_dispatcher_decides(harness: ProxyHarness) -> None:
     harness.execution_timeout_s = 0.02
     answered: list[str] = []
 

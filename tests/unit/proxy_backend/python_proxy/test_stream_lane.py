@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.proxy_harness import Proxy, batch_of
-from fakes.triton.fake_stub import FINAL, InferenceResponse, Request, TritonError
+from fakes.triton.fake_stub import FINAL, Request
 from support.real_daemon import eventually
 
 from pytriton._protocol.lanes import tensors
-from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
@@ -33,41 +33,6 @@ from pytriton.proxy_backend.python_proxy.stream_lane import Flight
 def flight_of(count: int) -> tuple[Flight, list[Any]]:
     requests = [Request() for _ in range(count)]
     return Flight(requests), [one.sender for one in requests]
-
-
-def test_each_request_ends_once() -> None:
-    flight, (first, second) = flight_of(2)
-    answer = InferenceResponse()
-    flight.send(0, answer, final=False)
-    flight.send(0, None, final=True)
-    assert first.sent == [({}, 0), (None, FINAL)]
-    with pytest.raises(LaneError, match="a request that it had already completed"):
-        flight.send(0, answer, final=False)
-    flight.end()
-    assert second.sent == [(None, FINAL)]
-    assert len(first.sent) == 2
-
-
-def test_unanswered_requests_get_the_error() -> None:
-    flight, (first, second) = flight_of(2)
-    flight.send(0, None, final=True)
-    flight.names = ["a", "b"]
-    flight.end(translate.unavailable, "no worker")
-    assert first.sent == [(None, FINAL)]
-    assert second.sent == [(("no worker [request id: b]", TritonError.UNAVAILABLE), FINAL)]
-
-
-def test_refused_requests_leave_the_batch() -> None:
-    flight, (first, second) = flight_of(2)
-    flight.refuse(["is no text", None])
-    assert first.sent == [(("is no text", TritonError.INVALID_ARG), FINAL)]
-    assert flight.senders == [second]
-    assert flight.facts() == {
-        "lost_workers": 0,
-        "requests": 1,
-        "consecutive_losses": 0,
-        "request_id": "",
-    }
 
 
 def test_the_error_of_a_stream_between_models_is_sent_by_handle() -> None:
@@ -107,17 +72,6 @@ def test_a_batch_is_final_once_its_requests_returned_or_a_client_was_answered() 
     assert flight.is_final(until_returned=True)
 
 
-def test_requeued_requests_get_no_answer() -> None:
-    flight, (first, second) = flight_of(2)
-    with pytest.raises(LaneError, match="asked to reschedule"):
-        flight.mark_returned([2])
-    flight.mark_returned([0])
-    flight.end()
-    assert first.sent == []
-    assert second.sent == [(None, FINAL)]
-    assert flight.reschedule == [0]
-
-
 def test_a_loss_is_counted_and_the_decision_applied() -> None:
     asked: list[dict[str, Any]] = []
 
@@ -146,17 +100,6 @@ def test_a_loss_is_counted_and_the_decision_applied() -> None:
         {"lost_workers": 1, "requests": 2, "consecutive_losses": 0, "request_id": ""},
         {"lost_workers": 2, "requests": 1, "consecutive_losses": 2, "request_id": ""},
     ]
-
-
-def test_a_protocol_violation_needs_no_decision() -> None:
-    def judge(**_: Any) -> Verdict:
-        raise AssertionError("nobody is asked")
-
-    flight, _ = flight_of(1)
-    flight.judge_retry(judge, "the worker said nonsense")
-    assert flight.failure == "the worker said nonsense"
-    flight.judge_retry(judge, "something else")
-    assert flight.failure == "the worker said nonsense"
 
 
 # ── What the proxy of a decoupled model gives back to its worker, and when. The worker is the test ──

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.proxy_harness import Proxy, batch_of
-from fakes.triton.fake_stub import FINAL, Request, Sender
+from fakes.triton.fake_stub import FINAL, Request, Sender, TritonError
 from support.real_daemon import eventually
 
 from pytriton._protocol.lanes.lane import Lane
@@ -51,34 +51,20 @@ def error(sender: Sender) -> str | None:
     return str(reported[0]).partition(" [request id: ")[0]
 
 
-def test_execute_returns_when_the_worker_has_started_and_answers_follow(
-    make: Callable[..., Proxy],
-) -> None:
-    proxy = make()
-    first, second = proxy.begin(2)
-    worker = proxy.worker()
-    batch = batch_of(worker)
-    assert len(batch.requests) == 2
-    worker.send(BatchBegun(batch.id))
-    proxy.executed()
-    worker.send(BatchPart(batch.id, [ANSWER, None]))
-    worker.send(BatchPart(batch.id, [LAST, NO_MORE]))
-    worker.send(BatchDone(batch.id, []))
-    assert worker.receive() == Credit(2)
-    assert first.sent == [({}, 0), ({}, FINAL)]
-    assert second.sent == [(None, FINAL)]
-
-
-def test_one_message_contains_parts_of_several_batches(make: Callable[..., Proxy]) -> None:
-    proxy = make()
-    senders, batches = [], []
+def two_batches(proxy: Proxy) -> tuple[Lane, list[Sender], list[int]]:
+    """Return a worker that has begun two batches, their response senders and their numbers."""
+    senders, numbers = [], []
     for _ in range(2):
         senders += proxy.begin()
         worker = proxy.worker()
-        batches.append(batch_of(worker))
-        worker.send(BatchBegun(batches[-1].id))
+        numbers.append(batch_of(worker).id)
+        worker.send(BatchBegun(numbers[-1]))
         proxy.executed()
-    one, other = (batch.id for batch in batches)
+    return worker, senders, numbers
+
+
+def test_one_message_contains_parts_of_several_batches(make: Callable[..., Proxy]) -> None:
+    worker, senders, (one, other) = two_batches(make())
     worker.send(BatchParts([PartRef(one, [ANSWER]), PartRef(other, [ANSWER])] * 8))
     assert worker.receive() == Credit(16)
     worker.send(BatchParts([PartRef(other, [LAST]), PartRef(one, [LAST])]))
@@ -89,15 +75,7 @@ def test_one_message_contains_parts_of_several_batches(make: Callable[..., Proxy
 
 
 def test_one_message_contains_texts_of_several_batches(make: Callable[..., Proxy]) -> None:
-    proxy = make()
-    senders, batches = [], []
-    for _ in range(2):
-        senders += proxy.begin()
-        worker = proxy.worker()
-        batches.append(batch_of(worker))
-        worker.send(BatchBegun(batches[-1].id))
-        proxy.executed()
-    one, other = (batch.id for batch in batches)
+    worker, senders, (one, other) = two_batches(make())
     worker.send(BatchTexts("y", [one, other, one], ["a", "b", "é"]))
     worker.send(BatchDone(one, []))
     worker.send(BatchDone(other, []))
@@ -187,9 +165,7 @@ def test_its_end_does_not_wait_for_a_server_that_accepts_no_answers(
         takes.set()
 
 
-def test_requests_not_yet_started_are_retried_individually(
-    make: Callable[..., Proxy],
-) -> None:
+def test_requests_not_yet_started_are_retried_individually(make: Callable[..., Proxy]) -> None:
     proxy = make(RETRY, FAIL)
     first, second = proxy.begin(2)
     worker = proxy.worker()
@@ -211,31 +187,9 @@ def test_requests_not_yet_started_are_retried_individually(
     reported = proxy.attachment.asked
     assert [
         (one["lost_workers"], one["requests"], one["consecutive_losses"]) for one in reported
-    ] == [
-        (1, 2, 0),
-        (2, 1, 1),
-    ]
+    ] == [(1, 2, 0), (2, 1, 1)]
     assert reported[0]["request_id"] == ""  # of two
     assert reported[1]["request_id"]
-
-
-def test_a_python_model_holds_the_next_batch_until_its_execute_has_returned(
-    make: Callable[..., Proxy],
-) -> None:
-    proxy = make(RETRY, until_returned=True)
-    (sender,) = proxy.begin()
-    worker = proxy.worker()
-    worker.send(BatchBegun(batch_of(worker).id))
-    proxy.lose(worker)  # in execute, with nothing answered: it is tried again
-    again = proxy.worker(1)
-    batch = batch_of(again)
-    again.send(BatchBegun(batch.id))
-    again.send(BatchReturned(batch.id))
-    proxy.executed()
-    again.send(BatchPart(batch.id, [NO_MORE]))
-    again.send(BatchDone(batch.id, []))
-    eventually(lambda: ended(sender), "it is answered")
-    assert error(sender) is None
 
 
 def test_the_worker_learns_once_that_a_client_left(
@@ -288,9 +242,6 @@ BREACHES: dict[str, Callable[[int], list[FromWorker]]] = {
     "answered before it began": lambda number: [BatchPart(number, [ANSWER])],
     "too few responses": lambda number: [BatchBegun(number), BatchPart(number, [])],
     "not of a stream": lambda number: [BatchLent(number, [ANSWER])],
-    "after the last": lambda number: [
-        BatchBegun(number), BatchPart(number, [LAST]), BatchPart(number, [ANSWER]),
-    ],
     "parts before it began": lambda number: [BatchParts([PartRef(number, [ANSWER])])],
     "parts of another batch": lambda number: [
         BatchBegun(number), BatchParts([PartRef(number, [ANSWER]), PartRef(number + 1, [ANSWER])]),
@@ -317,8 +268,7 @@ def test_a_protocol_violation_fails_the_batch(make: Callable[..., Proxy], breach
         worker.send(message)
     proxy.executed()
     eventually(lambda: ended(sender), "it is answered")
-    if breach != "after the last":
-        assert str(error(sender)).startswith("model m: the worker ")
+    assert str(error(sender)).startswith("model m: the worker ")
     eventually(lambda: proxy.streams._lane is None, "the lane is let go")
     assert proxy.attachment.asked == []
 
@@ -347,5 +297,5 @@ def test_invalid_texts_fail_only_their_request(make: Callable[..., Proxy]) -> No
     worker.send(BatchPart(batch.id, [LAST]))
     worker.send(BatchDone(batch.id, []))
     eventually(lambda: ended(fine.sender), "it is answered")
-    assert error(wrong.sender) == "no UTF-8"
+    assert wrong.sender.sent == [(("no UTF-8", TritonError.INVALID_ARG), FINAL)]
     assert error(fine.sender) is None

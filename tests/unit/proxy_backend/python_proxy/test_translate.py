@@ -255,11 +255,8 @@ def test_codes_and_names_correspond(code: str) -> None:
     assert translate.code_name(TritonError("", translate.error_code(code) or 0)) == code
 
 
-def test_kinds_of_failure() -> None:
-    assert translate.failure("a").reported() == ("a", TritonError.INTERNAL)
-    assert translate.refused("b").reported() == ("b", TritonError.INVALID_ARG)
-    assert translate.unavailable("c").reported() == ("c", TritonError.UNAVAILABLE)
-    assert translate.code_name(TritonError("", 99)) == "INTERNAL"  # one of a later Triton
+def test_a_code_of_a_later_triton_is_an_internal_error() -> None:
+    assert translate.code_name(TritonError("", 99)) == "INTERNAL"
 
 
 # ── Which requests of a batch tritonserver traces ──
