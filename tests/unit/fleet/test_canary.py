@@ -41,11 +41,7 @@ def counters(
         (counters(2, 2), counters(1000), ""),  # they may be requests that no version could answer
         (counters(1000, 3), counters(1000), ""),
         (counters(1000, 10), counters(1000, 10), ""),
-        (
-            counters(1000, 27),
-            counters(1000, 10),
-            "",
-        ),  # explained by chance plus one percent
+        (counters(1000, 27), counters(1000, 10), ""),  # explained by chance plus one percent
         (
             counters(1000, 40),
             counters(1000, 10),

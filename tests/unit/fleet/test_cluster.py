@@ -1,4 +1,4 @@
-"""The controller's use of Ray: nodes that hang or disappear, and holders released by others in between."""
+"""The controller's use of Ray: nodes that hang, disappear or report nonsense, and holders released by others in between."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from types import SimpleNamespace
 from typing import Any, Optional
 from unittest.mock import Mock
 
+import msgspec
 import pytest
+from fakes.fake_dispatcher import status
 
+from pytriton._protocol import messages
 from pytriton.fleet.canary import CanaryCounters
 from pytriton.fleet.on_ray import NAMESPACE
 from pytriton.fleet.on_ray.cluster import Cluster
 
-A, B = "aaaa", "bbbb"
+A, B, C = "aaaa", "bbbb", "cccc"
 
 
 class Reference:
@@ -28,13 +31,19 @@ class ActorDiedError(RuntimeError):
     """Ray's error for an actor that it does not restart."""
 
 
+class RayTaskError(RuntimeError):
+    """Ray's error for a method that failed."""
+
+    cause = "its port is taken"
+
+
 class FakeActor:
     """An actor with a scripted answer to every method."""
 
-    def __init__(self, node: str, answer: Callable[..., Any]) -> None:
-        self._node = node
+    def __init__(self, name: str, answer: Callable[..., Any]) -> None:
+        self.name = name
+        self._node = name.rpartition("-")[2]
         self._answer = answer
-        self.name = ""
 
     def __getattr__(self, method: str) -> Any:
         return SimpleNamespace(
@@ -43,20 +52,24 @@ class FakeActor:
 
 
 class FakeRay:
-    """Two nodes, some of which hang."""
+    """Nodes, some of which hang, with an actor each."""
 
     exceptions = SimpleNamespace(
-        RayTaskError=KeyError, ActorDiedError=ActorDiedError, RayError=RuntimeError
+        RayTaskError=RayTaskError, ActorDiedError=ActorDiedError, RayError=RuntimeError
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *nodes: str) -> None:
         self.util = Mock()
         self.util.list_named_actors = lambda all_namespaces: [
             {"name": name, "namespace": NAMESPACE} for name in self.named
         ]
         self.named: list[str] = []
         self.killed: list[str] = []
-        self.nodes_alive = [A, B]
+        self.nodes_alive = list(nodes)
+        #: What each node's actor reports, or raises.
+        self.reported: dict[str, Any] = {}
+        self.made: list[str] = []
+        self.flags: list[Any] = []
         self.hung: set[str] = set()
         self.waits: list[float] = []
         self.while_answering: Optional[Callable[[], object]] = None
@@ -66,19 +79,26 @@ class FakeRay:
     def nodes(self) -> list[dict[str, Any]]:
         return [
             {"NodeID": node, "Alive": node in self.nodes_alive, "NodeManagerAddress": "10.0.0.1"}
-            for node in (A, B)
+            for node in (A, B, C)
         ]
 
     def remote(self, _: type) -> Any:
         def options(name: str, **_: Any) -> Any:
-            node = name.rpartition("-")[2]
-            return SimpleNamespace(remote=lambda *_: FakeActor(node, self._answer(node)))
+            def make(*_: Any) -> FakeActor:
+                actor = FakeActor(name, self._answer(name.rpartition("-")[2]))
+                self.made.append(actor._node)
+                return actor
+
+            return SimpleNamespace(remote=make)
 
         return SimpleNamespace(options=options)
 
     def _answer(self, node: str) -> Callable[..., Any]:
         def answer(method: str, *given: Any) -> Any:
             self.asked.append((node, method, *map(str, given)))
+            if method == "report_state":
+                self.flags.append(given[1])
+                return self.reported.get(node)
             self.counts += 1
             return (A, []) if method == "where" else CanaryCounters(self.counts)
 
@@ -94,25 +114,25 @@ class FakeRay:
     def get(self, reference: Reference) -> Any:
         if self.while_answering is not None:
             self.while_answering()
+        if isinstance(reference.value, Exception):
+            raise reference.value
         return reference.value
 
     def get_actor(self, name: str, _: str) -> Any:
         if name not in self.named:
             raise ValueError(name)
-        actor = FakeActor(name, self._answer(name))
-        actor.name = name
-        return actor
+        return FakeActor(name, self._answer(name))
 
     def kill(self, actor: Any, no_restart: bool) -> None:
         assert no_restart
-        if actor.__dict__.get("name") in self.named:
-            self.killed.append(actor.name)
+        self.killed.append(actor.name)
+        if actor.name in self.named:
             self.named.remove(actor.name)
 
 
 @pytest.fixture
 def ray() -> FakeRay:
-    return FakeRay()
+    return FakeRay(A, B)
 
 
 @pytest.fixture
@@ -236,3 +256,93 @@ def test_shutdown_kills_all_actors_of_the_fleet(ray: FakeRay, cluster: Cluster) 
     cluster.stop()
     assert ("fleet-f/node-cccc", "stop") in ray.asked
     assert ray.named == ["fleet-other/m/1"]
+
+
+def _look(*names: str) -> tuple[bytes, str, bytes]:
+    now = status(*(messages.ModelInfo(name, 1, "ready", []) for name in names))
+    served = {name: ("digest", 1) for name in names}
+    return msgspec.msgpack.encode(now), "key", msgspec.msgpack.encode((now, served))
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        None,
+        "three words are none",
+        (b"", "key", None),
+        (b"", "key", b"\xc1"),
+        (b"", "key", 5),
+        (b"", "key", msgspec.msgpack.encode(({}, {"m": 1}))),
+        (7, *_look("m")[1:]),
+    ],
+)
+def test_a_node_with_invalid_reports_is_left_out(reported: Any) -> None:
+    ray = FakeRay(A, B)
+    cluster = Cluster("f", ray)
+    ray.reported = {A: reported, B: _look("m")}
+    cluster.poll({}, [])
+    found = cluster.poll_daemons()
+    assert list(found) == [B]
+    assert "invalid answer" in cluster.fault(A)
+
+
+def test_the_reason_for_silence_is_reported_until_a_daemon_answers() -> None:
+    ray = FakeRay(A)
+    cluster = Cluster("f", ray)
+    ray.reported = {A: RayTaskError()}
+    cluster.poll({"flags": ["--x"]}, [])
+    assert cluster.poll_daemons() == {}
+    assert cluster.fault(A) == "its daemon does not answer (yet): its port is taken"
+    assert ray.flags == [["--x"]]
+    ray.reported = {A: _look()}
+    assert list(cluster.poll_daemons()) == [A]
+    assert cluster.fault(A) == "its daemon does not answer (yet)"
+    assert ray.made == [A]
+
+
+def test_the_last_report_of_a_hanging_node_expires() -> None:
+    """Its process or machine is stopped: Ray takes it for alive, and nobody else must wait for it."""
+    ray = FakeRay(A, B)
+    cluster = Cluster("f", ray)
+    ray.reported = {A: _look("m"), B: _look("m")}
+    cluster.poll({}, [])
+    assert list(cluster.poll_daemons()) == [A, B]
+    ray.hung = {A}
+    for _ in range(60):
+        assert list(cluster.poll_daemons()) == [A, B]  # it may be restarting its daemon
+    assert list(cluster.poll_daemons()) == [B]
+    assert "hangs" in cluster.fault(A)
+    ray.hung = set()
+    assert set(cluster.poll_daemons()) == {A, B}
+    assert cluster.fault(A) == "its daemon does not answer (yet)"
+
+
+def test_an_actor_that_ray_does_not_restart_is_recreated() -> None:
+    ray = FakeRay(A)
+    cluster = Cluster("f", ray)
+    ray.reported = {A: ActorDiedError()}
+    cluster.poll({}, [])
+    assert cluster.poll_daemons() == {}
+    ray.reported = {A: _look()}
+    cluster.poll({}, [])
+    assert list(cluster.poll_daemons()) == [A]
+    assert ray.made == [A, A]
+
+
+def test_a_dismissed_node_leaves_the_fleet_once_its_daemon_has_exited() -> None:
+    ray = FakeRay(A, B)
+    cluster = Cluster("f", ray)
+    cluster.poll({}, [])
+    cluster.poll({"nodes": 1}, [])
+    assert (list(cluster.alive), cluster.surplus) == ([A, B], [B])
+    cluster.dismiss(B)
+    cluster.poll({"nodes": 1}, [])
+    assert (list(cluster.alive), cluster.surplus, ray.killed) == ([A], [], ["fleet-f/node-bbbb"])
+
+
+def test_a_new_controller_knows_the_previous_ones_nodes() -> None:
+    ray = FakeRay(A, B, C)
+    ray.named = ["fleet-f/node-cccc", "fleet-f/node-aaaa", "fleet-f/m/1", "fleet-fg/node-bbbb"]
+    cluster = Cluster("f", ray)
+    cluster.poll({"nodes": 1}, [])
+    assert (list(cluster.alive), cluster.surplus) == ([A, C], [C])

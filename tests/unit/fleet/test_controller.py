@@ -94,9 +94,7 @@ def test_a_drained_node_that_disappeared_is_forgotten(fleet: Fleet) -> None:
     assert fleet.cluster.counts() == {A: 4}
 
 
-def test_balancers_keep_a_model_whose_only_daemon_restarts(
-    fleet: Fleet,
-) -> None:
+def test_balancers_keep_a_model_whose_only_daemon_restarts(fleet: Fleet) -> None:
     """Otherwise clients would get "unknown model", which is right only for unregistered models."""
     fleet.register(instances=1)
     fleet.register(instances=1, name="n")
@@ -127,9 +125,7 @@ def test_balancers_keep_a_model_whose_only_node_dies(fleet: Fleet) -> None:
     assert fleet.seen()[1] == {B: ["n"]}
 
 
-def test_an_up_to_date_balancer_gets_no_update(
-    fleet: Fleet,
-) -> None:
+def test_an_up_to_date_balancer_gets_no_update(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps(30)
     generation, seen = fleet.seen()
@@ -179,9 +175,7 @@ def test_without_resources_elsewhere_a_drained_node_keeps_serving(fleet: Fleet) 
     assert fleet.cluster.counts() == {A: 4}
 
 
-def test_an_unservable_model_does_not_block_balancers_forever(
-    fleet: Fleet,
-) -> None:
+def test_an_unservable_model_does_not_block_balancers_forever(fleet: Fleet) -> None:
     fleet.cluster.refuses = {A, B}
     fleet.register()
     fleet.steps(4)
@@ -385,9 +379,7 @@ def test_the_users_labels_survive_a_drain() -> None:
     assert mine["label_selector"] == {"disk": "ssd"}
 
 
-def test_a_drain_without_a_node_drains_the_local_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_drain_without_a_node_drains_the_local_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hooks of pods or machines need not know their node's id."""
     asked: list[tuple[str, ...]] = []
 

@@ -36,9 +36,7 @@ def test_balancer_updates_from_before_a_clock_change_are_ignored(
     assert fleet.cluster.counts() == {A: 4}
 
 
-def test_resources_of_a_dead_controller_are_released(
-    fleet: Fleet,
-) -> None:
+def test_resources_of_a_dead_controller_are_released(fleet: Fleet) -> None:
     fleet.register()
     fleet.steps()
     fleet.cluster.hold("m/9", {}, [])
@@ -49,9 +47,7 @@ def test_resources_of_a_dead_controller_are_released(
     assert fleet.cluster.counts() == {A: 2, B: 2}
 
 
-def test_models_of_a_lost_fleet_keep_serving_until_changed(
-    fleet: Fleet,
-) -> None:
+def test_models_of_a_lost_fleet_keep_serving_until_changed(fleet: Fleet) -> None:
     """Ray's head died and nothing had stored the state: daemons serve what the previous fleet registered."""
     fleet.register()
     fleet.register(name="other")
@@ -102,9 +98,7 @@ def test_a_restarted_controller_has_the_whole_state(fleet: Fleet) -> None:
     assert fleet.cluster.asked == []  # nothing had to be done
 
 
-def test_balancers_get_no_update_before_registrations_are_served_again(
-    fleet: Fleet,
-) -> None:
+def test_balancers_get_no_update_before_registrations_are_served_again(fleet: Fleet) -> None:
     """Ray's head was down until its nodes exited: what they left behind serves, and balancers know it."""
     fleet.register()
     fleet.steps(30)

@@ -193,9 +193,7 @@ def test_an_interpreter_of_its_own_replaces_the_registrants(
     assert world.env["PYTRITON_WORKER_PACKAGES"] == "/venv/bin/python+"
 
 
-def test_an_interpreter_with_an_unknown_path_gets_folders_by_pythonpath(
-    ray: FakeRay,
-) -> None:
+def test_an_interpreter_with_an_unknown_path_gets_folders_by_pythonpath(ray: FakeRay) -> None:
     with environments(ray).create(spec(), encoded(py_modules=[URI]), {URI: b""}, "d") as inside:
         assert inside.world.sys_path == []
         assert inside.world.env["PYTHONPATH"] == "/modules:/lib"
@@ -261,9 +259,7 @@ def test_a_failure_is_reported_with_rays_text_and_leaves_nothing(ray: FakeRay) -
     assert len(ray.actors) == 1
 
 
-def test_only_missing_packages_are_uploaded_again(
-    ray: FakeRay,
-) -> None:
+def test_only_missing_packages_are_uploaded_again(ray: FakeRay) -> None:
     ray.packages[URI.encode()] = b"there"
     with environments(ray).create(spec(), encoded(working_dir=URI), {URI: b"mine"}, "d"):
         pass
@@ -273,9 +269,7 @@ def test_only_missing_packages_are_uploaded_again(
 # ── on their way ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_nodes_actor_registers_with_the_environment_under_the_fleets_digest(
-    ray: FakeRay,
-) -> None:
+def test_a_nodes_actor_registers_with_the_environment_under_the_fleets_digest(ray: FakeRay) -> None:
     daemon = FakeDispatcher()
     info = messages.ModelInfo("m", 1, "ready", [])
     daemon.answers[messages.Register] = lambda _: [messages.Registered(info)]

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
@@ -25,10 +26,22 @@ from pytriton.fleet.on_ray.actors import NodeActor, _balancer_view, _owner_of
 from pytriton.fleet.on_ray.environments import VARIABLE
 
 
+@pytest.fixture
+def fake() -> Iterator[FakeDispatcher]:
+    """A node's running daemon."""
+    with closing(FakeDispatcher()) as made:
+        yield made
+
+
+@pytest.fixture
+def actor(fake: FakeDispatcher) -> NodeActor:
+    """The actor that owns that daemon."""
+    return NodeActor(str(fake.rundir.path), [], "", "n", no_actors())
+
+
 def test_a_running_daemon_is_adopted_and_none_is_started_after_the_stop(
-    monkeypatch: pytest.MonkeyPatch,
+    fake: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = FakeDispatcher()
     commands: list[str] = []
 
     def run(command: list[str], **_: Any) -> Any:
@@ -37,16 +50,15 @@ def test_a_running_daemon_is_adopted_and_none_is_started_after_the_stop(
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    actor = NodeActor(str(Path(fake.rundir.path)), ["--http-port", "0"], "", "n", no_actors())
+    actor = NodeActor(str(fake.rundir.path), ["--http-port", "0"], "", "n", no_actors())
     actor.stop()
     with pytest.raises(PyTritonDaemonError, match="being stopped"):
         actor.report_state()
     assert commands == ["stop"]
-    fake.close()
 
 
 def test_a_starting_daemon_is_stopped_with_the_fleet(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fake: FakeDispatcher, actor: NodeActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise it would keep running unnoticed."""
     commands: list[str] = []
@@ -60,8 +72,6 @@ def test_a_starting_daemon_is_stopped_with_the_fleet(
         return subprocess.CompletedProcess(command, 1, "", "no")
 
     monkeypatch.setattr(subprocess, "run", run)
-    fake = FakeDispatcher()
-    actor = NodeActor(str(fake.rundir.path), [], "", "n", no_actors())
     fake.die()
     with ThreadPoolExecutor(2) as pool:
         look = pool.submit(actor.report_state)
@@ -71,7 +81,6 @@ def test_a_starting_daemon_is_stopped_with_the_fleet(
         stop.result()
         assert isinstance(look.exception(), PyTritonDaemonError)
     assert commands == ["start", "stop"]
-    fake.close()
 
 
 @pytest.fixture
@@ -184,8 +193,9 @@ def _is_of_user(monkeypatch: pytest.MonkeyPatch, folder: Path, user: int) -> Non
     monkeypatch.setattr(os, "lstat", lstat)
 
 
-def test_registrations_are_requested_only_if_they_changed() -> None:
-    fake = FakeDispatcher()
+def test_registrations_are_requested_only_if_they_changed(
+    fake: FakeDispatcher, actor: NodeActor
+) -> None:
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("py"), instances=2)
     now = messages.Registrations([messages.KeptRegistration(spec, "digest")], "one")
 
@@ -193,24 +203,22 @@ def test_registrations_are_requested_only_if_they_changed() -> None:
         return [messages.Registrations([], "one") if message.known == "one" else now]
 
     fake.answers[messages.GetRegistrations] = reported
-    actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     facts = [msgspec.msgpack.decode(actor.report_state()[2] or b"")[1] for _ in range(3)]
     assert facts == [{"m": ["digest", 2]}] * 3
     asked = [one.known for one in fake.heard if isinstance(one, messages.GetRegistrations)]
     assert asked == ["", "one", "one"]
-    fake.close()
 
 
-def test_a_model_whose_interpreter_is_gone_is_registered_again(tmp_path: Path) -> None:
+def test_a_model_whose_interpreter_is_gone_is_registered_again(
+    fake: FakeDispatcher, actor: NodeActor, tmp_path: Path
+) -> None:
     """`uv run` deletes its environment when it ends, for example because its holder was killed."""
-    fake = FakeDispatcher()
     python = tmp_path / "python"
     python.touch()
     world = messages.WorkerEnvironment(str(python), env={VARIABLE: "digest key"})
     spec = messages.ModelSpec("m", 1, {}, world, instances=2)
     now = messages.Registrations([messages.KeptRegistration(spec, "another digest")], "one")
     fake.answers[messages.GetRegistrations] = lambda _: [now]
-    actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     actor._environments._holders["key"] = Mock()
 
     def reported() -> dict[str, list[Any]]:
@@ -220,12 +228,12 @@ def test_a_model_whose_interpreter_is_gone_is_registered_again(tmp_path: Path) -
     assert reported() == {"m": ["digest", 2]}
     python.unlink()
     assert reported() == {"m": ["", 2]}
-    fake.close()
 
 
-def test_the_nodes_state_is_reported_only_if_it_changed() -> None:
+def test_the_nodes_state_is_reported_only_if_it_changed(
+    fake: FakeDispatcher, actor: NodeActor
+) -> None:
     """Counters of batches in the status change constantly, and need no new view."""
-    fake = FakeDispatcher()
     batches = iter(range(100))
     models = ["m"]
 
@@ -235,7 +243,6 @@ def test_the_nodes_state_is_reported_only_if_it_changed() -> None:
 
     fake.answers[messages.GetStatus] = reported
     fake.answers[messages.GetRegistrations] = lambda _: [messages.Registrations([], "one")]
-    actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     first, key, facts = actor.report_state()
     assert facts is not None
     later, same, nothing = actor.report_state(key)
@@ -243,12 +250,10 @@ def test_the_nodes_state_is_reported_only_if_it_changed() -> None:
     assert (same, nothing) == (key, None)
     models.append("n")
     assert actor.report_state(key)[1] != key
-    fake.close()
 
 
-def test_placed_models_are_in_the_status() -> None:
+def test_placed_models_are_in_the_status(fake: FakeDispatcher, actor: NodeActor) -> None:
     """Including a model registered during a poll: otherwise `register` returns before it is shown."""
-    fake = FakeDispatcher()
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("py"), instances=2)
     asked: list[type] = []
 
@@ -262,7 +267,6 @@ def test_placed_models_are_in_the_status() -> None:
         return [status(*([messages.ModelInfo("m", 1, "ready", [])] if len(asked) > 1 else []))]
 
     fake.answers[messages.GetRegistrations] = registrations
-    actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     actor._daemon()  # which asks for the status, too
     fake.answers[messages.GetStatus] = reported
     encoded, _, facts = actor.report_state()
@@ -270,15 +274,14 @@ def test_placed_models_are_in_the_status() -> None:
     shown = [one["name"] for one in msgspec.msgpack.decode(encoded)["models"]]
     placed = list(msgspec.msgpack.decode(facts or b"")[1])
     assert set(placed) <= set(shown), (placed, shown)
-    fake.close()
 
 
-def test_concurrent_polls_keep_keys_and_registrations_consistent() -> None:
+def test_concurrent_polls_keep_keys_and_registrations_consistent(
+    fake: FakeDispatcher, actor: NodeActor
+) -> None:
     """Otherwise the newest key would stand for older registrations, which would never be sent again."""
-    fake = FakeDispatcher()
     fake.answers[messages.GetStatus] = lambda _: [status()]
     fake.answers[messages.GetRegistrations] = lambda _: [messages.Registrations([], "none")]
-    actor = NodeActor(str(Path(fake.rundir.path)), [], "", "n", no_actors())
     spec = messages.ModelSpec("m", 1, {}, messages.WorkerEnvironment("py"), instances=2)
     kept = {"old": "first digest", "new": "second digest"}
     newest = ["old"]
@@ -302,7 +305,6 @@ def test_concurrent_polls_keep_keys_and_registrations_consistent() -> None:
     )
     actor.report_state()
     facts = msgspec.msgpack.decode(actor.report_state()[2] or b"")[1]
-    fake.close()
     assert facts == {"m": ["second digest", 2]}
 
 

@@ -1,10 +1,8 @@
-"""Nodes joining and leaving a fleet on Ray: fewer than before, unknown ones, and ones with invalid reports."""
+"""Nodes joining and leaving a fleet on Ray: fewer than before, and unknown ones."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, Optional
-from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -14,7 +12,7 @@ from fakes.fleet.ray import Fleet
 from pytriton.exceptions import FleetError, PyTritonBadParameterError, PyTritonDaemonError
 from pytriton.fleet.on_ray import check_name
 from pytriton.fleet.on_ray.client import RayFleetClient, RayNode
-from pytriton.fleet.on_ray.cluster import Cluster, Members, members
+from pytriton.fleet.on_ray.cluster import Members, members
 from pytriton.fleet.on_ray.lifecycle import start_fleet
 from pytriton.fleet.on_ray.versions import MAX_INSTANCES
 
@@ -181,169 +179,6 @@ def test_invalid_node_counts_are_refused(nodes: Any) -> None:
         start_fleet("f", nodes=nodes)
 
 
-class Actors:
-    """Ray with one actor per node, which returns its report from `reported` or dies."""
-
-    def __init__(self, *nodes: str) -> None:
-        self.reported: dict[str, Any] = {}
-        self.made: list[str] = []
-        self.killed: list[str] = []
-        self.flags: list[Any] = []
-        self.named: list[str] = []
-        self.hung: set[str] = set()
-        self.exceptions = SimpleNamespace(
-            RayTaskError=_TaskError, ActorDiedError=_DiedError, RayError=_RayError
-        )
-        self.util = Mock()
-        self.util.list_named_actors = lambda **_: [
-            {"name": one, "namespace": "pytriton"} for one in self.named
-        ]
-        self._nodes = nodes
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return [{"NodeID": one, "Alive": True, "NodeManagerAddress": "h"} for one in self._nodes]
-
-    def remote(self, _: type) -> Any:
-        def make(name: str, **_: Any) -> Any:
-            node = name.rpartition("-")[2]
-            return SimpleNamespace(remote=lambda *_: self._made(node))
-
-        return SimpleNamespace(options=make)
-
-    def _made(self, node: str) -> Any:
-        self.made.append(node)
-
-        def report_state(known: str, flags: Any) -> str:
-            self.flags.append(flags)
-            return node
-
-        stop = SimpleNamespace(remote=lambda: f"stop {node}")
-        return SimpleNamespace(
-            report_state=SimpleNamespace(remote=report_state), stop=stop, node=node
-        )
-
-    def wait(self, references: list[str], **_: Any) -> tuple[list[str], list[str]]:
-        done = [one for one in references if one not in self.hung]
-        return done, [one for one in references if one in self.hung]
-
-    def get(self, reference: str) -> Any:
-        reported = self.reported.get(reference)
-        if isinstance(reported, Exception):
-            raise reported
-        return reported
-
-    def kill(self, actor: Any, no_restart: bool) -> None:
-        self.killed.append(actor.node)
-
-
-class _RayError(Exception):
-    pass
-
-
-class _DiedError(_RayError):
-    pass
-
-
-class _TaskError(_RayError):
-    cause = "its port is taken"
-
-
-def _look(*names: str) -> tuple[bytes, str, bytes]:
-    now = status(*(messages_info(name) for name in names))
-    served = {name: ("digest", 1) for name in names}
-    return msgspec.msgpack.encode(now), "key", msgspec.msgpack.encode((now, served))
-
-
-def messages_info(name: str) -> Any:
-    from pytriton._protocol import messages
-
-    return messages.ModelInfo(name, 1, "ready", [])
-
-
-@pytest.mark.parametrize(
-    "reported",
-    [
-        None,
-        "three words are none",
-        (b"", "key", None),
-        (b"", "key", b"\xc1"),
-        (b"", "key", 5),
-        (b"", "key", msgspec.msgpack.encode(({}, {"m": 1}))),
-        (7, *_look("m")[1:]),
-    ],
-)
-def test_a_node_with_invalid_reports_is_left_out(reported: Any) -> None:
-    ray = Actors(A, B)
-    cluster = Cluster("f", ray)
-    ray.reported = {A: reported, B: _look("m")}
-    cluster.poll({}, [])
-    found = cluster.poll_daemons()
-    assert list(found) == [B]
-    assert "invalid answer" in cluster.fault(A)
-
-
-def test_the_reason_for_silence_is_reported_until_a_daemon_answers() -> None:
-    ray = Actors(A)
-    cluster = Cluster("f", ray)
-    ray.reported = {A: _TaskError()}
-    cluster.poll({"flags": ["--x"]}, [])
-    assert cluster.poll_daemons() == {}
-    assert cluster.fault(A) == "its daemon does not answer (yet): its port is taken"
-    assert ray.flags == [["--x"]]
-    ray.reported = {A: _look()}
-    assert list(cluster.poll_daemons()) == [A]
-    assert cluster.fault(A) == "its daemon does not answer (yet)"
-    assert ray.made == [A]
-
-
-def test_the_last_report_of_a_hanging_node_expires() -> None:
-    """Its process or machine is stopped: Ray takes it for alive, and nobody else must wait for it."""
-    ray = Actors(A, B)
-    cluster = Cluster("f", ray)
-    ray.reported = {A: _look("m"), B: _look("m")}
-    cluster.poll({}, [])
-    assert list(cluster.poll_daemons()) == [A, B]
-    ray.hung = {A}
-    for _ in range(60):
-        assert list(cluster.poll_daemons()) == [A, B]  # it may be restarting its daemon
-    assert list(cluster.poll_daemons()) == [B]
-    assert "hangs" in cluster.fault(A)
-    ray.hung = set()
-    assert set(cluster.poll_daemons()) == {A, B}
-    assert cluster.fault(A) == "its daemon does not answer (yet)"
-
-
-def test_an_actor_that_ray_does_not_restart_is_recreated() -> None:
-    ray = Actors(A)
-    cluster = Cluster("f", ray)
-    ray.reported = {A: _DiedError()}
-    cluster.poll({}, [])
-    assert cluster.poll_daemons() == {}
-    ray.reported = {A: _look()}
-    cluster.poll({}, [])
-    assert list(cluster.poll_daemons()) == [A]
-    assert ray.made == [A, A]
-
-
-def test_a_dismissed_node_leaves_the_fleet_once_its_daemon_has_exited() -> None:
-    ray = Actors(A, B)
-    cluster = Cluster("f", ray)
-    cluster.poll({}, [])
-    cluster.poll({"nodes": 1}, [])
-    assert (list(cluster.alive), cluster.surplus) == ([A, B], [B])
-    cluster.dismiss(B)
-    cluster.poll({"nodes": 1}, [])
-    assert (list(cluster.alive), cluster.surplus, ray.killed) == ([A], [], [B])
-
-
-def test_a_new_controller_knows_the_previous_ones_nodes() -> None:
-    ray = Actors(A, B, C)
-    ray.named = ["fleet-f/node-cccc", "fleet-f/node-aaaa", "fleet-f/m/1", "fleet-fg/node-bbbb"]
-    cluster = Cluster("f", ray)
-    cluster.poll({"nodes": 1}, [])
-    assert (list(cluster.alive), cluster.surplus) == ([A, C], [C])
-
-
 def client_of(answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> RayFleetClient:
     """Return a client whose controller gives this answer."""
     client = RayFleetClient.__new__(RayFleetClient)
@@ -370,9 +205,7 @@ def test_a_balancer_that_cannot_apply_updates_is_named_in_timeouts(
         client.drain(A, wait_s=0.01)
 
 
-def test_a_node_lost_while_draining_is_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_node_lost_while_draining_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     client = client_of(
         {"drain": "the fleet has no node", "nodes": [(A, "h", False, b"", "")]}, monkeypatch
     )
@@ -380,9 +213,7 @@ def test_a_node_lost_while_draining_is_reported(
         client.drain(A)
 
 
-def test_an_invalid_status_does_not_hide_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_invalid_status_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     well = msgspec.msgpack.encode(status())
     reported = [(A, "h", False, b"\xc1", ""), (B, "h", True, well, "")]
     first, second = client_of({"nodes": reported}, monkeypatch).nodes()

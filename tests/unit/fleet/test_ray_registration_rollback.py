@@ -115,9 +115,7 @@ def test_a_registration_after_its_withdrawal_changes_nothing(
     assert len(fleet.stored_state().withdrawn) == 100
 
 
-def test_withdrawing_a_registration_during_a_rollout_restores_the_old_version(
-    fleet: Fleet,
-) -> None:
+def test_withdrawing_a_registration_during_a_rollout_restores_the_old_version(fleet: Fleet) -> None:
     """The new one was not fully analyzed, so it must not go to all nodes."""
     assert replace(fleet, b"v2", "two", CANARY) == ""
     fleet.steps(4)
@@ -156,9 +154,7 @@ def test_a_repeated_rollback_is_done_once(fleet: Fleet) -> None:
         assert versions(fleet) == [b"v1", b"v0"]
 
 
-def test_a_failure_of_an_outdated_version_does_not_count_against_the_next(
-    fleet: Fleet,
-) -> None:
+def test_a_failure_of_an_outdated_version_does_not_count_against_the_next(fleet: Fleet) -> None:
     fleet.cluster.slow = fleet.cluster.refuses = {A}
     assert replace(fleet, b"v2", "two") == ""
     fleet.steps(1)
