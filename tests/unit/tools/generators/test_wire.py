@@ -15,13 +15,6 @@ from pytriton._protocol.messages.base import PROTOCOL
 ROOT = Path(__file__).parents[4]
 
 
-def test_the_shapes_belong_to_the_current_protocol() -> None:
-    """If this fails, the error says what to do."""
-    committed = (ROOT / wire.PATH).read_text()
-    assert wire.text(committed) == committed
-    assert f'"protocol": {PROTOCOL},' in committed
-
-
 def test_all_kinds_of_messages_are_included() -> None:
     names = wire.shapes()
     wanted = ["client.Register", "model_spec.ModelSpec", "worker.LoadModel", "proxy.Attached"]

@@ -17,17 +17,8 @@ def libraries(tmp_path: Path) -> Path:
     """liba needs libb, which needs libc of the system; nothing needs libunused."""
     for name, needs in (("unused", []), ("b", []), ("a", ["-L.", "-lb"])):
         (tmp_path / f"{name}.c").write_text(f"int {name}(void) {{ return 1; }}\n")
-        command = [
-            "cc",
-            "-shared",
-            "-fPIC",
-            "-Wl,--no-as-needed",
-            "-o",
-            f"lib{name}.so",
-            f"{name}.c",
-            *needs,
-        ]
-        subprocess.run(command, cwd=tmp_path, check=True)
+        command = ["cc", "-shared", "-fPIC", "-Wl,--no-as-needed", "-o", f"lib{name}.so"]
+        subprocess.run([*command, f"{name}.c", *needs], cwd=tmp_path, check=True)
     return tmp_path
 
 
@@ -43,36 +34,30 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "file").exists()
 
 
-def test_a_folder_above_the_limit_is_refused_and_the_earlier_one_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def big(site: Path, python: str, work: Path) -> None:
-        site.mkdir(parents=True)
-        (site / "module.py").write_text("x = 1\n")
-
-    def core(server: Path) -> None:
-        server.mkdir()
-
-    monkeypatch.setattr(bundle, "_install_packages", big)
-    monkeypatch.setattr(bundle, "_copy_core", core)
-    out = tmp_path / "out"
-    assert build(out, "3.12") == sum(one.stat().st_size for one in out.rglob("*") if one.is_file())
-    (out / "earlier").touch()
-    monkeypatch.setattr(bundle, "MAX_BYTES", 1000)
-    with pytest.raises(BundleError, match=r"may have 0: leave out packages"):
-        build(out, "3.12")
-    assert (out / "earlier").exists()
-    assert [one.name for one in tmp_path.iterdir()] == ["out"]
-
-
-def test_the_modules_that_build_the_folder_are_not_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that was built without packages and without tritonserver's core."""
     monkeypatch.setattr(
         bundle, "_install_packages", lambda site, python, work: site.mkdir(parents=True)
     )
     monkeypatch.setattr(bundle, "_copy_core", lambda server: server.mkdir())
-    build(tmp_path / "out", "3.12")
-    names = {one.name for one in (tmp_path / "out" / "gpu_check").iterdir()}
+    out = tmp_path / "out"
+    assert build(out, "3.12") == sum(one.stat().st_size for one in out.rglob("*") if one.is_file())
+    return out
+
+
+def test_a_folder_above_the_limit_is_refused_and_the_earlier_one_kept(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (built / "earlier").touch()
+    monkeypatch.setattr(bundle, "MAX_BYTES", 1000)
+    with pytest.raises(BundleError, match=r"may have 0: leave out packages"):
+        build(built, "3.12")
+    assert (built / "earlier").exists()
+    assert [one.name for one in built.parent.iterdir()] == ["out"]
+
+
+def test_the_modules_that_build_the_folder_are_not_in_it(built: Path) -> None:
+    names = {one.name for one in (built / "gpu_check").iterdir()}
     assert {"check.py", "rows.py", "models.py"} <= names
     assert not names & {"bundle.py", "__main__.py", "__pycache__"}

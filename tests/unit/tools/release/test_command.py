@@ -136,12 +136,7 @@ def test_an_unlisted_key_is_refused_before_the_build(
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["--dry-run"],
-        ["--once"],
-        ["--rehearse"],
-        ["--verify", "folder"],
-    ],
+    [["--dry-run"], ["--once"], ["--rehearse"], ["--verify", "folder"]],
     ids=lambda words: words[0],
 )
 def test_signing_requires_all_checks(

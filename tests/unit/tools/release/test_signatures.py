@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,26 +15,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def make_key(path: Path) -> Path:
-    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    return path
-
-
-def write_signers(path: Path, key: Path, namespace: str = signatures.NAMESPACE) -> Path:
-    public = key.with_suffix(".pub").read_text()
-    path.write_text(f'{signatures.SIGNER} namespaces="{namespace}" {public}')
-    return path
-
-
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_key(tmp_path_factory.mktemp("keys") / "release")
+    return signatures.make_key(tmp_path_factory.mktemp("keys"))[0]
 
 
 @pytest.fixture
-def signers(tmp_path: Path, key: Path) -> Path:
-    return write_signers(tmp_path / "release-signers", key)
+def signers(key: Path) -> Path:
+    return key.with_name(signatures.SIGNERS)
 
 
 @pytest.fixture
@@ -104,17 +91,20 @@ def test_provenance_of_other_files_is_found(release: Path, tmp_path: Path, key: 
         signatures.check(release, None)
 
 
-def test_a_signature_by_another_key_is_rejected(release: Path, signers: Path) -> None:
-    stranger = make_key(signers.with_name("stranger"))
+def test_a_signature_by_another_key_is_rejected(
+    release: Path, signers: Path, tmp_path: Path
+) -> None:
+    stranger, _ = signatures.make_key(tmp_path)
     signatures.sign(release / signatures.SUMS, stranger)
     with pytest.raises(ReleaseError, match="ssh-keygen failed"):
         signatures.check(release, signers)
 
 
-def test_a_signature_for_another_purpose_is_rejected(release: Path, key: Path) -> None:
-    signers = write_signers(release.with_name("others"), key, namespace="git")
+def test_a_signature_for_another_purpose_is_rejected(release: Path, signers: Path) -> None:
+    others = release.with_name("others")
+    others.write_text(signers.read_text().replace(signatures.NAMESPACE, "git"))
     with pytest.raises(ReleaseError, match="ssh-keygen failed"):
-        signatures.check(release, signers)
+        signatures.check(release, others)
 
 
 def test_missing_files_are_named(release: Path, signers: Path, tmp_path: Path) -> None:

@@ -80,10 +80,6 @@ def test_invalid_versions(tmp_path: Path, version: str) -> None:
         state.version_of(tmp_path)
 
 
-def test_another_version_in_pyproject_is_reported(repository: Path) -> None:
-    assert state.lacks(repository, "1.1.9")[0] == "pyproject.toml has version 1.2.0, not 1.1.9"
-
-
 def test_the_version_of_a_tag(repository: Path) -> None:
     (repository / "pyproject.toml").write_text('[project]\nversion = "1.3.0"\n')
     assert state.version_at(repository, "v1.2.0") == "1.2.0"
