@@ -79,42 +79,30 @@ class RequestLedger:
 
     def wrong(self, text: str) -> None:
         """Record a wrong response."""
-        with self._lock:
-            account = self._account()
-            account.wrong += 1
-            account.texts[text] += 1
+        self._count("wrong", text)
 
     def lost(self, text: str) -> None:
         """Record a request that got no response or error in time."""
-        with self._lock:
-            account = self._account()
-            account.lost += 1
-            account.texts[text] += 1
+        self._count("lost", text)
 
     def failed(self, text: str) -> None:
         """Record an error."""
-        with self._lock:
-            account = self._account()
-            if _CLEAR.search(text):
-                account.failed += 1
-            else:
-                account.unclear += 1
-            account.texts[_shape(text)] += 1
+        self._count("failed" if _CLEAR.search(text) else "unclear", _shape(text))
 
     def guilty(self, text: str) -> None:
         """Record the error of a request that has to fail."""
-        with self._lock:
-            account = self._account()
-            if _CLEAR.search(text):
-                account.guilty += 1
-            else:
-                account.unclear += 1
-            account.texts[f"guilty: {_shape(text)}"] += 1
+        self._count("guilty" if _CLEAR.search(text) else "unclear", f"guilty: {_shape(text)}")
 
     def answered(self) -> int:
         """Return the number of correct responses so far."""
         with self._lock:
             return sum(account.right for account in self.accounts.values())
+
+    def _count(self, outcome: str, text: str) -> None:
+        with self._lock:
+            account = self._account()
+            setattr(account, outcome, getattr(account, outcome) + 1)
+            account.texts[text] += 1
 
     def _account(self) -> Account:
         return self.accounts.setdefault(self._fault, Account())

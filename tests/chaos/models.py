@@ -39,10 +39,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "slow": {"factory": True},
 }
 #: With `--elastic` there are these, too: they follow their load, are suspended, and have not enough memory for all of them.
-ELASTIC = {
-    **{f"sleepy{number}": 9_000_011 + number for number in range(4)},
-    "scaled": 9_100_033,
-}
+ELASTIC = {**{f"sleepy{number}": 9_000_011 + number for number in range(4)}, "scaled": 9_100_033}
 _SLEEPY: dict[str, Any] = {
     "instances": Autoscale(min=0, max=2, up_after=0.5, down_after=2.0, idle_after=1.0),
     "memory_request": "100MiB",

@@ -7,7 +7,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import ge
 from typing import Any
@@ -159,33 +159,49 @@ def run(
     chance = random.Random(seed)
     ledger = RequestLedger()
     outcome = Outcome(ledger)
-    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-") as state_dir:
         target = Target(state_dir, ledger, elastic=elastic)
+
+        def inject(name: str) -> None:
+            FAULTS[name].inject(target, chance)
+            target.recovered()
+
         with _loaded(target, ledger, clients) as load:
-            _answered(ledger, load)
-            begun = time.monotonic()
-            while time.monotonic() - begun < seconds or not set(names) <= set(ledger.accounts):
-                for name in chance.sample(list(names), len(names)):
-                    _inject(name, target, ledger, load, chance)
-                    if time.monotonic() - begun > seconds and set(names) <= set(ledger.accounts):
-                        break
-            outcome.seconds = time.monotonic() - begun
+            outcome.seconds = inject_all(inject, names, ledger, load, seconds, chance)
             outcome.memory_suspended = target.slept()
         target.close()
         outcome.leaks = target.leaks
     return outcome
 
 
-def _inject(
-    name: str, target: Target, ledger: RequestLedger, load: Load, chance: random.Random
-) -> None:
-    print(f"{time.strftime('%X')} {name}", file=sys.stderr, flush=True)
-    ledger.begin(name)
-    FAULTS[name].inject(target, chance)
-    target.recovered()
-    ledger.recovered()
+def inject_all(
+    inject: Callable[[str], None],
+    names: Sequence[str],
+    ledger: RequestLedger,
+    load: Load,
+    seconds: float,
+    chance: random.Random,
+) -> float:
+    """Inject faults under load for a while, each at least once. Return how long that took, in seconds.
+
+    `inject` injects the fault of a name, and waits until everything has recovered.
+    """
     _answered(ledger, load)
+    begun = time.monotonic()
+
+    def is_over() -> bool:
+        return time.monotonic() - begun > seconds and set(names) <= set(ledger.accounts)
+
+    while not is_over():
+        for name in chance.sample(list(names), len(names)):
+            print(f"{time.strftime('%X')} {name}", file=sys.stderr, flush=True)
+            ledger.begin(name)
+            inject(name)
+            ledger.recovered()
+            _answered(ledger, load)
+            if is_over():
+                break
+    return time.monotonic() - begun
 
 
 def _answered(ledger: RequestLedger, load: Load) -> None:

@@ -7,10 +7,8 @@ import os
 import random
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Sequence
-from operator import ge
 from pathlib import Path
 
 from support.ray_nodes import loopback_up, until
@@ -21,11 +19,8 @@ from chaos.guarantees import chosen, judged
 from chaos.ledger import RequestLedger
 from chaos.load import AskError, HttpAsker, Load, NoAnswer
 from chaos.models import right_answer
-from chaos.run import Outcome
+from chaos.run import Outcome, inject_all
 from chaos.table import table
-
-#: Requests that have to be answered between two faults.
-_BETWEEN = 60
 
 
 def main() -> int:
@@ -56,30 +51,22 @@ def _run(seed: int, seconds: float, names: Sequence[str], clients: int) -> Outco
     outcome = Outcome(ledger)
     with tempfile.TemporaryDirectory(prefix="ptf-") as folder:  # noqa: SIM117
         with serving(Path(folder), ledger, outcome.leaks) as target:
+
+            def inject(name: str) -> None:
+                FAULTS[name].inject(target, chance)
+                target.recovered()
+
             until(lambda: _is_served(target), "the balancer answers for all models")
             load = Load(target.http, target.grpc, ledger, clients, INSTANCES)
             load.start()
             try:
-                _break(target, load, seconds, names, chance, outcome)
+                outcome.seconds = inject_all(inject, names, ledger, load, seconds, chance)
             except Exception as error:  # the table shows what has happened so far
                 traceback.print_exc()
                 outcome.abort = f"{type(error).__name__}: {error}"
             finally:
                 load.stop()
     return outcome
-
-
-def _break(
-    target: Target, load: Load, seconds: float, names: Sequence[str], chance: random.Random, outcome: Outcome
-) -> None:  # fmt: skip
-    _answered(target.ledger, load)
-    begun = time.monotonic()
-    while not _over(begun, seconds, names, target.ledger):
-        for name in chance.sample(list(names), len(names)):
-            _inject(name, target, load, chance)
-            if _over(begun, seconds, names, target.ledger):
-                break
-    outcome.seconds = time.monotonic() - begun
 
 
 def _is_served(target: Target) -> bool:
@@ -90,29 +77,6 @@ def _is_served(target: Target) -> bool:
         return False
     finally:
         asker.close()
-
-
-def _over(begun: float, seconds: float, names: Sequence[str], ledger: RequestLedger) -> bool:
-    return time.monotonic() - begun > seconds and set(names) <= set(ledger.accounts)
-
-
-def _inject(name: str, target: Target, load: Load, chance: random.Random) -> None:
-    print(f"{time.strftime('%X')} {name}", file=sys.stderr, flush=True)
-    target.ledger.begin(name)
-    FAULTS[name].inject(target, chance)
-    target.recovered()
-    target.ledger.recovered()
-    _answered(target.ledger, load)
-
-
-def _answered(ledger: RequestLedger, load: Load) -> None:
-    """Wait for some responses, and for one of each client: requests in flight belong to the previous fault."""
-    wanted = ledger.answered() + _BETWEEN
-    rounds = [ended + 2 for ended in load.ended]
-    until(
-        lambda: ledger.answered() >= wanted and all(map(ge, load.ended, rounds)),
-        "requests are answered",
-    )
 
 
 if __name__ == "__main__":
