@@ -84,8 +84,12 @@ def _slow_readers(place: Place, count: int, tally: Tally) -> None:
     """Clients that request 1 MB several times and read nothing; the server has to disconnect them."""
     body = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[250000]}],%s}'
     body %= b'"parameters":{"binary_data_output":true}'
-    request = post(place, body, model=place.large) * 4
-    for some in rounds(count, _READERS):
+    read_nothing(place, count, tally, post(place, body, model=place.large) * 4, _READERS)
+
+
+def read_nothing(place: Place, count: int, tally: Tally, request: bytes, abreast: int) -> None:
+    """Send a request on each connection, `abreast` at a time, and wait until the server has ended them."""
+    for some in rounds(count, abreast):
         clients = [connect(place.http, 4096) for _ in range(some)]
         for client in clients:
             send(client, request)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gzip
 import random
 import socket
-import time
 
-from attacks.attack import PATIENCE_S, Attack, Place, Tally, connect, each, rest, rounds, send
+from attacks.attack import Attack, Place, Tally, connect, each, rest, send
 from attacks.http_attacks import status
-from attacks.slow_attacks import end_of
+from attacks.slow_attacks import read_nothing
 
 _FORM = b"multipart/form-data; boundary=X"
 _CLOSE = b"Connection: close"
@@ -104,14 +103,7 @@ def _odd_pieces(place: Place, count: int, tally: Tally) -> None:
 def _slow_readers_of_events(place: Place, count: int, tally: Tally) -> None:
     """Clients that request endless events and read none; the server has to disconnect them."""
     request = _post(place, place.events, b'{"size":20000}', b"Content-Type: application/json")
-    for some in rounds(count, _READERS):
-        clients = [connect(place.http, 4096) for _ in range(some)]
-        for client in clients:
-            send(client, request)
-        deadline = time.monotonic() + PATIENCE_S
-        for client in clients:
-            tally.add(end_of(client, deadline))
-            client.close()
+    read_nothing(place, count, tally, request, _READERS)
 
 
 def _leave_events(place: Place, count: int, tally: Tally) -> None:
