@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ports import lasting_port
 
 from pytriton._host.install import interpreters, server_runtime
 from pytriton._host.install.compiled_frontend import NativeProgram
@@ -101,11 +93,7 @@ def test_a_servers_files_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "text"),
-    [
-        ("", "does not exist"),
-        ("bin/tritonserver", "has no bin/tritonserver"),
-    ],
+    ("missing", "text"), [("", "does not exist"), ("bin/tritonserver", "has no bin/tritonserver")]
 )
 def test_a_setting_that_names_no_server_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, text: str
@@ -379,113 +367,3 @@ def test_the_copied_modules_need_nothing_else_of_this_package(
     code = f"import sys; sys.path.insert(0, {str(folder)!r}); import {', '.join(names)}\n"
     code += f"assert all(sys.modules[n].__file__.startswith({str(folder)!r}) for n in {names!r})"
     subprocess.run([sys.executable, "-I", "-c", code], check=True, cwd="/")
-
-
-IDENTITY = """
-import sys
-import numpy
-import triton_python_backend_utils as pb_utils
-import pytriton._protocol
-
-class TritonPythonModel:
-    def execute(self, requests):
-        facts = f"{sys.prefix} {pytriton._protocol.__file__} {numpy.__version__}"
-        out = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            text = numpy.array([facts.encode()], dtype=object)
-            tensors = [pb_utils.Tensor("y", x * 2), pb_utils.Tensor("facts", text)]
-            out.append(pb_utils.InferenceResponse(tensors))
-        return out
-"""
-CONFIG = """
-backend: "pytriton"
-input { name: "x" data_type: TYPE_FP32 dims: [ -1 ] }
-output { name: "y" data_type: TYPE_FP32 dims: [ -1 ] }
-output { name: "facts" data_type: TYPE_STRING dims: [ 1 ] }
-"""
-
-
-@pytest.fixture
-def real_runtime() -> ServerRuntime:
-    """The real binaries from this user's cache; pip downloads missing ones."""
-    return find_or_install_server(ServerChoice(python_backend=True), print)
-
-
-@pytest.fixture
-def server_url(real_runtime: ServerRuntime, tmp_path: Path) -> Iterator[str]:
-    backends = lay_out_backends(real_runtime, tmp_path / "run")
-    (backends / "pytriton/model.py").write_text(IDENTITY)
-    (tmp_path / "models/twice/1").mkdir(parents=True)
-    (tmp_path / "models/twice/config.pbtxt").write_text(CONFIG)
-    http = lasting_port()
-    command = [
-        str(real_runtime.tree.binary),
-        f"--model-repository={tmp_path / 'models'}",
-        f"--backend-directory={backends}",
-        f"--cache-directory={real_runtime.tree.caches}",
-        "--cache-config=local,size=1048576",
-        f"--backend-config=python,shm-region-prefix-name=test{os.getpid()}-",
-        "--http-address=127.0.0.1",
-        f"--http-port={http}",
-        "--allow-grpc=false",
-        "--allow-metrics=false",
-    ]
-    log = tmp_path / "server.log"
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            command,
-            env=server_environment(real_runtime, os.environ, python_link(backends)),
-            cwd=backends / "pytriton",
-            stdout=sink,
-            stderr=sink,
-        )
-    try:
-        wait_until_ready(f"http://127.0.0.1:{http}/v2/health/ready", process, log)
-        yield f"http://127.0.0.1:{http}"
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    while not answers(url):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            # not up yet; only its exit can be awaited
-            process.wait(timeout=0.1)
-            raise AssertionError(log.read_text(errors="replace")[-4000:])
-
-
-def answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=10):
-            return True
-    except urllib.error.HTTPError as error:
-        error.close()
-        return False
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("ldd") is None, reason="not a glibc system")
-def test_a_real_server_runs_the_backend_in_the_proxys_environment(
-    real_runtime: ServerRuntime, server_url: str, tmp_path: Path
-) -> None:
-    tensor = {"name": "x", "datatype": "FP32", "shape": [3], "data": [1.0, 2.0, 3.5]}
-    request = urllib.request.Request(
-        f"{server_url}/v2/models/twice/infer", data=json.dumps({"inputs": [tensor]}).encode()
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
-        answer = json.loads(response.read())
-    outputs = {output["name"]: output["data"] for output in answer["outputs"]}
-    assert outputs["y"] == [2.0, 4.0, 7.0]
-    prefix, module, numpy_version = outputs["facts"][0].split()
-    assert real_runtime.python is not None
-    assert Path(prefix).resolve() == real_runtime.python.environment.root.resolve()
-    assert Path(module) == tmp_path / "run/backends/pytriton/pytriton/_protocol/__init__.py"
-    assert numpy_version.startswith("1.")

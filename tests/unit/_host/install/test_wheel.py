@@ -195,10 +195,7 @@ def test_two_starts_at_once_install_once(
 
 @pytest.mark.parametrize("moment", ["checking and unpacking", "libx-123.so.1", "manifest.json"])
 def test_a_killed_install_leaves_nothing_trusted(
-    tmp_path: Path,
-    wheel: Wheel,
-    processes: list[subprocess.Popen[str]],
-    moment: str,
+    tmp_path: Path, wheel: Wheel, processes: list[subprocess.Popen[str]], moment: str
 ) -> None:
     cache = tmp_path / "cache"
     # "manifest.json" is also looked for before anything is made: stop at the one in the draft

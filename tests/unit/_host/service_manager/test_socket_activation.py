@@ -98,12 +98,7 @@ def test_an_unusable_socket_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_every_socket_must_match_a_setting(given: socket.socket) -> None:
     port = port_of(given)
-    ports: dict[str, Any] = {
-        "http_port": port,
-        "grpc_port": 0,
-        "metrics_port": 0,
-        "openai_port": 0,
-    }
+    ports: dict[str, Any] = {"http_port": port, "grpc_port": 0, "metrics_port": 0, "openai_port": 0}
     named = [
         ports,
         {**ports, "http_port": 0, "openai_port": port},

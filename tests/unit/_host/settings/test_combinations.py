@@ -17,10 +17,8 @@ def test_the_defaults_contradict_nothing() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"allow_http": False, "allow_grpc": False}, "clients could not send requests"),
         ({"load_model": ("m",)}, "load_model needs model_control_mode explicit"),
         ({"model_control_mode": "explicit"}, "needs a model_repository"),
-        ({"http_port": 9000, "grpc_port": 9000}, "http_port and grpc_port are both 9000"),
         ({"http_port": 9000, "metrics_port": 9000}, "http_port and metrics_port are both 9000"),
         (
             {"frontend": "native", "http_certificate": "/c"},

@@ -19,11 +19,7 @@ from pytriton._host.settings.sources import find_runtime_dir, load
 PORTS = st.integers(1, 65535).filter(lambda port: port not in (8001, 8002))
 
 
-@given(
-    in_file=st.none() | PORTS,
-    in_env=st.none() | PORTS,
-    in_flags=st.none() | PORTS,
-)
+@given(in_file=st.none() | PORTS, in_env=st.none() | PORTS, in_flags=st.none() | PORTS)
 def test_the_last_source_takes_precedence(
     tmp_path_factory: pytest.TempPathFactory,
     in_file: int | None,
