@@ -92,8 +92,7 @@ def test_exit_code_numbers_never_change() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("status",), ("status", "--json"), ("models",), ("stop",), ("unregister", "m"), ("logs",),
-        ("logs", "m"), ("access-token",),
+        ("status",), ("status", "--json"), ("stop",), ("logs",), ("logs", "m"), ("access-token",),
     ],
 )  # fmt: skip
 def test_a_missing_daemon_names_its_directory_and_the_fix(
@@ -141,6 +140,10 @@ def test_the_runtime_directory_may_come_from_the_settings_file(cli: Cli, tmp_pat
         (("register", "os:no_such"), "has no attribute 'no_such'"),
         (("register", "os:getcwd"), "@pytriton.declare"),
         (("install-server", "--wheel", "gone.whl"), "--wheel: gone.whl does not exist"),
+        (("register", "--model-dir", "m", "linear:fn"), "use either MODULE:ATTRIBUTE,"),
+        (("register", "--requirement", "x", "linear:fn"), "--requirement needs --model-dir"),
+        (("register", "--factory", "--model-dir", "m"), "--factory needs MODULE:ATTRIBUTE"),
+        (("top", "--sort", "foo", "--once"), "unknown order 'foo'; use one of: name,"),
     ],
 )  # fmt: skip
 def test_an_invalid_command_line_exits_with_2_and_the_reason(

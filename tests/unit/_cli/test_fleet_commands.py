@@ -171,11 +171,7 @@ def test_the_shell_shows_ray_s_resources(
     ],
 )
 def test_invalid_ray_options_are_refused_before_any_request(
-    asked: Asked,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    said: str,
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.yaml").write_text("a: b: c")

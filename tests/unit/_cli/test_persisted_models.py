@@ -26,10 +26,7 @@ def said(*states: str) -> messages.Status:
         ((), []),
         (("ready", "resuming"), []),
         (("restoring",), ["1 model is being loaded"]),
-        (
-            ("restoring", "restoring", "suspended"),
-            ["2 models are being", "1 model is suspended"],
-        ),
+        (("restoring", "restoring", "suspended"), ["2 models are being", "1 model is suspended"]),
         (("loading", "restoring"), ["2 models are being loaded"]),
         (("loading",), ["1 model is being loaded: `pytriton-daemon status` shows them"]),
         (("failed", "ready"), ["1 model is not served"]),

@@ -17,7 +17,7 @@ import pytest
 from support.forks.prefork import command
 
 from pytriton._cli.service_files import TEXTS, Service, socket_unit
-from pytriton._host.settings.declarations import DaemonConfig, options
+from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._host.settings.start_flags import StartFlags
 from pytriton._protocol.exit_codes import FINAL, ExitCode
 
@@ -31,6 +31,13 @@ needs_systemd_analyze = pytest.mark.skipif(
 def _text(kind: str, account: str = "root", **flags: object) -> str:
     config = DaemonConfig(grace_period_s=100)
     return TEXTS[kind](Service([str(PROGRAM)], StartFlags(flags), config, account))
+
+
+def _service(*, sockets: bool = False, log_folder: str = "", **settings: Any) -> Service:
+    """Return the service of a daemon with these settings, without flags."""
+    config = DaemonConfig(**settings)
+    program, flags = [str(PROGRAM)], StartFlags({})
+    return Service(program, flags, config, "root", sockets=sockets, log_folder=log_folder)
 
 
 def _cli(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -101,8 +108,7 @@ def test_timeouts_and_exit_codes_match_the_daemons() -> None:
 
 def test_with_socket_activation_invalid_settings_are_retried() -> None:
     """systemd does not restart the service, but each further connection starts it."""
-    reported = Service([str(PROGRAM)], StartFlags({}), DaemonConfig(), "root", sockets=True)
-    unit = TEXTS["system"](reported)
+    unit = TEXTS["system"](_service(sockets=True))
     assert "RestartPreventExitStatus" not in unit
     assert "Restart=on-failure\nRestartSec=2\n" in unit
     assert "StartLimitIntervalSec=0\n" in unit
@@ -125,13 +131,11 @@ def test_with_socket_activation_invalid_settings_are_retried() -> None:
 )
 def test_the_unit_waits_for_the_network_only_if_needed(settings: dict[str, Any], why: str) -> None:
     """Without a network, a machine may wait two minutes for it at boot."""
-    unit = TEXTS["system"](
-        Service([str(PROGRAM)], StartFlags({}), DaemonConfig(**settings), "root")
-    )
+    unit = TEXTS["system"](_service(**settings))
     waits = "Wants=network-online.target\nAfter=network-online.target\n"
     assert (waits in unit, "network-online" in unit) == (bool(why), bool(why))
     assert f"# {why}.\n" in unit if why else "\nAfter=network.target\n" in unit
-    user = TEXTS["user"](Service([str(PROGRAM)], StartFlags({}), DaemonConfig(**settings), "root"))
+    user = TEXTS["user"](_service(**settings))
     assert "network" not in user  # the system's targets are not known there
 
 
@@ -144,10 +148,7 @@ def test_supervisord_accepts_the_section() -> None:
     assert int(section["stopwaitsecs"]) > 100
     assert section["exitcodes"].split(",") == [str(int(code)) for code in (0, *FINAL)]
     assert section["stdout_logfile"] == "%(here)s/pytriton-daemon.log"
-    reported = Service(
-        [str(PROGRAM)], StartFlags({}), DaemonConfig(), "root", log_folder="/var/log/100%"
-    )
-    parser.read_string(TEXTS["supervisord"](reported))
+    parser.read_string(TEXTS["supervisord"](_service(log_folder="/var/log/100%")))
     log = parser["program:pytriton-daemon"]["stdout_logfile"]
     assert log == "/var/log/100%%/pytriton-daemon.log"
 
@@ -171,19 +172,15 @@ def test_uninstall_removes_only_what_was_installed(tmp_path: Path) -> None:
 
 def test_systemd_listens_on_the_ports_of_the_settings() -> None:
     def listens(**settings: Any) -> list[str]:
-        reported = Service(
-            [str(PROGRAM)], StartFlags({}), DaemonConfig(**settings), "root", sockets=True
-        )
-        return re.findall(r"^ListenStream=(.*)$", socket_unit(reported), re.MULTILINE)
+        unit = socket_unit(_service(sockets=True, **settings))
+        return re.findall(r"^ListenStream=(.*)$", unit, re.MULTILINE)
 
     assert listens() == ["127.0.0.1:8000", "127.0.0.1:8001", "127.0.0.1:8002"]
     assert listens(http_address="::", grpc_port=0, allow_metrics=False) == ["[::]:8000"]
-    reported = Service([str(PROGRAM)], StartFlags({}), DaemonConfig(), "root", sockets=True)
-    assert "FreeBind" not in socket_unit(reported)
-    config = DaemonConfig(http_address="10.0.0.1")  # the network may come up later
-    reported = Service([str(PROGRAM)], StartFlags({}), config, "root", sockets=True)
-    assert "ListenStream=10.0.0.1:8000\n" in socket_unit(reported)
-    assert "FreeBind=yes\n" in socket_unit(reported)
+    assert "FreeBind" not in socket_unit(_service(sockets=True))
+    later = socket_unit(_service(sockets=True, http_address="10.0.0.1"))
+    assert "ListenStream=10.0.0.1:8000\n" in later
+    assert "FreeBind=yes\n" in later  # the network may come up later
     with pytest.raises(ValueError, match="there is no port to listen on"):
         listens(http_port=0, grpc_port=0, metrics_port=0)
 
@@ -234,8 +231,3 @@ def test_invalid_options_exit_with_2(arguments: tuple[str, ...], reported: str) 
     done = command("service", "install", *arguments)
     assert done.returncode == ExitCode.USAGE
     assert reported in done.stderr
-
-
-def test_live_settings_are_documented() -> None:
-    page = (ROOT / "docs" / "operations" / "service.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in page for name, option in options().items() if option.live)

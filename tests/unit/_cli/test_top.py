@@ -317,9 +317,7 @@ def test_the_last_instance_cannot_be_removed() -> None:
     on_screen(feed, play)
 
 
-def test_a_silent_daemon_is_reported_until_it_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_silent_daemon_is_reported_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = FakeFeed(TWO)
 
     async def play(app: TopApp, pilot: Pilot[None]) -> None:

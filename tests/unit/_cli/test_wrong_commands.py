@@ -13,33 +13,6 @@ from support.forks.prefork import command
 from pytriton._protocol.exit_codes import ExitCode
 
 
-def run(tmp_path: Path, *arguments: str) -> tuple[int, str]:
-    """Run `pytriton-daemon`; return its exit code and output, without the lines of a frame."""
-    env = {**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": str(tmp_path / "run"), "COLUMNS": "200"}
-    done = command(*arguments, cwd=tmp_path, env=env)
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    return done.returncode, " ".join(done.stderr.replace("│", " ").split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reported"),
-    [
-        (("register",), "use either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER"),
-        (("register", "--model-dir", "m", "linear:fn"), "use either MODULE:ATTRIBUTE,"),
-        (("register", "--requirement", "x", "linear:fn"), "--requirement needs --model-dir"),
-        (("register", "--factory", "--model-dir", "m"), "--factory needs MODULE:ATTRIBUTE"),
-        (("top", "--sort", "foo", "--once"), "unknown order 'foo'; use one of: name,"),
-    ],
-)
-def test_conflicting_flags_are_reported(
-    arguments: tuple[str, ...], reported: str, tmp_path: Path
-) -> None:
-    code, said = run(tmp_path, *arguments)
-    assert reported in said
-    assert code == ExitCode.USAGE
-
-
 @pytest.mark.parametrize(
     "arguments", [("status",), ("models",), ("stop",), ("events",), ("top", "--once")]
 )
@@ -47,19 +20,18 @@ def test_a_file_as_the_runtime_directory_is_reported(
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    code, said = run(tmp_path, *arguments, "--runtime-dir", "file")
+    env = {**os.environ, "COLUMNS": "200"}
+    done = command(*arguments, "--runtime-dir", "file", cwd=tmp_path, env=env)
+    said = " ".join(done.stderr.replace("│", " ").split())
     assert f"runtime directory {tmp_path}/file: Not a directory." in said
-    assert code == ExitCode.USAGE
+    assert "Traceback" not in said
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
 
 
 @pytest.mark.programs
 @pytest.mark.parametrize(
     ("command", "code"),
-    [
-        (("status",), ExitCode.NO_DAEMON),
-        (("stop",), ExitCode.NO_DAEMON),
-        (("doctor",), None),
-    ],
+    [(("status",), ExitCode.NO_DAEMON), (("stop",), ExitCode.NO_DAEMON), (("doctor",), None)],
 )
 def test_a_deleted_working_directory_is_reported(
     command: tuple[str, ...], code: ExitCode | None, tmp_path: Path
