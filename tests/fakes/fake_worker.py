@@ -28,12 +28,7 @@ class FakeWorker(Worker):
     """
 
     def __init__(
-        self,
-        number: int,
-        spec: messages.ModelSpec = SPEC,
-        slot: int = 0,
-        *,
-        greeted: bool = True,
+        self, number: int, spec: messages.ModelSpec = SPEC, slot: int = 0, *, greeted: bool = True
     ) -> None:
         stats, descriptor = WorkerStatsPage.create()
         self.stats_of_worker = WorkerStatsPage(descriptor)

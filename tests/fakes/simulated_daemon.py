@@ -39,9 +39,7 @@ from pytriton.dispatcher.server.frontend import PendingModels, ServerPlace
 _DAEMON = "pytriton.dispatcher.services"
 _WORKER = "pytriton.dispatcher.workers.worker_process.WorkerProcess"
 #: Polls that show nothing on a virtual clock are rare here: they would be half of an idle daemon's work.
-_SELDOM = {
-    "telemetry.requests.collector._POLL_INTERVAL_S": 10.0,
-}
+_SELDOM = {"telemetry.requests.collector._POLL_INTERVAL_S": 10.0}
 _NOBODY = cast(Peer, None)  # proxies are asked by the fake tritonserver, which needs no answer sent
 
 

@@ -33,8 +33,7 @@ class Parts(SimpleNamespace):
             server=SimpleNamespace(can_hand_over=True, is_quiescent=True, has_single_process=False),
             openai=SimpleNamespace(is_quiescent=True),
             repository_models=SimpleNamespace(
-                is_quiescent=True,
-                watch=SimpleNamespace(hold=lambda: None, release=lambda: None),
+                is_quiescent=True, watch=SimpleNamespace(hold=lambda: None, release=lambda: None)
             ),
             registry=Models([], self.busy),
             workers=SimpleNamespace(forks=ForkServers(1, lambda python: [], NOBODY)),

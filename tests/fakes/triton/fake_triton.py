@@ -29,15 +29,8 @@ _CONFIG = {
     "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": ["1"]}],
 }
 _UNKNOWN = f"Request for unknown model: '{MODEL}' is not found"
-#: Path's last part -> the method of tritonclient that asks for it.
-_PATHS = {
-    "live": "live",
-    "ready": "ready",
-    "config": "config",
-    "infer": "infer",
-    "load": "load",
-    "unload": "unload",
-}
+#: The methods of tritonclient that ask for the path with the same last part.
+_METHODS = {"live", "ready", "config", "infer", "load", "unload"}
 
 
 @dataclass
@@ -103,7 +96,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(json.loads(body[: int(head)] if head else body or b"{}"))
 
     def _answer(self, request: dict[str, Any]) -> None:
-        method = _PATHS.get(self.path.rpartition("/")[2], "other")
+        last = self.path.rpartition("/")[2]
+        method = last if last in _METHODS else "other"
         headers = {key.lower(): value for key, value in self.headers.items()}
         error = self.fake.take(Received(method, headers, request))
         if error is None and method == "ready" and "models" in self.path and not self.fake.knows:
