@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 # Triton's stub comes first: it makes the proxy's modules importable.
-from fakes.triton.fake_stub import Request, Sender, TritonPythonModel
+from fakes.triton.fake_stub import FINAL, Request, Sender, TritonPythonModel
 
 # isort: split
 from support.real_daemon import eventually
@@ -20,11 +20,23 @@ from fakes.fake_dispatcher import FakeDispatcher
 from fakes.lane_worker import Hangup, LaneWorker
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.lane import Lane
-from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, FromProxy, ResponseRef, Room
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchDone,
+    FromProxy,
+    ResponseDetails,
+    ResponseRef,
+    Room,
+)
 from pytriton._protocol.messages import Verdict
 from pytriton._protocol.parameters import CONTROL_PARAMETER, REGISTRATION_PARAMETER
 from pytriton.proxy_backend.python_proxy.streams import Streams
 from pytriton.proxy_backend.python_proxy.translate import Translator
+
+#: Parts of a stream: one that is not the last, the last one, and an end without a response.
+ANSWER = ResponseRef([])
+LAST = ResponseRef([], None, ResponseDetails(final=True))
+NO_MORE = ResponseRef([], None, ResponseDetails(final=True, empty=True))
 
 
 def echo(lane: Lane, message: FromProxy) -> None:
@@ -191,3 +203,8 @@ def batch_of(lane: Lane) -> Batch:
     message = lane.receive()
     assert isinstance(message, Batch)
     return message
+
+
+def ended(sender: Sender) -> bool:
+    """Return whether the client has received the end of its stream."""
+    return bool(sender.sent) and sender.sent[-1][1] == FINAL

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from fakes.lane_worker import Hangup
-from fakes.proxy_harness import Proxy, ProxyHarness, batch_of, requests
-from fakes.triton.fake_stub import FINAL, Sender
+from fakes.proxy_harness import ANSWER, LAST, Proxy, ProxyHarness, batch_of, ended, requests
+from fakes.triton.fake_stub import FINAL
 from support.real_daemon import eventually
 
 from pytriton._protocol import messages
@@ -19,17 +19,8 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchPart,
     BatchReturned,
     FromProxy,
-    ResponseDetails,
-    ResponseRef,
     Room,
 )
-
-ANSWER = ResponseRef([])
-LAST = ResponseRef([], None, ResponseDetails(final=True))
-
-
-def ended(sender: Sender) -> bool:
-    return bool(sender.sent) and sender.sent[-1][1] == FINAL
 
 
 def finish(worker: Lane, number: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.proxy_harness import Proxy, batch_of
+from fakes.proxy_harness import ANSWER, NO_MORE, Proxy, batch_of
 from fakes.triton.fake_stub import FINAL, Request
 from support.real_daemon import eventually
 
@@ -21,7 +21,6 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchPart,
     BatchTexts,
     Credit,
-    ResponseDetails,
     ResponseRef,
 )
 from pytriton._protocol.messages import Verdict
@@ -103,9 +102,6 @@ def test_a_loss_is_counted_and_the_decision_applied() -> None:
 
 
 # ── What the proxy of a decoupled model gives back to its worker, and when. The worker is the test ──
-
-ANSWER = ResponseRef([])
-NO_MORE = ResponseRef([], None, ResponseDetails(final=True, empty=True))
 
 
 def response(worker: Lane, nbytes: int) -> ResponseRef:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fakes.proxy_harness import Proxy, batch_of
+from fakes.proxy_harness import ANSWER, LAST, NO_MORE, Proxy, batch_of, ended
 from fakes.triton.fake_stub import FINAL, Request, Sender, TritonError
 from support.real_daemon import eventually
 
@@ -25,22 +25,12 @@ from pytriton._protocol.lanes.lane_messages import (
     Credit,
     FromWorker,
     PartRef,
-    ResponseDetails,
-    ResponseRef,
     Room,
 )
 from pytriton._protocol.messages import Verdict
 from pytriton.proxy_backend.python_proxy import stream_lane
 
-ANSWER = ResponseRef([])
-LAST = ResponseRef([], None, ResponseDetails(final=True))
-NO_MORE = ResponseRef([], None, ResponseDetails(final=True, empty=True))
 RETRY, FAIL = Verdict("retry"), Verdict("fail", "worker w1 was killed")
-
-
-def ended(sender: Sender) -> bool:
-    """Return whether the client has received the end of its stream."""
-    return bool(sender.sent) and sender.sent[-1][1] == FINAL
 
 
 def error(sender: Sender) -> str | None:
