@@ -128,9 +128,8 @@ class SimulatedDaemon:
         self.rundir.create()
         self.rundir.clear()
         self.state = folder / "state"
-        self._patch.setattr(
-            "os.fsync", lambda descriptor: None
-        )  # nothing here must survive a crash of the machine
+        # Nothing here must survive a crash of the machine.
+        self._patch.setattr("os.fsync", lambda descriptor: None)
         for name, seconds in _SELDOM.items():
             self._patch.setattr(f"pytriton.dispatcher.{name}", seconds)
         self.store = Store(self.state)

@@ -187,9 +187,8 @@ def test_two_starts_at_once_install_once(
     second_said = second.communicate()[0]
     assert (first.returncode, second.returncode) == (0, 0)
     tree = wheel_tree(tmp_path / "cache", wheel.pin)
-    assert (
-        first_said.strip() == second_said.strip() == str(tree)
-    )  # so the second one unpacked nothing
+    # So the second one unpacked nothing.
+    assert first_said.strip() == second_said.strip() == str(tree)
     assert is_unpacked(tree)
 
 
