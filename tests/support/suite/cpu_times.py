@@ -13,6 +13,8 @@ import pytest
 #: Seconds: wall-clock time, CPU time of the test process, and CPU time of its ended descendants.
 _Times = tuple[float, float, float]
 _READING = "(reading the tests)"
+#: The tear-down after a process's last test: only then are the daemons of the pool waited for, with all their CPU time.
+_ENDING = "(ending shared daemons)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Counter:
-    """Adds up the time of each file's tests; the first test includes shared set-up, the last one the tear-down."""
+    """Adds up the time of each file's tests; the first test includes shared set-up."""
 
     def __init__(self, shown: int) -> None:
         self._shown = shown
@@ -41,6 +43,19 @@ class _Counter:
             return (yield)
         finally:
             self._add(item.nodeid.partition("::")[0], before)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, Any, Any]:
+        before = _now()
+        try:
+            return (yield)
+        finally:
+            if nextitem is None:
+                clock, own, below = _since(before)
+                self._sum(_ENDING, (clock, own, below))
+                self._sum(item.nodeid.partition("::")[0], (-clock, -own, -below))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, Any, Any]:
@@ -75,8 +90,7 @@ class _Counter:
             terminalreporter.line(f"{own + below:5.1f}  {below:14.1f}  {clock:5.1f}  {path}")
 
     def _add(self, path: str, before: _Times) -> None:
-        clock, own, below = _now()
-        self._sum(path, (clock - before[0], own - before[1], below - before[2]))
+        self._sum(path, _since(before))
 
     def _sum(self, path: str, times: _Times) -> None:
         clock, own, below = self._spent.get(path, (0.0, 0.0, 0.0))
@@ -86,3 +100,8 @@ class _Counter:
 def _now() -> _Times:
     mine, below = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return time.monotonic(), mine.ru_utime + mine.ru_stime, below.ru_utime + below.ru_stime
+
+
+def _since(before: _Times) -> _Times:
+    clock, own, below = _now()
+    return clock - before[0], own - before[1], below - before[2]
