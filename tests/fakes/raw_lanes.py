@@ -10,7 +10,11 @@ from collections.abc import Sequence
 import msgspec
 
 from pytriton._protocol import linux
+from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import Batch, RequestRef, TensorRef
+
+#: One end of a lane, and its peer's socket.
+RawLane = tuple[Lane, socket.socket]
 
 TENSOR = TensorRef("x", "FP32", [2, 3], 1, 64, 24)
 BATCH = Batch(7, [RequestRef([TENSOR], "{}", ["y"], "id")])

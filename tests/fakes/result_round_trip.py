@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from fakes.lane_pair import Lanes
 from pytriton._protocol import numpy_types
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import BatchDone, RequestRef, TensorRef
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.worker.results import Output, ResultError, ResultWriter
-
-Lanes = tuple[Lane, Lane]
 
 
 def output(name: str, datatype: str = "FP32", dims: tuple[int, ...] = (-1,)) -> Output:

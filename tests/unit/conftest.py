@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import Iterator
 
 import pytest
+from fakes.lane_pair import Lanes, lane_pair
 
-from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.messages import WorkerEnvironment
 from pytriton.decorators import context
 from pytriton.decorators.context import TritonContext
@@ -61,10 +60,7 @@ def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def lanes() -> Iterator[tuple[Lane, Lane]]:
+def lanes() -> Iterator[Lanes]:
     """Both ends of a lane: the proxy's and the worker's."""
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
-    yield proxy, worker
-    proxy.close()
-    worker.close()
+    with lane_pair() as ends:
+        yield ends

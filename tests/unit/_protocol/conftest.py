@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes.raw_lanes import RawLane
 
 from pytriton._protocol.lanes.lane import Lane
 
@@ -29,7 +30,7 @@ def no_collection() -> Iterator[None]:
 
 
 @pytest.fixture
-def end_and_socket() -> Iterator[tuple[Lane, socket.socket]]:
+def end_and_socket() -> Iterator[RawLane]:
     """One end of a lane that does not trust its peer, and the peer's bare socket."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     lane = Lane(ends[0], peer_trusted=False)

@@ -34,6 +34,7 @@ from pytriton._protocol.parameters import CHAIN_PARAMETER
 
 pytestmark = pytest.mark.usefixtures("no_collection")
 
+Ends = tuple[CallConnection, CallConnection]
 REF = TensorRef("x", "FP32", [2], 1, 0, 8)
 CHAIN = [Link("a", "w1"), Link("ä/b", "")]
 MESSAGES: list[CallMessage] = [
@@ -48,7 +49,7 @@ MESSAGES: list[CallMessage] = [
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[CallConnection, CallConnection]]:
+def ends() -> Iterator[Ends]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pair = CallConnection(ours, peer_trusted=False), CallConnection(theirs, peer_trusted=True)
     yield pair
@@ -57,16 +58,12 @@ def ends() -> Iterator[tuple[CallConnection, CallConnection]]:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_arrives_as_sent(
-    ends: tuple[CallConnection, CallConnection], message: CallMessage
-) -> None:
+def test_a_message_arrives_as_sent(ends: Ends, message: CallMessage) -> None:
     ends[0].send(message)
     assert ends[1].receive() == message
 
 
-def test_a_slot_stores_a_tensor_and_is_reused(
-    ends: tuple[CallConnection, CallConnection],
-) -> None:
+def test_a_slot_stores_a_tensor_and_is_reused(ends: Ends) -> None:
     worker, proxy = ends[1], ends[0]
     slots = Slots(worker)
     for value in range(3):
@@ -83,9 +80,7 @@ def test_a_slot_stores_a_tensor_and_is_reused(
     slots.close()
 
 
-def test_a_slot_that_grew_large_is_freed(
-    ends: tuple[CallConnection, CallConnection],
-) -> None:
+def test_a_slot_that_grew_large_is_freed(ends: Ends) -> None:
     with leaves_open():
         slots = Slots(ends[0])
         slot = slots.take()
@@ -98,7 +93,7 @@ def test_a_slot_that_grew_large_is_freed(
 
 
 def test_memory_of_many_calls_is_released_after_a_delay(
-    ends: tuple[CallConnection, CallConnection], monkeypatch: pytest.MonkeyPatch
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_connection, "_MAX_KEPT", 8 << 20)
     slots = Slots(ends[0])
@@ -125,7 +120,7 @@ def test_memory_of_many_calls_is_released_after_a_delay(
 
 @pytest.mark.parametrize("missing", ["memfd_create", "open"])
 def test_a_slot_that_cannot_be_created_is_not_counted(
-    ends: tuple[CallConnection, CallConnection], monkeypatch: pytest.MonkeyPatch, missing: str
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     """Otherwise a worker that ran out of descriptors for a while could make no more calls."""
 
@@ -148,9 +143,7 @@ def test_a_slot_that_cannot_be_created_is_not_counted(
     slots.close()
 
 
-def test_all_users_notice_the_peers_exit(
-    ends: tuple[CallConnection, CallConnection],
-) -> None:
+def test_all_users_notice_the_peers_exit(ends: Ends) -> None:
     ends[1].hang_up()
     with pytest.raises(LaneClosed):
         ends[0].receive()
@@ -160,9 +153,7 @@ def test_all_users_notice_the_peers_exit(
         Slots(ends[0]).take()
 
 
-def test_messages_sent_before_a_shutdown_are_received(
-    ends: tuple[CallConnection, CallConnection],
-) -> None:
+def test_messages_sent_before_a_shutdown_are_received(ends: Ends) -> None:
     ends[0].send(CallDropped(1))
     ends[1].stop_receiving()
     with pytest.raises(LaneClosed):
@@ -174,9 +165,7 @@ def test_messages_sent_before_a_shutdown_are_received(
     assert ends[0].receive() == Retiring()
 
 
-def test_an_oversized_message_is_refused_by_the_sender(
-    ends: tuple[CallConnection, CallConnection],
-) -> None:
+def test_an_oversized_message_is_refused_by_the_sender(ends: Ends) -> None:
     call = Call(1, "m", -1, [], [], json.dumps({"a": "x" * 70000}), "", 0, 0, 0, False, [])
     with pytest.raises(LaneError, match="too large"):
         ends[0].send(call)
@@ -202,9 +191,7 @@ def test_malformed_messages_raise_one_kind_of_error(data: bytes) -> None:
         connection.close()
 
 
-def test_memory_that_could_be_shrunk_is_refused(
-    ends: tuple[CallConnection, CallConnection], tmp_path: os.PathLike[str]
-) -> None:
+def test_memory_that_could_be_shrunk_is_refused(ends: Ends, tmp_path: os.PathLike[str]) -> None:
     ends[1].announce(os.open(os.fspath(tmp_path), os.O_TMPFILE | os.O_RDWR))
     with pytest.raises(LaneError, match="shrink"):
         ends[0].receive()
@@ -235,12 +222,11 @@ def test_its_socket_path_is_no_longer_than_a_lanes() -> None:
 
 
 def test_both_ends_limit_the_number_of_memories(
-    ends: tuple[CallConnection, CallConnection], monkeypatch: pytest.MonkeyPatch
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker creates no more, and freed ones make room; a proxy accepts no more."""
     proxy, worker = ends
-    for module in (call_connection, call_connection):
-        monkeypatch.setattr(module, "MAX_MEMORIES", 2)
+    monkeypatch.setattr(call_connection, "MAX_MEMORIES", 2)
     monkeypatch.setattr(call_connection, "_MAX_KEPT", 0)
     slots = Slots(worker)
     taken = [slots.take(), slots.take()]

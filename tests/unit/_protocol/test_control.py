@@ -248,12 +248,6 @@ def test_flush_delivers_messages_before_close(short_dir: Path) -> None:
     assert control.parse(router.received[0])[1] == messages.Detach("r", "i")
 
 
-def test_frames_and_parse_are_inverse() -> None:
-    message = messages.Unregister("m")
-    frames = control.frames(b"12345678", message, [b"", b"x"])
-    assert control.parse(frames) == (b"12345678", message, [b"", b"x"])
-
-
 @pytest.mark.parametrize("parts", [[], [b"12345678"], [b"1234567", DONE], [b"123456789", DONE]])
 def test_invalid_frames(parts: list[bytes]) -> None:
     with pytest.raises(MalformedMessage, match=f"got {len(parts)} frames"):

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 import pytest
 from hypothesis import given
@@ -24,11 +24,6 @@ from pytriton._protocol.log_lines import (
     record_of,
     with_priority,
 )
-
-
-class Unprintable(Exception):
-    def __str__(self) -> NoReturn:
-        raise RuntimeError("no text")
 
 
 def raised(error: Exception) -> Exception:
@@ -55,12 +50,6 @@ def test_an_exception_is_sent_in_one_line_with_all_details() -> None:
     assert record.exception.startswith("Traceback (most recent call last)")
     assert record.exception.endswith("ValueError: kaputt ✗\nzwei\r\\ud800")
     assert (record.request_ids, record.trace_ids) == (["7", "acht"], ["4bf9"])
-
-
-def test_an_exception_without_a_text_is_reported() -> None:
-    record = record_of(Unprintable(), "", "it failed")
-    assert record.error_type == "Unprintable"
-    assert "no text available" in record.error_message
 
 
 def test_long_records_are_truncated_in_the_middle() -> None:

@@ -148,10 +148,3 @@ def test_messages_cannot_be_changed() -> None:
     message = messages.Unregister("m")
     with pytest.raises(AttributeError, match="immutable"):
         message.name = "n"  # type: ignore[misc]
-
-
-def test_defaults_are_not_shared() -> None:
-    first, second = messages.WorkerEnvironment("/p"), messages.WorkerEnvironment("/p")
-    first.env["a"] = "b"
-    first.sys_path.append("/x")
-    assert second == messages.WorkerEnvironment("/p", [], "/", {})

@@ -30,13 +30,6 @@ from pytriton.worker.request_log import CallLog
 FP32 = np.dtype(np.float32)
 
 
-@pytest.fixture
-def dispatcher() -> Iterator[FakeDispatcher]:
-    made = FakeDispatcher()
-    yield made
-    made.close()
-
-
 def batch(number: int, *ids: str, alone: bool = False) -> Batch:
     return Batch(
         number, [RequestRef([], "", [], request_id=one) for one in ids or ("",)], alone=alone

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 
 import pytest
+from fakes.lane_pair import Lanes, lane_pair
 
 from pytriton._protocol.lanes.arena import ArenaError
-from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane import LaneClosed
 from pytriton._protocol.lanes.lane_messages import (
-    Batch,
     BatchBegun,
     BatchDone,
     BatchPart,
@@ -35,7 +34,7 @@ def part(number: int) -> BatchPart:
 class Loop:
     """Iterations of an event loop on a fake clock."""
 
-    def __init__(self, lanes: tuple[Lane, Lane]) -> None:
+    def __init__(self, lanes: Lanes) -> None:
         self.proxy = lanes[0]
         self.now_ns = 1
         self.used = Use(0, 0)
@@ -44,7 +43,7 @@ class Loop:
         self._turns = Turns(self._soon.append, lambda: self.now_ns, lambda: self.used)
         self.outbox = self.add(lanes)
 
-    def add(self, lanes: tuple[Lane, Lane]) -> GatheringOutbox:
+    def add(self, lanes: Lanes) -> GatheringOutbox:
         """Return the outbox of a lane with streams."""
         fault = self.faults.append
         outbox = GatheringOutbox(
@@ -84,18 +83,14 @@ class Loop:
 
 
 @pytest.fixture
-def loop(lanes: tuple[Lane, Lane]) -> Loop:
+def loop(lanes: Lanes) -> Loop:
     return Loop(lanes)
 
 
 @pytest.fixture
-def more_lanes() -> Iterator[tuple[Lane, Lane]]:
-    """Both ends of another lane: the proxy's and the worker's."""
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    proxy, worker = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
-    yield proxy, worker
-    proxy.close()
-    worker.close()
+def more_lanes() -> Iterator[Lanes]:
+    with lane_pair() as ends:
+        yield ends
 
 
 def together(*numbers: int) -> BatchParts:
@@ -183,9 +178,7 @@ def test_each_decision_covers_the_steps_since_the_last_one(loop: Loop) -> None:
     loop.end()
 
 
-def test_parts_are_grouped_on_each_of_several_lanes(
-    loop: Loop, more_lanes: tuple[Lane, Lane]
-) -> None:
+def test_parts_are_grouped_on_each_of_several_lanes(loop: Loop, more_lanes: Lanes) -> None:
     """One part on each lane: that is a turn with several, and the next one sends a message on each."""
     other, proxy = loop.add(more_lanes), more_lanes[0]
     loop.outbox.put(part(1))
@@ -336,8 +329,3 @@ def test_a_failed_send_ends_all_streams_of_the_message(
     loop.end()
     assert [type(fault) for fault in loop.faults] == [ArenaError]
     assert loop.said(2) == [part(1), part(2)]  # from the previous turn
-
-
-def test_batches_are_received_as_usual(loop: Loop) -> None:
-    batch = Batch(70, [])
-    assert loop.outbox.heard(batch) is batch

@@ -25,13 +25,6 @@ ANSWER = [{"y": np.ones(1, np.float32)}]
 _BATCH = Batch(1, [RequestRef([], "", [])])
 
 
-@pytest.fixture
-def dispatcher() -> Iterator[FakeDispatcher]:
-    made = FakeDispatcher()
-    yield made
-    made.close()
-
-
 def function(end: type[BaseException]) -> Any:
     def infer(requests: Any) -> Any:
         raise end

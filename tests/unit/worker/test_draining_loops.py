@@ -37,13 +37,6 @@ from pytriton.worker.request_log import CallLog
 ANSWER = [{"y": np.ones(1, np.float32)}]
 
 
-@pytest.fixture
-def dispatcher() -> Iterator[FakeDispatcher]:
-    made = FakeDispatcher()
-    yield made
-    made.close()
-
-
 class Reported:
     """Counts how often a worker was notified that it should exit."""
 

@@ -238,13 +238,6 @@ def test_errors_that_count_as_the_callables(
     assert "asyncio.exceptions" not in sys.modules  # its import takes 30 ms
 
 
-@pytest.fixture
-def dispatcher() -> Iterator[FakeDispatcher]:
-    made = FakeDispatcher()
-    yield made
-    made.close()
-
-
 async def cancelled() -> None:
     """Await a task that gets cancelled."""
     task = asyncio.ensure_future(asyncio.sleep(60))

@@ -8,7 +8,7 @@ import socket
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -154,55 +154,43 @@ def test_a_fork_starts_only_if_it_is_still_wanted(said: bytes | None, is_wanted:
 # ── whether the environment is as it was ─────────────────────────────────────────────────────────
 
 
-class Site:
-    """A folder of the environment, and a module imported from it."""
+def install_a_package(site: Path) -> None:
+    (site / "other.dist-info").mkdir()
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.module = folder / "library.py"
-        self.module.write_text("version = 1\n")
-        imported = types.ModuleType("library")
-        imported.__file__ = str(self.module)
-        monkeypatch.setattr(fork_server, "_WATCHED_MODULES", ("late",))
-        monkeypatch.setattr(fork_server, "_site_folders", lambda: [str(folder)])
-        monkeypatch.setattr(sysconfig, "get_path", lambda name: str(folder))
-        monkeypatch.setitem(sys.modules, "library", imported)
-        monkeypatch.syspath_prepend(folder / "first")
 
-    def change(self, how: str) -> None:
-        if how == "a package is installed":
-            (self.folder / "other.dist-info").mkdir()
-        elif how == "a module is exchanged":
-            newer = self.folder / "first.txt"
-            newer.write_text("version = 2\n")
-            newer.replace(self.module)
-        elif how == "a module is removed":
-            self.module.unlink()
-        elif how == "another one is found first":
-            (self.folder / "first").mkdir()
-            (self.folder / "first" / "late.py").touch()
-        else:
-            assert how == "nothing"
+def exchange_a_module(site: Path) -> None:
+    newer = site / "first.txt"
+    newer.write_text("version = 2\n")
+    newer.replace(site / "library.py")
+
+
+def remove_a_module(site: Path) -> None:
+    (site / "library.py").unlink()
+
+
+def precede_a_module(site: Path) -> None:
+    (site / "first").mkdir()
+    (site / "first" / "late.py").touch()
 
 
 @pytest.mark.parametrize(
-    ("how", "is_fresh"),
-    [
-        ("nothing", True),
-        ("a package is installed", False),
-        ("a module is exchanged", False),
-        ("a module is removed", False),
-        ("another one is found first", False),
-    ],
+    "change", [install_a_package, exchange_a_module, remove_a_module, precede_a_module]
 )
-def test_a_new_interpreter_would_import_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, is_fresh: bool
+def test_a_changed_environment_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
 ) -> None:
-    site = Site(tmp_path, monkeypatch)
-    asked = fork_server.installation()
-    assert asked()
-    site.change(how)
-    assert asked() is is_fresh
+    imported = types.ModuleType("library")
+    imported.__file__ = str(tmp_path / "library.py")
+    (tmp_path / "library.py").write_text("version = 1\n")
+    monkeypatch.setattr(fork_server, "_WATCHED_MODULES", ("late",))
+    monkeypatch.setattr(fork_server, "_site_folders", lambda: [str(tmp_path)])
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setitem(sys.modules, "library", imported)
+    monkeypatch.syspath_prepend(tmp_path / "first")
+    is_fresh = fork_server.installation()
+    assert is_fresh()
+    change(tmp_path)
+    assert not is_fresh()
 
 
 def test_forks_generate_different_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

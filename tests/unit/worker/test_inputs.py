@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import socket
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from fakes.fake_call_log import FakeCallLog
+from fakes.lane_pair import Lanes, lane_pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support.examples import examples
 
 from pytriton._protocol import numpy_types
-from pytriton._protocol.errors import with_id
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.arena import ArenaError
 from pytriton._protocol.lanes.lane import Lane, LaneError
@@ -29,18 +27,16 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchFailed,
     BatchTrace,
     RequestRef,
-    ResponseRef,
     TensorRef,
 )
-from pytriton._protocol.lanes.request_records import id_at, ids_of
+from pytriton._protocol.lanes.request_records import ids_of
 from pytriton._protocol.lanes.tensors import Array
 from pytriton._protocol.messages import ModelSpec, WorkerEnvironment
 from pytriton.proxy.types import Request
-from pytriton.worker.inputs import RequiredInputs, read_requests, with_errors, without_invalid
+from pytriton.worker.inputs import read_requests, without_invalid
 from pytriton.worker.model import WorkerModel
 from pytriton.worker.request_log import CallLog, Part
 
-Lanes = tuple[Lane, Lane]
 Inputs = dict[str, Array]
 _DATATYPES = {dtype: name for name, dtype in numpy_types.NUMERIC.items() if name != "BF16"}
 _DATATYPES[np.dtype(ml_dtypes.bfloat16)] = "BF16"
@@ -360,9 +356,7 @@ def test_a_view_at_an_unaligned_address_is_not_a_copy(lanes: Lanes) -> None:
 
 def test_views_of_a_merged_batch_are_in_their_lanes_memory(lanes: Lanes) -> None:
     refs = send(lanes, [{"x": np.ones((1, 2))}])
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    other = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
-    with closing(other[0]) as proxy, closing(other[1]) as worker:
+    with lane_pair() as (proxy, worker):
         others = send((proxy, worker), [{"x": np.full((2, 2), 2.0)}, {"x": np.full((1, 2), 3.0)}])
         parts = [Part(lanes[1], Batch(1, refs)), Part(worker, Batch(1, others))]
         requests = read_requests(parts, batching=True, zero_copy=True)
@@ -372,71 +366,18 @@ def test_views_of_a_merged_batch_are_in_their_lanes_memory(lanes: Lanes) -> None
         assert shares == [False, True, True]
 
 
-# ── Requests that lack an input that their model needs ──
-
-_CONFIG: dict[str, Any] = {"input": [{"name": "a"}, {"name": "b", "optional": True}]}
-
-
-def request(*names: str, request_id: str = "") -> RequestRef:
-    refs = [TensorRef(name, "FP32", [1], 0, 0, 4) for name in names]
-    return RequestRef(refs, "", [], request_id)
-
-
-def test_without_optional_inputs_nothing_is_checked() -> None:
-    required = RequiredInputs("m", {"input": [{"name": "a"}, {"name": "b"}]})
-    assert required.names == []
-    assert required.find_errors(Batch(1, [request("b", "b")])) is None
-
-
-def test_a_complete_batch_has_no_errors() -> None:
-    required = RequiredInputs("m", _CONFIG)
-    assert required.find_errors(Batch(1, [request("a"), request("b", "a")])) is None
-
-
-@pytest.mark.parametrize(("given", "reported"), [(["b"], "it has `b`."), ([], "it has none.")])
-def test_a_missing_input_error_names_it_and_those_present(given: list[str], reported: str) -> None:
-    faults = RequiredInputs("m", _CONFIG).find_errors(Batch(1, [request("a"), request(*given)]))
-    assert faults is not None
-    assert faults[0] is None
-    assert faults[1] is not None
-    assert "lacks the input `a` of model `m`" in faults[1]
-    assert faults[1].endswith(reported)
-
-
-def test_other_requests_are_served_in_order() -> None:
-    faults = ["first is wrong", None, "third is wrong", None]
-    batch = Batch(7, [request("b"), request("a"), request("b"), request("a", "b")])
-    assert without_invalid(batch, faults) == Batch(
-        7, [request("a", request_id="0-7-1"), request("a", "b", request_id="0-7-3")]
-    )
-    two, four = ResponseRef([]), ResponseRef([], "four's own error")
-    answer = with_errors(BatchDone(7, [two, four]), faults, batch)
-    wrong = [ResponseRef([], with_id(faults[at] or "", id_at(batch, at))) for at in (0, 2)]
-    assert wrong[0].error == "first is wrong [request id: 0-7-0]"
-    assert answer == BatchDone(7, [wrong[0], two, wrong[1], four])
+# ── Requests that lack an input which is not optional: they fail, and nobody in their batch with them ──
 
 
 def test_other_requests_keep_their_ids_and_traces() -> None:
     parent = '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'
-    refs = [request("b"), request("a", request_id="given"), *[request("a")] * 2]
+    refs = [RequestRef([], "", [], name) for name in ("", "given", "", "")]
     batch = Batch(7, refs, BatchTrace(3, ["", "", parent]), taken_ns=16, reads=True, rows=4)
     rest = without_invalid(batch, ["wrong", None, None, None])
     assert ids_of(rest) == ids_of(batch)[1:]
     assert ids_of(rest) == ["given", "4bf92f3577b34da6a3ce929d0e0e4736", "10-7-3"]
     assert rest.trace == BatchTrace(3, ["", parent, ""])
     assert (rest.taken_ns, rest.reads) == (16, True)
-
-
-def test_if_the_rest_of_the_batch_fails_each_request_has_its_own_error() -> None:
-    batch = Batch(7, [RequestRef([], "", [], "one"), RequestRef([], "", [], "two")])
-    answer = with_errors(BatchFailed(7, "the callable failed"), ["lacks a", None], batch)
-    assert [one.error for one in answer.responses] == [
-        "lacks a [request id: one]",
-        "the callable failed [request id: two]",
-    ]
-
-
-# ── Requests that lack an input which is not optional: they fail, and nobody in their batch with them ──
 
 
 def model(infer: Any, *, optional: bool = True, decoupled: bool = False) -> WorkerModel:

@@ -7,12 +7,13 @@ import collections
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 from fakes.fake_call_log import FakeCallLog
+from fakes.lane_pair import lane_pair
 
 from pytriton import decorators
 from pytriton._protocol.lanes import tensors
@@ -47,10 +48,7 @@ class Proxies:
         """Send each batch from a new proxy (one may be unmergeable); return the worker's ends of the lanes."""
         lanes = []
         for index, batch in enumerate(batches):
-            ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            proxy, worker = (Lane(end, peer_trusted=True) for end in ends)
-            self._stack.enter_context(closing(proxy))
-            self._stack.enter_context(closing(worker))
+            proxy, worker = self._stack.enter_context(lane_pair())
             proxy.arena.allocate(1)
             proxy.send(Batch(0, []))  # the arena is announced with it
             worker.receive()
@@ -137,15 +135,6 @@ def answer(to: WorkerModel, parts: Sequence[Part]) -> None:
 
 
 # ── what is merged ───────────────────────────────────────────────────────────────────────────────
-
-
-def test_waiting_batches_are_taken_from_their_lanes(proxies: Proxies) -> None:
-    to = model(doubled)
-    lanes = proxies.send([ones(1)], [ones(2), ones(1)], [ones(3)])
-    parts = merged(to, lanes)
-    assert [part.lane for part in parts] == lanes
-    assert [part.batch.id for part in parts] == [1, 2, 3]
-    assert all(proxy.all_read() for proxy in proxies.near)
 
 
 @pytest.mark.parametrize(
@@ -304,21 +293,23 @@ def test_an_exception_in_place_of_a_row_is_the_error_of_its_request(proxies: Pro
     assert proxies.receive(lanes[2]) == [[[6, 6]]]
 
 
-@pytest.mark.parametrize("place", ["result", "raised when retried"])
-def test_an_unrecoverable_error_of_one_request_stops_all(proxies: Proxies, place: str) -> None:
+@pytest.mark.parametrize("place", ["result", "raised", "raised when retried"])
+def test_an_unrecoverable_error_stops_all(proxies: Proxies, place: str) -> None:
     calls = []
 
     def infer(requests: Any) -> Any:
         calls.append(len(requests))
         if place == "result":
             return [doubled(requests[:1])[0], PyTritonUnrecoverableError("the device is gone")]
-        raise PyTritonUnrecoverableError("the device is gone") if len(requests) == 1 else KeyError
+        if place == "raised when retried" and len(requests) > 1:
+            raise KeyError
+        raise PyTritonUnrecoverableError("the device is gone")
 
     to = model(infer)
     parts = merged(to, proxies.send([ones(1)], [ones(1)]))
     with pytest.raises(Unrecoverable, match="the device is gone"):
         to.answer(parts)
-    assert calls == ([2] if place == "result" else [2, 1])
+    assert calls == ([2, 1] if place == "raised when retried" else [2])
 
 
 def test_a_call_that_raises_is_made_once_more_for_each_request_alone(proxies: Proxies) -> None:
@@ -397,13 +388,3 @@ def test_errors_of_the_whole_call_fail_every_request(
     answer(to, merged(to, lanes))
     for lane in lanes:
         assert text in proxies.receive(lane)
-
-
-def test_an_unrecoverable_error_names_itself_for_all(proxies: Proxies) -> None:
-    def infer(requests: Any) -> Any:
-        raise PyTritonUnrecoverableError("the device is gone")
-
-    to = model(infer)
-    parts = merged(to, proxies.send([ones(1)], [ones(1)]))
-    with pytest.raises(Unrecoverable, match="the device is gone"):
-        to.answer(parts)

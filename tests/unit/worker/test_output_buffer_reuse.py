@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from support.output_client import (
     expect,
     filled,
     model_of,
-    serving,
 )
 
 import pytriton
@@ -26,13 +25,6 @@ from pytriton._protocol.lanes.lane_messages import BatchFailed
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.decorators import batch
 from pytriton.worker import output_buffers
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    with serving(monkeypatch) as load:
-        yield load
-
 
 # ── kept, changed afterwards, returned later ─────────────────────────────────────────────────────
 
@@ -74,20 +66,6 @@ def test_writable_buffers_are_copied(serve: Serve, keep: Callable[..., None]) ->
     client.ask((2, 1.0), (2, 2.0))
     assert [array[0, 0] for array in client.read()] == [1.0, 2.0]
     assert not client.in_place()[0]
-
-
-def test_changes_after_the_answer_do_not_affect_it(serve: Serve) -> None:
-    kept: list[Array] = []
-
-    def infer(x: Array) -> Any:
-        y = filled(x)
-        kept.append(y[:1])
-        return {"y": y}
-
-    client = serve(batch(infer))
-    client.ask((2, 1.0))
-    kept[0][:] = 99.0
-    expect(client, (2, 1.0), in_place=False)
 
 
 def test_a_kept_array_is_never_reused_by_another_call(serve: Serve) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from support.output_client import (
     Serve,
     expect,
     filled,
-    serving,
 )
 
 import pytriton
@@ -24,21 +23,7 @@ from pytriton._protocol.lanes.lane_messages import BatchDone
 from pytriton._protocol.lanes.tensors import Array
 from pytriton.decorators import batch
 
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    with serving(monkeypatch) as load:
-        yield load
-
-
 # ── in place ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_an_output_is_sent_without_a_copy(serve: Serve) -> None:
-    client = serve(batch(lambda x: {"y": filled(x)}))
-    client.ask((2, 7.0))
-    expect(client, (2, 7.0))
-    assert client.worker.arena.size == 0  # nothing was copied
 
 
 def test_slices_by_batch_are_sent_without_a_copy(serve: Serve) -> None:

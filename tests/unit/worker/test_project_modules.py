@@ -105,8 +105,7 @@ def test_tracebacks_show_the_lines_that_ran(tmp_path: Path) -> None:
     registered(tmp_path, pm_fails="def infer():\n    raise ValueError('as registered')\n")
     write(tmp_path / "pm_fails.py", "# another first line\n\n\n")
     infer: Any = importlib.import_module("pm_fails").infer
-    try:
+    with pytest.raises(ValueError, match="as registered") as caught:
         infer()
-    except ValueError:
-        assert "raise ValueError('as registered')" in traceback.format_exc()
+    assert "raise ValueError('as registered')" in "".join(traceback.format_tb(caught.tb))
     assert inspect.getsource(infer).startswith("def infer()")

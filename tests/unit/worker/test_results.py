@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.result_round_trip import Lanes, output, refusal, request, respond, responses, writer
+from fakes.lane_pair import Lanes
+from fakes.result_round_trip import output, refusal, request, respond, responses, writer
 
 from pytriton._protocol import numpy_types
 from pytriton._protocol.lanes import tensors
@@ -309,7 +310,7 @@ _LARGE = np.zeros(1 << 18, np.float32)  # 1 MiB
 
 
 @pytest.fixture
-def lane(lanes: tuple[Lane, Lane]) -> Lane:
+def lane(lanes: Lanes) -> Lane:
     """The worker's end of a lane whose proxy may read the worker's memory."""
     lanes[1].reads = True
     return lanes[1]

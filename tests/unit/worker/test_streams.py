@@ -8,6 +8,7 @@ import time
 from typing import Any, cast
 
 import pytest
+from fakes.lane_pair import Lanes
 from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError
@@ -51,7 +52,7 @@ def batch(number: int, requests: int = 1) -> Batch:
 
 
 @pytest.fixture
-def outbox(lanes: tuple[Lane, Lane]) -> Outbox:
+def outbox(lanes: Lanes) -> Outbox:
     """A lane's outbox with room for two batches, whose announcement has been read."""
     box = Outbox(lanes[1], 2)
     assert lanes[0].receive() == Room(2)
@@ -64,9 +65,7 @@ def stream(outbox: Outbox, number: int, requests: int = 1) -> BatchStream:
     return BatchStream(outbox, batch(number, requests), cast(ResultWriter, Writer()), stats=stats)
 
 
-def test_a_stream_sends_its_start_its_parts_and_its_end(
-    lanes: tuple[Lane, Lane], outbox: Outbox
-) -> None:
+def test_a_stream_sends_its_start_its_parts_and_its_end(lanes: Lanes, outbox: Outbox) -> None:
     one = stream(outbox, 7, requests=2)
     one.send_begun()
     one.put(["a", None])
@@ -79,9 +78,7 @@ def test_a_stream_sends_its_start_its_parts_and_its_end(
     assert outbox.streams == {}
 
 
-def test_an_exception_in_place_of_a_response_ends_its_request(
-    lanes: tuple[Lane, Lane], outbox: Outbox
-) -> None:
+def test_an_exception_in_place_of_a_response_ends_its_request(lanes: Lanes, outbox: Outbox) -> None:
     one = stream(outbox, 7, requests=2)
     one.send_begun()
     one.put(["a", ValueError("negative")])
@@ -104,9 +101,7 @@ def test_an_exception_in_place_of_a_response_ends_its_request(
     assert one._stats.outcomes()[1] == (2, 0, 0, 0, 0)
 
 
-def test_an_error_ends_the_stream_with_a_text_for_the_client(
-    lanes: tuple[Lane, Lane], outbox: Outbox
-) -> None:
+def test_an_error_ends_the_stream_with_a_text_for_the_client(lanes: Lanes, outbox: Outbox) -> None:
     stream(outbox, 7).end(ValueError("no such word"))
     end = lanes[0].receive()
     assert isinstance(end, BatchFailed)
@@ -117,7 +112,7 @@ def test_an_error_ends_the_stream_with_a_text_for_the_client(
     "text", ["x" * (1 << 20), "\N{SNOWMAN}" * (1 << 18)], ids=["ascii", "wide"]
 )
 def test_an_error_never_takes_memory_that_a_credit_could_free(
-    lanes: tuple[Lane, Lane], outbox: Outbox, text: str
+    lanes: Lanes, outbox: Outbox, text: str
 ) -> None:
     """A credit for earlier parts frees the arena, perhaps before the proxy has read the error."""
     failing, other = stream(outbox, 7), stream(outbox, 8)
@@ -130,7 +125,7 @@ def test_an_error_never_takes_memory_that_a_credit_could_free(
     assert end.text.startswith(f"ValueError: {text[:100]}")
 
 
-def test_a_disconnected_client_gets_nothing_more(lanes: tuple[Lane, Lane], outbox: Outbox) -> None:
+def test_a_disconnected_client_gets_nothing_more(lanes: Lanes, outbox: Outbox) -> None:
     one = stream(outbox, 7, requests=2)
     assert outbox.heard(Cancel(7, 0)) is None
     assert (one.is_cancelled(0), one.is_cancelled(1), one.abandoned) == (True, False, False)
@@ -141,9 +136,7 @@ def test_a_disconnected_client_gets_nothing_more(lanes: tuple[Lane, Lane], outbo
     outbox.heard(Cancel(99, 0))  # of a batch that has ended
 
 
-def test_a_generator_waits_until_parts_are_credited(
-    lanes: tuple[Lane, Lane], outbox: Outbox
-) -> None:
+def test_a_generator_waits_until_parts_are_credited(lanes: Lanes, outbox: Outbox) -> None:
     one = stream(outbox, 7)
     count = 0
     while not outbox.full:
@@ -155,9 +148,7 @@ def test_a_generator_waits_until_parts_are_credited(
     assert not outbox.full
 
 
-def test_messages_wait_in_order_while_the_socket_has_no_room(
-    lanes: tuple[Lane, Lane], outbox: Outbox
-) -> None:
+def test_messages_wait_in_order_while_the_socket_has_no_room(lanes: Lanes, outbox: Outbox) -> None:
     """Otherwise, a proxy that reads late would lose all streams of the lane."""
     one = stream(outbox, 7)
     count = 0
@@ -177,7 +168,7 @@ def test_messages_wait_in_order_while_the_socket_has_no_room(
 
 
 def test_a_worker_that_waits_for_room_notices_that_the_proxy_is_gone(
-    lanes: tuple[Lane, Lane], outbox: Outbox
+    lanes: Lanes, outbox: Outbox
 ) -> None:
     one = stream(outbox, 7)
     while not outbox.full:
@@ -187,9 +178,7 @@ def test_a_worker_that_waits_for_room_notices_that_the_proxy_is_gone(
         outbox.drain()
 
 
-def test_a_generator_waits_until_its_caller_has_read(
-    lanes: tuple[Lane, Lane], outbox: Outbox
-) -> None:
+def test_a_generator_waits_until_its_caller_has_read(lanes: Lanes, outbox: Outbox) -> None:
     one, other = stream(outbox, 7, requests=2), stream(outbox, 8)
     assert (one.must_wait, one.held_s) == (False, 0.0)
     lanes[0].send(Hold(7, 0))
@@ -269,7 +258,7 @@ def test_batches_are_accepted_while_there_is_room(outbox: Outbox) -> None:
 
 
 def test_a_batch_that_arrives_during_a_wait_for_credit_has_no_room(
-    lanes: tuple[Lane, Lane], outbox: Outbox
+    lanes: Lanes, outbox: Outbox
 ) -> None:
     stream(outbox, 1)
     lanes[0].send(batch(2))

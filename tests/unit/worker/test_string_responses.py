@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.lane_pair import Lanes
 
 from pytriton._protocol import numpy_types
 from pytriton._protocol.lanes import tensors
-from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
@@ -33,7 +33,7 @@ class Rig:
     """A stream of a model with these outputs, and its proxy's end."""
 
     def __init__(
-        self, lanes: tuple[Lane, Lane], *outputs: Output, requested: list[str], count: int = 1
+        self, lanes: Lanes, *outputs: Output, requested: list[str], count: int = 1
     ) -> None:
         self.proxy = lanes[0]
         writer = ResultWriter("m", outputs, batching=False, strict=True)
@@ -78,7 +78,7 @@ def no_array(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("requested", [[], ["text"], ["other", "text"]])
 @pytest.mark.parametrize("text", ["", "\0", "é", "é" * 3000])
 def test_the_only_output_is_the_text(
-    lanes: tuple[Lane, Lane], dims: int, requested: list[str], text: str
+    lanes: Lanes, dims: int, requested: list[str], text: str
 ) -> None:
     rig = Rig(lanes, strings("text", dims), requested=requested)
     rig.stream.put(OneText("text", text))
@@ -86,7 +86,7 @@ def test_the_only_output_is_the_text(
     assert rig.stats.counts().parts == 1
 
 
-def test_only_short_texts_and_few_unread_ones_are_in_the_message(lanes: tuple[Lane, Lane]) -> None:
+def test_only_short_texts_and_few_unread_ones_are_in_the_message(lanes: Lanes) -> None:
     """The socket's buffer is limited, and a full one pauses all streams of the lane."""
     rig = Rig(lanes, strings("text", 1), requested=[])
 
@@ -101,7 +101,7 @@ def test_only_short_texts_and_few_unread_ones_are_in_the_message(lanes: tuple[La
     assert [kind("😀" * 128 + "x"), kind("x" * 512)] == [BatchPart, BatchTexts]
 
 
-def test_a_callable_learns_that_there_is_no_more_room(lanes: tuple[Lane, Lane]) -> None:
+def test_a_callable_learns_that_there_is_no_more_room(lanes: Lanes) -> None:
     rig = Rig(lanes, strings("text", 1), requested=[])
     found = [rig.stream.put_text("text", "x") for _ in range(32)]
     assert found == [True] * 31 + [False]
@@ -112,7 +112,7 @@ def test_a_callable_learns_that_there_is_no_more_room(lanes: tuple[Lane, Lane]) 
     assert rig.stream.put_text("text", "x")
 
 
-def test_a_callable_must_yield_once_its_client_is_gone(lanes: tuple[Lane, Lane]) -> None:
+def test_a_callable_must_yield_once_its_client_is_gone(lanes: Lanes) -> None:
     """The loop ends it there. Otherwise, it could produce text for nobody until its end."""
     rig = Rig(lanes, strings("text", 1), requested=[])
     assert rig.stream.put_text("text", "x")
@@ -121,7 +121,7 @@ def test_a_callable_must_yield_once_its_client_is_gone(lanes: tuple[Lane, Lane])
     assert rig.stream.abandoned
 
 
-def test_a_text_that_is_not_unicode_fails_in_its_stream(lanes: tuple[Lane, Lane]) -> None:
+def test_a_text_that_is_not_unicode_fails_in_its_stream(lanes: Lanes) -> None:
     rig = Rig(lanes, strings("text", 1), requested=[])
     with pytest.raises(UnicodeEncodeError):
         rig.stream.put_text("text", "\ud800")
@@ -129,7 +129,7 @@ def test_a_text_that_is_not_unicode_fails_in_its_stream(lanes: tuple[Lane, Lane]
     assert rig.proxy.receive() == BatchDone(7, [])
 
 
-def test_the_access_log_gets_the_size_of_the_texts(lanes: tuple[Lane, Lane]) -> None:
+def test_the_access_log_gets_the_size_of_the_texts(lanes: Lanes) -> None:
     rig = Rig(lanes, strings("text", 1), requested=[])
     rig.stream.bytes_out = 0
     rig.stream.put_text("text", "é")
@@ -137,7 +137,7 @@ def test_the_access_log_gets_the_size_of_the_texts(lanes: tuple[Lane, Lane]) -> 
     assert rig.stream.bytes_out == 4 + 2 + 4 + 2000
 
 
-def test_other_declarations_take_the_general_path(lanes: tuple[Lane, Lane]) -> None:
+def test_other_declarations_take_the_general_path(lanes: Lanes) -> None:
     rig = Rig(lanes, strings("text", 1), requested=["other"])
     rig.stream.put(OneText("text", "x"))
     assert rig.texts() == [{}]
@@ -155,14 +155,14 @@ def test_other_declarations_take_the_general_path(lanes: tuple[Lane, Lane]) -> N
     ],
 )
 def test_a_text_that_does_not_fit_is_refused_like_any_result(
-    lanes: tuple[Lane, Lane], outputs: list[Output], count: int, refusal: str
+    lanes: Lanes, outputs: list[Output], count: int, refusal: str
 ) -> None:
     rig = Rig(lanes, *outputs, requested=[], count=count)
     with pytest.raises(ResultError, match=refusal):
         rig.stream.put(OneText("text", "x"))
 
 
-def test_a_disconnected_client_gets_no_text(lanes: tuple[Lane, Lane]) -> None:
+def test_a_disconnected_client_gets_no_text(lanes: Lanes) -> None:
     rig = Rig(lanes, strings("text", 1), requested=[])
     rig.outbox.heard(Cancel(7, 0))
     rig.stream.put(OneText("text", "x"))

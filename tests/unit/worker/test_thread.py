@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from fakes.fake_dispatcher import FakeDispatcher
+from fakes.serving_worker import spec_of
 from support.real_daemon import eventually
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.thread import WorkerThread
-
-SPEC = messages.ModelSpec(
-    "m",
-    1,
-    {
-        "name": "m",
-        "max_batch_size": 8,
-        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
-        "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
-    },
-    messages.WorkerEnvironment("python"),
-)
-
-
-@pytest.fixture
-def dispatcher() -> Iterator[FakeDispatcher]:
-    made = FakeDispatcher()
-    yield made
-    made.close()
 
 
 def start(dispatcher: FakeDispatcher, load: Any) -> WorkerThread:
@@ -40,7 +20,8 @@ def start(dispatcher: FakeDispatcher, load: Any) -> WorkerThread:
     stats = folder / "w1.stats"
     WorkerStatsPage.create_file(stats).close()
     start = messages.StartWorker("w1", 0, str(folder / "w1.sock"), str(stats))
-    return WorkerThread(start, SPEC, load, dispatcher.rundir.control_endpoint)
+    spec = spec_of(decoupled=False)
+    return WorkerThread(start, spec, load, dispatcher.rundir.control_endpoint)
 
 
 def said(dispatcher: FakeDispatcher) -> list[str]:
@@ -52,7 +33,7 @@ def test_it_loads_serves_and_ends_on_request(dispatcher: FakeDispatcher) -> None
 
     def load() -> Any:
         threads.append(threading.current_thread().name)
-        return lambda requests: [{"y": request["x"]} for request in requests]
+        return lambda requests: requests
 
     worker = start(dispatcher, load)
     eventually(lambda: "WorkerReady" in said(dispatcher), lambda: str(dispatcher.heard), 20)

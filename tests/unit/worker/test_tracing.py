@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.lane_pair import Lanes
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from pytriton._protocol.lanes import tensors
-from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchDone,
@@ -70,7 +70,7 @@ def context(number: int) -> str:
 
 
 def answer(
-    infer: Infer, lanes: tuple[Lane, Lane], contexts: Sequence[str] | None, requests: int = 2
+    infer: Infer, lanes: Lanes, contexts: Sequence[str] | None, requests: int = 2
 ) -> BatchDone | BatchFailed:
     """Run one batch of that many requests through a model."""
     proxy, worker = lanes
@@ -96,9 +96,7 @@ def parent_of(span: ReadableSpan) -> int:
     return span.parent.span_id
 
 
-def test_each_traced_request_has_two_spans(
-    lanes: tuple[Lane, Lane], spans: InMemorySpanExporter
-) -> None:
+def test_each_traced_request_has_two_spans(lanes: Lanes, spans: InMemorySpanExporter) -> None:
     assert isinstance(answer(echo, lanes, [context(7), "", context(8)], 3), BatchDone)
     outer = named(spans, "python_backend_execute")
     inner = named(spans, "proxy_inference_callable")
@@ -115,7 +113,7 @@ def test_each_traced_request_has_two_spans(
 
 
 def test_the_first_requests_span_is_current_and_the_others_link_to_it(
-    lanes: tuple[Lane, Lane], spans: InMemorySpanExporter
+    lanes: Lanes, spans: InMemorySpanExporter
 ) -> None:
     seen: list[Any] = []
 
@@ -134,7 +132,7 @@ def test_the_first_requests_span_is_current_and_the_others_link_to_it(
 
 
 def test_a_span_of_the_request_is_below_the_callables(
-    lanes: tuple[Lane, Lane], spans: InMemorySpanExporter
+    lanes: Lanes, spans: InMemorySpanExporter
 ) -> None:
     def infer(requests: Any) -> Any:
         with requests[1].traced_span("look up", rows=3):
@@ -147,9 +145,7 @@ def test_a_span_of_the_request_is_below_the_callables(
     assert dict(own.attributes or {}) == {"rows": 3}
 
 
-def test_an_error_of_the_callable_is_recorded(
-    lanes: tuple[Lane, Lane], spans: InMemorySpanExporter
-) -> None:
+def test_an_error_of_the_callable_is_recorded(lanes: Lanes, spans: InMemorySpanExporter) -> None:
     def infer(requests: Any) -> Any:
         raise ValueError("no such row")
 
@@ -161,7 +157,7 @@ def test_an_error_of_the_callable_is_recorded(
 
 
 def test_a_wrong_result_marks_only_the_outer_span(
-    lanes: tuple[Lane, Lane], spans: InMemorySpanExporter
+    lanes: Lanes, spans: InMemorySpanExporter
 ) -> None:
     assert isinstance(answer(lambda requests: None, lanes, [context(7)], 1), BatchFailed)
     assert not named(spans, "python_backend_execute")[0].status.is_ok
@@ -169,7 +165,7 @@ def test_a_wrong_result_marks_only_the_outer_span(
 
 
 def test_spans_end_also_when_the_callable_is_unrecoverable(
-    lanes: tuple[Lane, Lane], spans: InMemorySpanExporter
+    lanes: Lanes, spans: InMemorySpanExporter
 ) -> None:
     def infer(requests: Any) -> Any:
         raise PyTritonUnrecoverableError("the GPU is gone")
@@ -189,9 +185,7 @@ def test_spans_ended_by_an_internal_error_record_it(spans: InMemorySpanExporter)
     assert spans_of("m", [Batch(2, batch.requests)]) is None
 
 
-def test_without_a_trace_there_are_no_spans(
-    lanes: tuple[Lane, Lane], spans: InMemorySpanExporter
-) -> None:
+def test_without_a_trace_there_are_no_spans(lanes: Lanes, spans: InMemorySpanExporter) -> None:
     seen: list[Any] = []
 
     def infer(requests: Any) -> Any:
@@ -205,7 +199,7 @@ def test_without_a_trace_there_are_no_spans(
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"tracestate":"a=b"}', "7"])
 def test_a_malformed_context_is_not_traced_and_reported(
-    lanes: tuple[Lane, Lane],
+    lanes: Lanes,
     spans: InMemorySpanExporter,
     capfd: pytest.CaptureFixture[str],
     text: str,

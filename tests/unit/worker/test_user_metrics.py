@@ -158,6 +158,12 @@ def library(monkeypatch: pytest.MonkeyPatch, registry: CollectorRegistry) -> Col
     return registry
 
 
+def seen_in(pages: UserMetricsPages) -> float:
+    """Return the counter `seen` as the daemon reads it, -1 before it is there."""
+    families = checked(pages.read()).families
+    return next(iter(families["seen"].series.values()))["_total", ""] if families else -1
+
+
 def test_pages_follow_the_registry_and_the_exit_writes_a_last_time(
     library: CollectorRegistry,
     stats: WorkerStatsPage,
@@ -168,19 +174,15 @@ def test_pages_follow_the_registry_and_the_exit_writes_a_last_time(
     thread = export_user_metrics(stats)
     assert thread is not None
 
-    def reported() -> float:
-        families = checked(pages.read()).families
-        return next(iter(families["seen"].series.values()))["_total", ""] if families else -1
-
     try:
-        eventually(lambda: reported() == 0, "nothing was written")
+        eventually(lambda: seen_in(pages) == 0, "nothing was written")
         counter.inc()
-        eventually(lambda: reported() == 1, "a change was not written")
+        eventually(lambda: seen_in(pages) == 1, "a change was not written")
         monkeypatch.setattr(user_metrics, "_SHARE", 1e9)  # no further poll by itself
         counter.inc(5)
     finally:
         thread.close()
-    assert reported() == 6
+    assert seen_in(pages) == 6
 
 
 def test_a_failing_collector_is_reported_once_and_keeps_known_values(
@@ -284,17 +286,13 @@ def test_a_batch_wakes_the_export_of_an_idle_worker(
     export = export_user_metrics(stats)
     assert export is not None
 
-    def reported() -> float:
-        families = checked(pages.read()).families
-        return next(iter(families["seen"].series.values()))["_total", ""] if families else -1
-
     def is_above(known: float) -> bool:
-        return reported() > known
+        return seen_in(pages) > known
 
     try:
         for _ in range(3):
             eventually(lambda: stats.on_work is not None, "it is never idle")
-            known = reported()
+            known = seen_in(pages)
             counter.inc()
             stats.end(stats.begin(1))
             eventually(partial(is_above, known), "a change was not written")

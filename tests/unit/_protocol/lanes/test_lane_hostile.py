@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 
 import msgspec
 import pytest
 from fakes.raw_lanes import (
     BATCH,
     BATCH_BYTES,
+    RawLane,
     announce_raw,
     packet,
     sealed_memory,
@@ -18,7 +18,7 @@ from fakes.raw_lanes import (
 from support.models.descriptors import leaves_open
 
 from pytriton._protocol import linux
-from pytriton._protocol.lanes.lane import MAX_MEMORIES, Lane, LaneError
+from pytriton._protocol.lanes.lane import MAX_MEMORIES, LaneError
 from pytriton._protocol.lanes.lane_messages import (
     ARENA,
     Announce,
@@ -51,7 +51,7 @@ MALFORMED = {
 @pytest.mark.parametrize("with_descriptors", [0, 1, 3])
 @pytest.mark.parametrize("case", MALFORMED)
 def test_a_malformed_message_is_a_lane_error(
-    end_and_socket: tuple[Lane, socket.socket], case: str, with_descriptors: int
+    end_and_socket: RawLane, case: str, with_descriptors: int
 ) -> None:
     lane, peer = end_and_socket
     announced = case.startswith("announced")
@@ -72,9 +72,7 @@ def test_a_malformed_message_is_a_lane_error(
     ("offset", "nbytes"),
     [(-1, 10), (0, -1), (0, 100_000), (1 << 63, 1), (0, 1 << 63), (8, 8), (0, 0)],
 )
-def test_a_missing_spilled_message(
-    end_and_socket: tuple[Lane, socket.socket], offset: int, nbytes: int
-) -> None:
+def test_a_missing_spilled_message(end_and_socket: RawLane, offset: int, nbytes: int) -> None:
     lane, peer = end_and_socket
     fd = sealed_memory(bytes(4096))
     announce_raw(peer, ARENA, [fd])
@@ -88,7 +86,7 @@ def test_a_missing_spilled_message(
     "inner", [Spilled(0, 4), Announce(3)], ids=lambda inner: type(inner).__name__
 )
 def test_only_a_message_for_the_callable_may_be_spilled(
-    end_and_socket: tuple[Lane, socket.socket], inner: Spilled | Announce
+    end_and_socket: RawLane, inner: Spilled | Announce
 ) -> None:
     lane, peer = end_and_socket
     data = msgspec.msgpack.encode(inner)
@@ -100,7 +98,7 @@ def test_only_a_message_for_the_callable_may_be_spilled(
         lane.receive()
 
 
-def test_memory_must_be_announced_only_once(end_and_socket: tuple[Lane, socket.socket]) -> None:
+def test_memory_must_be_announced_only_once(end_and_socket: RawLane) -> None:
     lane, peer = end_and_socket
     with leaves_open(1):  # the first one stays
         fd = sealed_memory(b"data")
@@ -111,9 +109,7 @@ def test_memory_must_be_announced_only_once(end_and_socket: tuple[Lane, socket.s
             lane.receive()
 
 
-def test_memory_of_an_untrusted_peer_must_be_sealed(
-    end_and_socket: tuple[Lane, socket.socket],
-) -> None:
+def test_memory_of_an_untrusted_peer_must_be_sealed(end_and_socket: RawLane) -> None:
     lane, peer = end_and_socket
     with leaves_open():
         fd = linux.memfd_create("unsealed")
@@ -124,9 +120,7 @@ def test_memory_of_an_untrusted_peer_must_be_sealed(
             lane.receive()
 
 
-def test_a_descriptor_sent_with_a_batch_is_closed(
-    end_and_socket: tuple[Lane, socket.socket],
-) -> None:
+def test_a_descriptor_sent_with_a_batch_is_closed(end_and_socket: RawLane) -> None:
     lane, peer = end_and_socket
     with leaves_open():
         fd = sealed_memory(b"data")
@@ -137,7 +131,7 @@ def test_a_descriptor_sent_with_a_batch_is_closed(
 
 @pytest.mark.parametrize("packet_behind", [b"\1", BATCH_BYTES])
 def test_an_announcement_followed_by_another_message(
-    end_and_socket: tuple[Lane, socket.socket], packet_behind: bytes
+    end_and_socket: RawLane, packet_behind: bytes
 ) -> None:
     lane, peer = end_and_socket
     with leaves_open():
@@ -150,7 +144,7 @@ def test_an_announcement_followed_by_another_message(
 
 
 def test_waiting_after_an_announcement_is_limited(
-    end_and_socket: tuple[Lane, socket.socket], monkeypatch: pytest.MonkeyPatch
+    end_and_socket: RawLane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The peer believes that it has answered: nobody would ever end the wait."""
     monkeypatch.setattr("pytriton._protocol.lanes.lane._ANNOUNCED_S", 0.05)
@@ -160,9 +154,7 @@ def test_waiting_after_an_announcement_is_limited(
         lane.receive()
 
 
-def test_the_number_of_memories_is_limited(
-    end_and_socket: tuple[Lane, socket.socket],
-) -> None:
+def test_the_number_of_memories_is_limited(end_and_socket: RawLane) -> None:
     """Each one takes a descriptor."""
     lane, peer = end_and_socket
     with leaves_open(MAX_MEMORIES):

@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-import array
 import os
 import socket
-from collections.abc import Sequence
 from contextlib import closing
 
-import msgspec
 import pytest
+from fakes.lane_pair import Lanes
+from fakes.raw_lanes import BATCH, BATCH_BYTES, RawLane, packet, sealed_memory, send_raw
 from support.models.descriptors import leaves_open
 
-from pytriton._protocol import linux
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
-from pytriton._protocol.lanes.lane_messages import Batch, BatchFailed, RequestRef, TensorRef
+from pytriton._protocol.lanes.lane_messages import Batch, BatchFailed, RequestRef
 
 pytestmark = pytest.mark.usefixtures("no_collection")
 
-BATCH = Batch(7, [RequestRef([TensorRef("x", "FP32", [2, 3], 1, 64, 24)], "{}", ["y"], "id")])
 
-
-def packet(*fields: object) -> bytes:
-    return msgspec.msgpack.encode(list(fields))
-
-
-def send_raw(peer: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
-    """Send a packet with descriptors, and close them in this process."""
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    peer.sendmsg([data], rights)
-    for fd in fds:
-        os.close(fd)
-
-
-def sealed_memory(content: bytes) -> int:
-    fd = linux.memfd_create("test")
-    os.write(fd, content)
-    linux.seal_against_shrinking(fd)
-    return fd
-
-
-def test_peek_leaves_the_batch_and_skip_takes_it(lanes: tuple[Lane, Lane]) -> None:
+def test_peek_leaves_the_batch_and_skip_takes_it(lanes: Lanes) -> None:
     sender, receiver = lanes
     other = Batch(8, [])
     sender.send(BATCH)
@@ -54,7 +31,7 @@ def test_peek_leaves_the_batch_and_skip_takes_it(lanes: tuple[Lane, Lane]) -> No
     assert sender.all_read()
 
 
-def test_peek_does_not_wait(lanes: tuple[Lane, Lane]) -> None:
+def test_peek_does_not_wait(lanes: Lanes) -> None:
     sender, receiver = lanes
     assert receiver.peek() is None
     sender.send(BATCH)
@@ -62,20 +39,22 @@ def test_peek_does_not_wait(lanes: tuple[Lane, Lane]) -> None:
     assert receiver.peek() is None
 
 
-def test_peek_leaves_announcements_to_receive(end_and_socket: tuple[Lane, socket.socket]) -> None:
+def test_peek_leaves_announcements_to_receive(end_and_socket: RawLane) -> None:
     lane, peer = end_and_socket
     send_raw(peer, packet("Announce", 1))
     assert lane.peek() is None
     with pytest.raises(LaneSilent):  # it has the announcement, but not its descriptor yet
         lane.receive(wait=False)
-    send_raw(peer, b"\0", [sealed_memory(b"data")])
-    send_raw(peer, msgspec.msgpack.encode(BATCH))
+    fd = sealed_memory(b"data")
+    send_raw(peer, b"\0", [fd])
+    os.close(fd)
+    send_raw(peer, BATCH_BYTES)
     assert lane.peek() is None
     assert lane.receive(wait=False) == BATCH
     assert lane.memory(1, 4)[:] == b"data"
 
 
-def test_peek_at_a_spilled_batch(lanes: tuple[Lane, Lane]) -> None:
+def test_peek_at_a_spilled_batch(lanes: Lanes) -> None:
     sender, receiver = lanes
     first, second = (
         Batch(id, [RequestRef([], "{}", ["output"], str(index)) for index in range(10_000)])
@@ -92,7 +71,7 @@ def test_peek_at_a_spilled_batch(lanes: tuple[Lane, Lane]) -> None:
         receiver.receive(wait=False)
 
 
-def test_peek_returns_only_batches(lanes: tuple[Lane, Lane]) -> None:
+def test_peek_returns_only_batches(lanes: Lanes) -> None:
     sender, receiver = lanes
     sender.send(BatchFailed(1, "no batch"))
     assert receiver.peek() is None
@@ -127,7 +106,7 @@ def test_messages_sent_before_the_end_are_seen() -> None:
 
 MALFORMED = {
     "garbage": b"\xc1\xff\x00garbage",
-    "truncated": msgspec.msgpack.encode(BATCH)[:-1],
+    "truncated": BATCH_BYTES[:-1],
     "unknown tag": packet("Bath", 1, []),
     "invalid UTF-8": b"\x93\xabBatchFailed\x01\xa2\xff\xfe",
     "nested without end": b"\x91" * 60_000,
@@ -140,12 +119,14 @@ MALFORMED = {
 @pytest.mark.parametrize("with_descriptors", [0, 2])
 @pytest.mark.parametrize("case", MALFORMED)
 def test_receive_reports_a_malformed_message_after_a_peek(
-    end_and_socket: tuple[Lane, socket.socket], case: str, with_descriptors: int
+    end_and_socket: RawLane, case: str, with_descriptors: int
 ) -> None:
     lane, peer = end_and_socket
     with leaves_open():
         fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(with_descriptors)]
         send_raw(peer, MALFORMED[case], fds)
+        for fd in fds:
+            os.close(fd)
         assert lane.peek() is None
         with pytest.raises(LaneError):
             lane.receive(wait=False)

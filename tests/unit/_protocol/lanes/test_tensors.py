@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from fakes.lane_pair import Lanes, lane_pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -19,7 +17,7 @@ from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 from pytriton._protocol import numpy_types
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.arena import ArenaError
-from pytriton._protocol.lanes.lane import Lane, LaneError
+from pytriton._protocol.lanes.lane import LaneError
 from pytriton._protocol.lanes.lane_messages import ARENA, BatchDone, ResponseRef, TensorRef
 from pytriton._protocol.lanes.tensors import Array, check_bytes, decode_bytes, encode_bytes
 
@@ -28,31 +26,19 @@ SHAPES = npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 ELEMENTS = st.binary(max_size=20) | st.binary(max_size=4).map(lambda data: data + b"\0\0")
 
 
-@contextmanager
-def open_lanes() -> Iterator[tuple[Lane, Lane]]:
-    """The fixture `lanes` for one hypothesis example, which runs a test's body many times."""
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    lanes = Lane(ends[0], peer_trusted=False), Lane(ends[1], peer_trusted=True)
-    try:
-        yield lanes
-    finally:
-        for lane in lanes:
-            lane.close()
-
-
 def objects(elements: list[Any], shape: tuple[int, ...] | None = None) -> Array:
     array = np.empty(len(elements), object)
     array[:] = elements
     return array if shape is None else array.reshape(shape)
 
 
-def pass_on(lanes: tuple[Lane, Lane], ref: TensorRef) -> None:
+def pass_on(lanes: Lanes, ref: TensorRef) -> None:
     """Share the memory of the first end with the second."""
     lanes[0].send(BatchDone(1, [ResponseRef([ref])]))
     assert lanes[1].receive() == BatchDone(1, [ResponseRef([ref])])
 
 
-def there_and_back(lanes: tuple[Lane, Lane], array: Array, dtype: np.dtype[Any]) -> Array:
+def there_and_back(lanes: Lanes, array: Array, dtype: np.dtype[Any]) -> Array:
     ref = tensors.write(lanes[0], "x", "ANY", array, dtype)
     assert ref == TensorRef(
         "x", "ANY", list(array.shape), ARENA, ref.offset, array.size * dtype.itemsize
@@ -65,7 +51,7 @@ def there_and_back(lanes: tuple[Lane, Lane], array: Array, dtype: np.dtype[Any])
 
 
 @pytest.mark.parametrize("datatype", numpy_types.NUMERIC)
-def test_every_datatype_survives_a_round_trip(lanes: tuple[Lane, Lane], datatype: str) -> None:
+def test_every_datatype_survives_a_round_trip(lanes: Lanes, datatype: str) -> None:
     dtype = numpy_types.element_dtype(datatype)
     sent = np.frombuffer(np.random.default_rng(1).bytes(6 * dtype.itemsize), np.uint8)
     array = (sent % 2).astype(dtype)[:6] if datatype == "BOOL" else sent.view(dtype)
@@ -108,7 +94,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_arrives_in_c_order(lanes: tuple[Lane, Lane], layout: str) -> None:
+def test_every_layout_arrives_in_c_order(lanes: Lanes, layout: str) -> None:
     array = LAYOUTS[layout]
     read = there_and_back(lanes, array, np.dtype("<f8"))
     assert read.shape == array.shape
@@ -119,7 +105,7 @@ def test_every_layout_arrives_in_c_order(lanes: tuple[Lane, Lane], layout: str) 
 @given(data=st.data(), shape=SHAPES)
 @settings(max_examples=examples(60), deadline=None)
 def test_any_array_survives_a_round_trip(data: st.DataObject, shape: tuple[int, ...]) -> None:
-    with open_lanes() as lanes:
+    with lane_pair() as lanes:
         for _ in range(2):  # the second lies behind the first
             dtype = data.draw(npst.scalar_dtypes().filter(lambda dtype: dtype.kind in "biuf"))
             array = data.draw(npst.arrays(dtype, shape))
@@ -128,7 +114,7 @@ def test_any_array_survives_a_round_trip(data: st.DataObject, shape: tuple[int, 
             np.testing.assert_array_equal(read, array.transpose(order))
 
 
-def test_write_casts_to_the_declared_dtype(lanes: tuple[Lane, Lane]) -> None:
+def test_write_casts_to_the_declared_dtype(lanes: Lanes) -> None:
     read = there_and_back(lanes, np.array([0.1, 1e300]), np.dtype(np.float64))
     assert read.tolist() == [0.1, 1e300]
     read = there_and_back(lanes, np.array([0.1, 2.5]), np.dtype(np.float32))
@@ -138,12 +124,12 @@ def test_write_casts_to_the_declared_dtype(lanes: tuple[Lane, Lane]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (0,), ()])
-def test_read_arrays_are_read_only(lanes: tuple[Lane, Lane], shape: tuple[int, ...]) -> None:
+def test_read_arrays_are_read_only(lanes: Lanes, shape: tuple[int, ...]) -> None:
     read = there_and_back(lanes, np.ones(shape), np.dtype(np.float64))
     assert not read.flags.writeable
 
 
-def test_views_survive_the_lane(lanes: tuple[Lane, Lane]) -> None:
+def test_views_survive_the_lane(lanes: Lanes) -> None:
     read = there_and_back(lanes, np.arange(1000), np.dtype(np.int64))
     lanes[0].arena.allocate(1 << 20)  # grows
     ref = tensors.write(lanes[0], "y", "INT64", np.arange(5), np.dtype(np.int64))
@@ -171,7 +157,7 @@ def test_views_survive_the_lane(lanes: tuple[Lane, Lane]) -> None:
     ids=str,
 )
 def test_invalid_descriptors_of_numeric_tensors(
-    lanes: tuple[Lane, Lane], shape: list[int], offset: int, nbytes: int
+    lanes: Lanes, shape: list[int], offset: int, nbytes: int
 ) -> None:
     pass_on(lanes, tensors.write(lanes[0], "x", "FP32", np.ones(4), np.dtype(np.float32)))
     ref = TensorRef("x", "FP32", shape, ARENA, offset, nbytes)
@@ -180,15 +166,13 @@ def test_invalid_descriptors_of_numeric_tensors(
 
 
 @pytest.mark.parametrize(("offset", "nbytes"), [(-1, 4), (0, -1), (0, 1 << 20), (1 << 63, 1)])
-def test_invalid_descriptors_of_raw_bytes(
-    lanes: tuple[Lane, Lane], offset: int, nbytes: int
-) -> None:
+def test_invalid_descriptors_of_raw_bytes(lanes: Lanes, offset: int, nbytes: int) -> None:
     pass_on(lanes, tensors.write_raw(lanes[0], "x", "BYTES", [1], b"data"))
     with pytest.raises(ArenaError):
         tensors.read_raw(lanes[1], TensorRef("x", "BYTES", [1], ARENA, offset, nbytes))
 
 
-def test_unannounced_memory(lanes: tuple[Lane, Lane]) -> None:
+def test_unannounced_memory(lanes: Lanes) -> None:
     ref = TensorRef("x", "FP32", [1], 9, 0, 4)
     with pytest.raises(LaneError, match="memory segment 9"):
         tensors.read(lanes[1], ref, np.dtype(np.float32))
@@ -316,7 +300,7 @@ def test_malformed_bytes(data: bytes, shape: list[int]) -> None:
         decode_bytes(memoryview(data), shape)
 
 
-def test_bytes_in_shared_memory(lanes: tuple[Lane, Lane]) -> None:
+def test_bytes_in_shared_memory(lanes: Lanes) -> None:
     array = objects([b"a\0", b"", "é".encode(), b"\0" * 70_000], (2, 2))
     data = encode_bytes(array)
     ref = tensors.write_raw(lanes[0], "x", "BYTES", array.shape, data)

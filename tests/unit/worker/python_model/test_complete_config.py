@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +25,19 @@ class Odd(Exception):
 class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config):
-        raise {error}
 """
+
+
+def ask(folder: Path, body: str, file: str) -> tuple[Any, str]:
+    """Have a model in a folder complete its configuration; return the answer and the standard error."""
+    (folder / file).parent.mkdir(exist_ok=True)
+    (folder / file).write_text(MODEL + textwrap.indent(body, 8 * " "))
+    question = {"sys_path": [], "folder": str(folder), "file": file, "config": {"name": "m"}}
+    done = subprocess.run(
+        [sys.executable, complete_config.__file__, str(LIBRARY)],
+        input=json.dumps(question) + "\n", capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -37,44 +50,13 @@ class TritonPythonModel:
     ],
 )
 def test_a_failure_is_reported(tmp_path: Path, error: str, said: str) -> None:
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "model.py").write_text(MODEL.format(error=error))
-    question = {"sys_path": [], "folder": str(tmp_path), "file": "1/model.py", "config": {}}
-    done = subprocess.run(
-        [
-            sys.executable,
-            complete_config.__file__,
-            str(LIBRARY),
-        ],
-        input=json.dumps(question) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    answer = json.loads(done.stdout)
+    answer, _ = ask(tmp_path, f"raise {error}", "1/model.py")
     assert answer["error"] == said
     assert "auto_complete_config" in answer["traceback"]
 
 
 def test_the_completed_configuration_is_returned_without_printed_output(tmp_path: Path) -> None:
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "model.py").write_text(
-        """
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        print("completing")
-        config.set_max_batch_size(4)
-        return config
-"""
-    )
-    question = {
-        "sys_path": [], "folder": str(tmp_path / "1"), "file": "model.py", "config": {"name": "m"},
-    }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, complete_config.__file__, str(LIBRARY)],
-        input=json.dumps(question) + "\n", capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert json.loads(done.stdout)["config"]["max_batch_size"] == 4
-    assert "completing" in done.stderr
+    body = "print('completing')\nconfig.set_max_batch_size(4)\nreturn config"
+    answer, log = ask(tmp_path, body, "model.py")
+    assert answer["config"]["max_batch_size"] == 4
+    assert "completing" in log

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from fakes.lane_pair import Lanes
 
 from pytriton import pb_utils
 from pytriton._protocol.lanes.lane import Lane, LaneClosed, LaneError, LaneSilent
@@ -30,8 +31,6 @@ from pytriton.worker.python_model.batches import LoadedPythonModel, WrongReturn
 from pytriton.worker.python_model.decoupled_loop import DecoupledModelLoop, PythonStream
 from pytriton.worker.request_log import CallLog
 from pytriton.worker.streams import Outbox
-
-Lanes = tuple[Lane, Lane]
 
 
 class Loop:

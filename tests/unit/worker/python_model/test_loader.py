@@ -51,22 +51,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(folder: Path | None, **more: Any) -> Any:
+def load(folder: Path, **more: Any) -> Any:
     model = messages.PythonModel(
-        '{"name": "m"}', "" if folder is None else str(folder),
-        names=["m_0_0"], kinds=["CPU"], device_ids=["0"],
-    )  # fmt: skip
-    spec = messages.ModelSpec(
-        "m", 1, {}, messages.WorkerEnvironment("python"), python_model=model, **more
+        '{"name": "m"}', str(folder), names=["m_0_0"], kinds=["CPU"], device_ids=["0"]
     )
+    world = messages.WorkerEnvironment("python")
+    spec = messages.ModelSpec("m", 1, {}, world, python_model=model, **more)
     return load_python_model(
-        b"",
-        spec,
-        more.pop("instance", 0),
-        CallLog(),
-        endpoint="ipc://x",
-        worker="w1",
-        begun=time.monotonic(),
+        b"", spec, 0, CallLog(), endpoint="ipc://x", worker="w1", begun=time.monotonic()
     )
 
 
@@ -103,12 +95,9 @@ def test_exceptions_of_the_model_are_raised(folder: Path) -> None:
         load(folder)
 
 
-def test_waiting_for_readiness_is_limited_by_the_load_timeout(
-    folder: Path,
-) -> None:
-    (folder / "1" / "model.py").write_text(
-        MODEL + "\n    def is_ready(self):\n        return False\n"
-    )
+def test_waiting_for_readiness_is_limited_by_the_load_timeout(folder: Path) -> None:
+    never = "\n    def is_ready(self):\n        return False\n"
+    (folder / "1" / "model.py").write_text(MODEL + never)
     with pytest.raises(LoadError, match="ready"):
         load(folder, load_timeout_s=0.01)
 

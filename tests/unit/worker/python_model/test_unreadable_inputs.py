@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from fakes.fake_call_log import FakeCallLog
 from fakes.fake_dispatcher import FakeDispatcher
+from fakes.lane_pair import Lanes
 from fakes.serving_worker import loop_with, spec_of
 from support.real_daemon import eventually
 
@@ -42,15 +43,8 @@ def model(*, streams: bool, of: Any = None) -> tuple[LoadedPythonModel, messages
     return LoadedPythonModel(spec, of or Echo(), "m_0_0", CallLog()), spec
 
 
-@pytest.fixture
-def dispatcher() -> Iterator[FakeDispatcher]:
-    made = FakeDispatcher()
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize("wrong", [NOWHERE, NO_TYPE])
-def test_merged_readable_batches_are_answered(lanes: tuple[Lane, Lane], wrong: TensorRef) -> None:
+def test_merged_readable_batches_are_answered(lanes: Lanes, wrong: TensorRef) -> None:
     reported, _ = model(streams=False)
     reported.log = log = FakeCallLog()
     good, bad = RequestRef([], "", []), RequestRef([wrong], "", [])
