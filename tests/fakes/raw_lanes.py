@@ -45,6 +45,13 @@ def announce_raw(peer: socket.socket, memory: int, fds: Sequence[int]) -> None:
     send_raw(peer, b"\0", fds)
 
 
+def announce_memory(peer: socket.socket, memory: int, content: bytes) -> None:
+    """Announce sealed memory with this content."""
+    fd = sealed_memory(content)
+    announce_raw(peer, memory, [fd])
+    os.close(fd)
+
+
 def receive_raw(peer: socket.socket) -> tuple[bytes, list[int]]:
     fds = array.array("i")
     data, ancillary, _, _ = peer.recvmsg(1 << 17, socket.CMSG_SPACE(32))

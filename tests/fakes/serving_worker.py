@@ -19,8 +19,9 @@ from pytriton._protocol.lanes.lane_messages import Room
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker.loop import Loop
 from pytriton.worker.loop_factory import create_loop
-from pytriton.worker.model import WorkerModel
+from pytriton.worker.python_model.batches import LoadedPythonModel
 from pytriton.worker.python_model.decoupled_loop import DecoupledModelLoop
+from pytriton.worker.request_log import CallLog
 from pytriton.worker.thread import WorkerThread
 
 
@@ -80,10 +81,12 @@ def worker_of(
 
 
 @contextlib.contextmanager
-def loop_with(
-    model: WorkerModel, spec: messages.ModelSpec, dispatcher: FakeDispatcher
+def python_model_worker(
+    instance: Any, dispatcher: FakeDispatcher, *, streams: bool, decoupled: bool = False
 ) -> Iterator[ServingWorker]:
-    """Serve a model that never runs in a registrant's thread, such as a Triton Python model."""
+    """Serve a Triton Python model, which never runs in a registrant's thread."""
+    spec = spec_of(decoupled=decoupled, python_model=messages.PythonModel("{}", streams=streams))
+    model = LoadedPythonModel(spec, instance, "m_0_0", CallLog())
     path = str(Path(dispatcher.rundir.path) / "w1.sock")
     stats, descriptor = WorkerStatsPage.create()
     os.close(descriptor)

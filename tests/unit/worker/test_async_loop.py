@@ -28,6 +28,7 @@ from pytriton.worker.model import WorkerModel
 from pytriton.worker.request_log import CallLog
 
 FP32 = np.dtype(np.float32)
+SPEC = spec_of(decoupled=False)
 
 
 def batch(number: int, *ids: str, alone: bool = False) -> Batch:
@@ -71,6 +72,15 @@ class Together:
 
 
 @contextlib.contextmanager
+def served(
+    infer: Any, count: int, dispatcher: FakeDispatcher, spec: messages.ModelSpec = SPEC
+) -> Iterator[tuple[ServingWorker, list[Lane]]]:
+    """Serve a callable; yield its worker, and this many lanes to it."""
+    with worker_of(infer, spec, dispatcher) as worker, lanes_to(worker, count) as lanes:
+        yield worker, lanes
+
+
+@contextlib.contextmanager
 def lanes_to(worker: ServingWorker, count: int) -> Iterator[list[Lane]]:
     with ExitStack() as stack:
         made = [worker.proxy(streams=False) for _ in range(count)]
@@ -81,10 +91,7 @@ def lanes_to(worker: ServingWorker, count: int) -> Iterator[list[Lane]]:
 
 def test_the_batches_of_all_lanes_overlap(dispatcher: FakeDispatcher) -> None:
     infer = Together(8)
-    with (
-        worker_of(infer, spec_of(decoupled=False), dispatcher) as worker,
-        lanes_to(worker, 8) as lanes,
-    ):
+    with served(infer, 8, dispatcher) as (_, lanes):
         for place, lane in enumerate(lanes):
             lane.send(batch(1, "x" * (place + 1)))
         assert [received(lane) for lane in lanes] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -145,10 +152,10 @@ def test_a_check_may_be_asynchronous(said: bool) -> None:
 
     try:
         if said:
-            callables.run_check(check, spec_of(decoupled=False), infer)
+            callables.run_check(check, SPEC, infer)
         else:
             with pytest.raises(callables.LoadError, match="check= returned False"):
-                callables.run_check(check, spec_of(decoupled=False), infer)
+                callables.run_check(check, SPEC, infer)
     finally:
         event_loops.close()
 
@@ -199,8 +206,7 @@ def test_batches_lost_with_a_worker_are_retried_alone(
     monkeypatch.setattr(async_loop, "_APART_S", 3600.0)
     infer = Kept()
     read: list[list[bool]] = []
-    served = worker_of(infer, spec_of(decoupled=False), dispatcher)
-    with served as worker, lanes_to(worker, 4) as lanes:
+    with served(infer, 4, dispatcher) as (_, lanes):
         lanes[0].send(batch(1, "a"))
         eventually(lambda: infer.now == ["a"], lambda: str(infer.beside))
         for place, (name, alone) in enumerate([("b", True), ("c", True), ("d", False)], start=1):
@@ -219,8 +225,7 @@ def test_individual_retries_delay_others_only_briefly(
 ) -> None:
     monkeypatch.setattr(async_loop, "_APART_S", 0.01)
     infer = Kept()
-    served = worker_of(infer, spec_of(decoupled=False), dispatcher)
-    with served as worker, lanes_to(worker, 4) as lanes:
+    with served(infer, 4, dispatcher) as (_, lanes):
         for place, name in enumerate("abcd"):
             lanes[place].send(batch(1, name, alone=name != "d"))
         eventually(lambda: len(infer.now) == 4, lambda: str(infer.beside))
@@ -231,10 +236,7 @@ def test_individual_retries_delay_others_only_briefly(
 
 def test_the_worker_exits_when_its_batches_have_been_answered(dispatcher: FakeDispatcher) -> None:
     infer = Kept()
-    with (
-        worker_of(infer, spec_of(decoupled=False), dispatcher) as worker,
-        lanes_to(worker, 2) as lanes,
-    ):
+    with served(infer, 2, dispatcher) as (worker, lanes):
         lanes[0].send(batch(1, "a"))
         eventually(lambda: infer.now == ["a"], lambda: str(infer.beside))
         worker.end()
@@ -259,7 +261,7 @@ def test_an_overdue_batch_fails_alone(dispatcher: FakeDispatcher) -> None:
         return [answer(1)]
 
     spec = spec_of(decoupled=False, execution_timeout_s=0.05)
-    with worker_of(infer, spec, dispatcher) as worker, lanes_to(worker, 2) as lanes:
+    with served(infer, 2, dispatcher, spec) as (_, lanes):
         lanes[0].send(batch(1, "slow"))
         assert "still running after 0.05 s" in received(lanes[0])
         lanes[1].send(batch(1, "quick"))
@@ -280,7 +282,7 @@ def test_a_call_of_a_disconnected_proxy_is_cancelled(dispatcher: FakeDispatcher)
             cancelled.set()
             raise
 
-    with worker_of(infer, spec_of(decoupled=False), dispatcher) as worker:
+    with worker_of(infer, SPEC, dispatcher) as worker:
         with contextlib.closing(worker.proxy(streams=False)) as lane:
             lane.send(batch(1, "left"))
             eventually(lane.all_read, "it is taken")
@@ -322,20 +324,14 @@ async def decorated(request: Any = None) -> Any:
     ],
 )  # fmt: skip
 def test_outcomes_of_a_call(dispatcher: FakeDispatcher, infer: Any, text: Any) -> None:
-    with (
-        worker_of(infer, spec_of(decoupled=False), dispatcher) as worker,
-        lanes_to(worker, 1) as lanes,
-    ):
+    with served(infer, 1, dispatcher) as (_, lanes):
         lanes[0].send(batch(1, "bad"))
         got = received(lanes[0])
         assert got == text if isinstance(text, float) else text in got
 
 
 def test_a_batch_that_raises_is_retried_request_by_request(dispatcher: FakeDispatcher) -> None:
-    with (
-        worker_of(raises, spec_of(decoupled=False), dispatcher) as worker,
-        lanes_to(worker, 1) as lanes,
-    ):
+    with served(raises, 1, dispatcher) as (_, lanes):
         lanes[0].send(batch(1, "good", "bad", "fine"))
         got = lanes[0].receive()
         assert isinstance(got, BatchDone)
@@ -348,10 +344,7 @@ def test_an_unrecoverable_error_ends_the_worker(dispatcher: FakeDispatcher) -> N
     async def infer(requests: Any) -> Any:
         raise PyTritonUnrecoverableError("the device is gone")
 
-    with (
-        worker_of(infer, spec_of(decoupled=False), dispatcher) as worker,
-        lanes_to(worker, 1) as lanes,
-    ):
+    with served(infer, 1, dispatcher) as (worker, lanes):
         lanes[0].send(batch(1))
         assert "the device is gone" in received(lanes[0])
         eventually(lambda: not worker.is_alive(), "it ends")
@@ -379,10 +372,7 @@ def test_a_partial_of_a_coroutine_function_is_a_coroutine_function(
     async def infer(value: float, requests: Any) -> Any:
         return [answer(value)]
 
-    assert WorkerModel(
-        spec_of(decoupled=False), functools.partial(infer, 2.0), CallLog()
-    ).asynchronous
-    served = worker_of(functools.partial(infer, 2.0), spec_of(decoupled=False), dispatcher)
-    with served as worker, lanes_to(worker, 1) as lanes:
+    assert WorkerModel(SPEC, functools.partial(infer, 2.0), CallLog()).asynchronous
+    with served(functools.partial(infer, 2.0), 1, dispatcher) as (_, lanes):
         lanes[0].send(batch(1))
         assert received(lanes[0]) == 2.0

@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.fake_dispatcher import FakeDispatcher
-from fakes.serving_worker import loop_with, spec_of, worker_of
+from fakes.serving_worker import python_model_worker, spec_of, worker_of
 from support.real_daemon import eventually
 
-from pytriton._protocol import messages
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
 from pytriton._protocol.lanes.lane_messages import Batch, RequestRef
-from pytriton.worker.python_model.batches import LoadedPythonModel
-from pytriton.worker.request_log import CallLog
 
 #: asyncio re-raises KeyboardInterrupt as it does SystemExit.
 ENDS = pytest.mark.parametrize("end", [SystemExit, GeneratorExit])
@@ -121,11 +118,9 @@ class InATask(Now):
 def test_a_triton_python_model(
     dispatcher: FakeDispatcher, made: Any, end: type[BaseException], streams: bool, decoupled: bool
 ) -> None:
-    spec = spec_of(decoupled=decoupled, python_model=messages.PythonModel("{}", streams=streams))
+    served = python_model_worker(made(end), dispatcher, streams=streams, decoupled=decoupled)
     with (
-        loop_with(
-            LoadedPythonModel(spec, made(end), "m_0_0", CallLog()), spec, dispatcher
-        ) as worker,
+        served as worker,
         contextlib.closing(worker.proxy(streams=streams)) as lane,
     ):
         lane.send(_BATCH)

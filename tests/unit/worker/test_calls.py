@@ -259,6 +259,15 @@ def test_the_chain_names_the_waiting_workers(worker: Worker) -> None:
     assert received(proxy).chain == [Link("a", "w0"), Link("m", "")]
 
 
+def test_a_connection_knows_its_pending_calls() -> None:
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    wire = calls.Wire(CallConnection(ends[0], peer_trusted=True))
+    assert (wire.busy, wire.usable) == (0, True)
+    ends[1].close()
+    eventually(lambda: not wire.alive, "its end is seen")
+    assert not wire.usable
+
+
 def test_an_error_in_the_reader_reaches_all_waiting_callers(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import pytest
 from fakes.fake_dispatcher import FakeDispatcher
-from fakes.serving_worker import ServingWorker, loop_with, spec_of, worker_of
+from fakes.serving_worker import ServingWorker, python_model_worker, spec_of, worker_of
 from support.real_daemon import eventually
 
 from pytriton import pb_utils
-from pytriton._protocol import messages
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
 from pytriton._protocol.lanes.lane_messages import (
     Batch,
@@ -31,8 +31,6 @@ from pytriton._protocol.lanes.lane_messages import (
     Room,
 )
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
-from pytriton.worker.python_model.batches import LoadedPythonModel
-from pytriton.worker.request_log import CallLog
 
 ANSWER = [{"y": np.ones(1, np.float32)}]
 
@@ -117,19 +115,13 @@ def pb_answer() -> pb_utils.InferenceResponse:
     return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.ones(1, np.float32))])
 
 
-@contextlib.contextmanager
-def serving(kind: str, gate: Gate, dispatcher: FakeDispatcher) -> Iterator[ServingWorker]:
+def serving(
+    kind: str, gate: Gate, dispatcher: FakeDispatcher
+) -> AbstractContextManager[ServingWorker]:
     """Have either served."""
     if kind == "a callable":
-        spec = spec_of(decoupled=True, max_concurrency=400)
-        with worker_of(gate.infer, spec, dispatcher) as worker:
-            yield worker
-    else:
-        spec = spec_of(decoupled=True, python_model=messages.PythonModel("{}", streams=True))
-        with loop_with(
-            LoadedPythonModel(spec, gate, "m_0_0", CallLog()), spec, dispatcher
-        ) as worker:
-            yield worker
+        return worker_of(gate.infer, spec_of(decoupled=True, max_concurrency=400), dispatcher)
+    return python_model_worker(gate, dispatcher, streams=True, decoupled=True)
 
 
 KINDS = pytest.mark.parametrize("kind", ["a callable", "a Triton Python model"])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.fake_dispatcher import FakeDispatcher
-from fakes.serving_worker import loop_with, spec_of, worker_of
+from fakes.serving_worker import python_model_worker, spec_of, worker_of
 from support.real_daemon import eventually
 
 from pytriton import pb_utils
@@ -42,8 +42,6 @@ from pytriton.worker.fault_reports import (
     report_threads,
     traceback_of,
 )
-from pytriton.worker.python_model.batches import LoadedPythonModel
-from pytriton.worker.request_log import CallLog
 
 TRACE = json.dumps({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
 
@@ -419,9 +417,6 @@ def answer() -> pb_utils.InferenceResponse:
 def test_cancellation_in_a_triton_python_model(
     dispatcher: FakeDispatcher, made: Any, streams: bool, decoupled: bool
 ) -> None:
-    python_model = messages.PythonModel("{}", streams=streams)
-    spec = spec_of(decoupled=decoupled, python_model=python_model)
-    model = LoadedPythonModel(spec, made(), "m_0_0", CallLog())
-    with loop_with(model, spec, dispatcher) as worker:
+    with python_model_worker(made(), dispatcher, streams=streams, decoupled=decoupled) as worker:
         check(worker.proxy(streams=streams))
         assert worker.is_alive()

@@ -232,8 +232,7 @@ import sys
 for name in {hidden!r}:
     sys.modules[name] = None
 from pytriton.proxy import telemetry
-from pytriton.worker import tracing as exporting
-from pytriton.worker import tracing as tracing
+from pytriton.worker import tracing
 tracing.create_tracer()
 print(type(telemetry.get_telemetry_tracer()).__name__)
 if telemetry.get_telemetry_tracer() is not None:

@@ -10,6 +10,7 @@ from fakes.raw_lanes import (
     BATCH,
     BATCH_BYTES,
     RawLane,
+    announce_memory,
     announce_raw,
     packet,
     sealed_memory,
@@ -74,9 +75,7 @@ def test_a_malformed_message_is_a_lane_error(
 )
 def test_a_missing_spilled_message(end_and_socket: RawLane, offset: int, nbytes: int) -> None:
     lane, peer = end_and_socket
-    fd = sealed_memory(bytes(4096))
-    announce_raw(peer, ARENA, [fd])
-    os.close(fd)
+    announce_memory(peer, ARENA, bytes(4096))
     send_raw(peer, packet("Spilled", offset, nbytes))
     with pytest.raises(LaneError):
         lane.receive()
@@ -90,9 +89,7 @@ def test_only_a_message_for_the_callable_may_be_spilled(
 ) -> None:
     lane, peer = end_and_socket
     data = msgspec.msgpack.encode(inner)
-    fd = sealed_memory(data)
-    announce_raw(peer, ARENA, [fd])
-    os.close(fd)
+    announce_memory(peer, ARENA, data)
     send_raw(peer, packet("Spilled", 0, len(data)))
     with pytest.raises(LaneError):
         lane.receive()
@@ -101,10 +98,8 @@ def test_only_a_message_for_the_callable_may_be_spilled(
 def test_memory_must_be_announced_only_once(end_and_socket: RawLane) -> None:
     lane, peer = end_and_socket
     with leaves_open(1):  # the first one stays
-        fd = sealed_memory(b"data")
         for _ in range(2):
-            announce_raw(peer, 1, [fd])
-        os.close(fd)
+            announce_memory(peer, 1, b"data")
         with pytest.raises(LaneError, match="memory segment 1 was announced twice"):
             lane.receive()
 
@@ -158,9 +153,7 @@ def test_the_number_of_memories_is_limited(end_and_socket: RawLane) -> None:
     """Each one takes a descriptor."""
     lane, peer = end_and_socket
     with leaves_open(MAX_MEMORIES):
-        fd = sealed_memory(b"data")
         for number in range(MAX_MEMORIES + 1):
-            announce_raw(peer, number, [fd])
-        os.close(fd)
+            announce_memory(peer, number, b"data")
         with pytest.raises(LaneError, match=f"more than {MAX_MEMORIES} memory segments"):
             lane.receive()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from fakes.fake_dispatcher import FakeDispatcher
@@ -33,7 +35,23 @@ def test_is_ready_is_called_until_it_returns_true() -> None:
     assert list(answers) == []
 
 
-def test_a_system_exit_means_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def polled(is_ready: Callable[[], bool], dispatcher: FakeDispatcher) -> Iterator[None]:
+    poller = ReadinessPoller("w1", dispatcher.rundir.control_endpoint, is_ready)
+    try:
+        yield
+    finally:
+        poller.stop()
+
+
+def reported(dispatcher: FakeDispatcher) -> list[tuple[bool, str]]:
+    heard = (one for one in dispatcher.heard if isinstance(one, messages.WorkerReadiness))
+    return [(one.ready, one.why) for one in heard]
+
+
+def test_a_system_exit_means_not_ready(
+    dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readiness, "EVERY_S", 0.01)
     exits = iter([True, False])
 
@@ -42,36 +60,20 @@ def test_a_system_exit_means_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
             raise SystemExit(3)
         return True
 
-    dispatcher = FakeDispatcher()
-    watch = ReadinessPoller("w1", dispatcher.rundir.control_endpoint, is_ready)
-
-    def reported() -> list[tuple[bool, str]]:
-        heard = (one for one in dispatcher.heard if isinstance(one, messages.WorkerReadiness))
-        return [(one.ready, one.why) for one in heard]
-
-    try:
-        eventually(lambda: len(reported()) == 2, lambda: str(reported()))
-        assert reported() == [(False, "is_ready() raised SystemExit: 3"), (True, "")]
-    finally:
-        watch.stop()
-        dispatcher.close()
+    with polled(is_ready, dispatcher):
+        eventually(lambda: len(reported(dispatcher)) == 2, lambda: str(reported(dispatcher)))
+        assert reported(dispatcher) == [(False, "is_ready() raised SystemExit: 3"), (True, "")]
 
 
-def test_a_change_is_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_is_reported_again(
+    dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The daemon may have missed it during an upgrade."""
     monkeypatch.setattr(readiness, "EVERY_S", 0.01)
     monkeypatch.setattr(readiness, "AGAIN_S", 0.02)
     answers = iter([True, True, False])
-    dispatcher = FakeDispatcher()
-    watch = ReadinessPoller("w1", dispatcher.rundir.control_endpoint, lambda: next(answers, True))
-
-    def reported() -> list[bool]:
-        return [one.ready for one in dispatcher.heard if isinstance(one, messages.WorkerReadiness)]
-
-    try:
-        eventually(lambda: len(reported()) >= 4, lambda: str(reported()))
-        assert reported()[:1] == [False]  # nothing before the first change
-        assert set(reported()[1:]) == {True}
-    finally:
-        watch.stop()
-        dispatcher.close()
+    with polled(lambda: next(answers, True), dispatcher):
+        eventually(lambda: len(reported(dispatcher)) >= 4, lambda: str(reported(dispatcher)))
+        first, *others = [ready for ready, _ in reported(dispatcher)]
+        assert not first  # nothing before the first change
+        assert all(others)

@@ -11,12 +11,11 @@ import pytest
 from fakes.fake_call_log import FakeCallLog
 from fakes.fake_dispatcher import FakeDispatcher
 from fakes.lane_pair import Lanes
-from fakes.serving_worker import loop_with, spec_of
+from fakes.serving_worker import python_model_worker, spec_of
 from support.real_daemon import eventually
 
 from pytriton import pb_utils
 from pytriton._protocol import messages
-from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
     Batch,
     BatchBegun,
@@ -38,14 +37,10 @@ class Echo:
         return [pb_utils.InferenceResponse() for _ in requests]
 
 
-def model(*, streams: bool, of: Any = None) -> tuple[LoadedPythonModel, messages.ModelSpec]:
-    spec = spec_of(decoupled=False, python_model=messages.PythonModel("{}", streams=streams))
-    return LoadedPythonModel(spec, of or Echo(), "m_0_0", CallLog()), spec
-
-
 @pytest.mark.parametrize("wrong", [NOWHERE, NO_TYPE])
 def test_merged_readable_batches_are_answered(lanes: Lanes, wrong: TensorRef) -> None:
-    reported, _ = model(streams=False)
+    spec = spec_of(decoupled=False, python_model=messages.PythonModel("{}"))
+    reported = LoadedPythonModel(spec, Echo(), "m_0_0", CallLog())
     reported.log = log = FakeCallLog()
     good, bad = RequestRef([], "", []), RequestRef([wrong], "", [])
     parts = [Part(lanes[1], Batch(1, [good])), Part(lanes[1], Batch(2, [bad, bad]))]
@@ -60,17 +55,16 @@ def test_merged_readable_batches_are_answered(lanes: Lanes, wrong: TensorRef) ->
 def test_a_model_with_deferred_answers_survives_a_lack_of_memory(
     dispatcher: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, spec = model(streams=True)
-    read, short = one.incoming, [True]
+    read, short = LoadedPythonModel.incoming, [True]
 
-    def incoming(refs: Sequence[RequestRef], lane: Lane) -> list[pb_utils.InferenceRequest]:
+    def incoming(*arguments: Any) -> list[pb_utils.InferenceRequest]:
         if short and short.pop():
             raise MemoryError("8 GiB")
-        return read(refs, lane)
+        return read(*arguments)
 
-    monkeypatch.setattr(one, "incoming", incoming)
+    monkeypatch.setattr(LoadedPythonModel, "incoming", incoming)
     with (
-        loop_with(one, spec, dispatcher) as worker,
+        python_model_worker(Echo(), dispatcher, streams=True) as worker,
         contextlib.closing(worker.proxy(streams=True)) as lane,
     ):
         lane.send(Batch(1, [RequestRef([], "", [])]))
@@ -92,9 +86,8 @@ def test_an_internal_error_in_the_lane_thread_ends_the_worker(
         raise KeyError("a fault")
 
     monkeypatch.setattr(DecoupledModelLoop, "_begin", begin)
-    one, spec = model(streams=True)
     with (
-        loop_with(one, spec, dispatcher) as worker,
+        python_model_worker(Echo(), dispatcher, streams=True) as worker,
         contextlib.closing(worker.proxy(streams=True)) as lane,
     ):
         lane.send(Batch(1, [RequestRef([], "", [])]))
@@ -118,9 +111,8 @@ def test_coroutines_run_once_a_thread_can_be_started(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", short)
-    one, spec = model(streams=True, of=Later())
     with (
-        loop_with(one, spec, dispatcher) as worker,
+        python_model_worker(Later(), dispatcher, streams=True) as worker,
         contextlib.closing(worker.proxy(streams=True)) as lane,
     ):
         for number, last in ((1, BatchFailed), (2, BatchDone)):
