@@ -26,15 +26,15 @@ atexit.register(lambda: print("cleaned up"))
 """
 
 
-def _end(code: str) -> subprocess.CompletedProcess[str]:
+def _run(code: str) -> subprocess.CompletedProcess[str]:
     """Run a process that should exit; fail if it does not."""
     return subprocess.run(
-        [sys.executable, "-c", _HEAD + code],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
     )
+
+
+def _end(code: str) -> subprocess.CompletedProcess[str]:
+    return _run(_HEAD + code)
 
 
 def test_a_thread_that_never_returns_does_not_block_the_exit() -> None:
@@ -155,13 +155,7 @@ def is_told():
 
 
 def _run_signals(code: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", _SIGNALS + code],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = _run(_SIGNALS + code)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
 
