@@ -99,110 +99,120 @@ def run_python(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @functools.cache
-def imported_by(code: str) -> set[str]:
-    """Return the modules that Python imports while it runs `code`."""
+def modules_after(code: str) -> set[str]:
+    """Return the modules imported after `code` has run."""
     with tempfile.TemporaryDirectory() as cwd:
-        done = run_python("-X", "importtime", "-c", code, cwd=Path(cwd))
-    lines = done.stderr.splitlines()
-    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+        done = run_python("-c", f"{code}\nimport sys; print(*sys.modules)", cwd=Path(cwd))
+    return set(done.stdout.split())
 
 
-def test_importing_pytriton_loads_nothing_heavy() -> None:
-    names = imported_by("import pytriton") - imported_by("pass")
-    assert "pytriton" in names
-    assert sorted(name for name in names if name.partition(".")[0] in HEAVY) == []
+#: Imports of tritonclient and aiohttp would take as long as half of a daemon's start.
+TRITON_ADMIN = """
+import asyncio
+from pytriton._host.settings.declarations import DaemonConfig
+from pytriton.dispatcher.server.frontends.triton_frontend import AdminClient
+from pytriton.formats import pbtxt
+async def connect(): AdminClient(DaemonConfig(), 1, 1)._connected()
+asyncio.run(connect())
+assert pbtxt.write({'name': 'm'}) == 'name: "m"\\n'
+assert pbtxt.parse('name: "m"')['name'] == 'm'
+"""
+NATIVE_ADMIN = """
+import asyncio, pathlib
+from pytriton.dispatcher.server.frontend import Unreached
+from pytriton.dispatcher.server.frontends.native_frontend import NativeAdmin
+async def ask():
+    futures = [asyncio.get_running_loop().create_future() for _ in 'ab']
+    try: await NativeAdmin(pathlib.Path('none').absolute(), *futures).load('m', None)
+    except Unreached: return 'asked'
+assert asyncio.run(ask()) == 'asked'
+"""
+#: One process per model of a repository does that before its worker starts.
+INSPECTION = """
+import pathlib, sys
+from pytriton._register.python_models import prepare_folder
+pathlib.Path("m/1").mkdir(parents=True)
+pathlib.Path("m/1/model.py").write_text("class TritonPythonModel: pass")
+pathlib.Path("m/config.pbtxt").write_text(
+    'backend: "python"\\noutput [ { name: "y" data_type: TYPE_FP32 dims: 1 } ]'
+)
+question = {
+    "task": "python", "folder": str(pathlib.Path("m").absolute()), "name": "m", "config": None,
+    "python": sys.executable, "requirements": None, "install": False, "env": {},
+}
+assert prepare_folder.answer(question)['spec']['name'] == 'm'
+"""
+#: typer builds parameters from what it is given, and would use pydantic to convert their values.
+COMMAND = """
+import sys; from pytriton._cli import main
+sys.argv[1:] = ['status', '--json', '--runtime-dir', 'none']
+try: main()
+except SystemExit as end: assert end.code == 3, end.code  # no daemon is running
+"""
+PROTOCOLS = (
+    "tritonclient.grpc", "tritonclient.grpc.aio", "tritonclient.http", "tritonclient.http.aio",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "imported", "others"),
+    [
+        ("import pytriton", "pytriton", HEAVY),
+        ("import pytriton.triton", "pytriton.triton.local", HEAVY),
+        (
+            "import pytriton; pytriton.client.ModelClient",
+            "pytriton.client.model_client",
+            ("aiohttp", "gevent", "grpc", *PROTOCOLS),
+        ),
+        (
+            "import pytriton.worker.process",
+            "pytriton.worker.loop",
+            ("asyncio", "concurrent.futures", "importlib.metadata", "ssl"),
+        ),
+        (
+            "import pytriton.dispatcher.process",
+            "pytriton.dispatcher.daemon",
+            ("filelock", "http.client", "importlib.metadata", "numpy", "psutil", "tomllib", "urllib.request"),
+        ),
+        (TRITON_ADMIN, "grpclib.client", ("tritonclient", "grpc", "numpy", "ml_dtypes", "aiohttp")),
+        (
+            NATIVE_ADMIN,
+            "pytriton.dispatcher.server.frontends.native_frontend",
+            ("aiohttp", "requests", "http.client", "tritonclient"),
+        ),
+        (
+            INSPECTION,
+            "google.protobuf.text_format",
+            ("asyncio", "cloudpickle", "grpc", "numpy", "zmq", "tritonclient.grpc"),
+        ),
+        (COMMAND, "typer", ("importlib.metadata", "pydantic", "rich", "tomllib")),
+    ],
+    ids=[
+        "pytriton", "Triton", "a client", "a worker", "a daemon", "tritonserver's frontend",
+        "the native frontend", "the inspection of a model", "a command",
+    ],
+)  # fmt: skip
+def test_nothing_slow_is_imported(code: str, imported: str, others: tuple[str, ...]) -> None:
+    names = modules_after(code)
+    assert imported in names
+    assert sorted(names & {*others}) == []
 
 
 def test_importing_pytriton_loads_no_submodule() -> None:
-    names = imported_by("import pytriton")
+    names = modules_after("import pytriton")
     assert sorted(name for name in names if name.startswith("pytriton.")) == []
 
 
-def test_importing_the_triton_class_loads_nothing_heavy() -> None:
-    """Scripts pay for that when they create a `Triton`."""
-    names = imported_by("import pytriton.triton") - imported_by("pass")
-    assert "pytriton.triton.local" in names
-    assert sorted(name for name in names if name.partition(".")[0] in HEAVY) == []
-
-
 def test_a_worker_imports_only_what_every_callable_needs() -> None:
-    """Each instance of each model imports it, and again after each crash."""
-    names = modules_after("import pytriton.worker.process")
-    assert "pytriton.worker.loop" in names
-    assert sorted(names & {"asyncio", "concurrent.futures", "importlib.metadata", "ssl"}) == []
-    # Some versions of numpy import these themselves.
-    rare = {"difflib", "hmac", "importlib.resources", "tempfile"}
+    """Some versions of numpy import these modules themselves."""
     needed = modules_after("import numpy, zmq, msgspec, cloudpickle")
-    assert sorted((names - needed) & rare) == []
+    rare = {"difflib", "hmac", "importlib.resources", "tempfile"}
+    assert sorted((modules_after("import pytriton.worker.process") - needed) & rare) == []
 
 
-def test_the_daemon_imports_no_numpy() -> None:
-    names = modules_after("import pytriton.dispatcher.process")
-    assert "pytriton.dispatcher.daemon" in names
-    assert "numpy" not in names
-
-
-def test_the_daemon_imports_nothing_that_few_starts_need() -> None:
-    names = modules_after("import pytriton.dispatcher.process")
-    rare = {"filelock", "http.client", "importlib.metadata", "psutil", "tomllib", "urllib.request"}
-    assert sorted(names & rare) == []
-
-
-def test_a_daemon_uses_tritonserver_without_tritonclient() -> None:
-    """For gRPC requests and config.pbtxt; tritonclient imports numpy, and would take a quarter of the start."""
-    code = (
-        "import asyncio\n"
-        "from pytriton._host.settings.declarations import DaemonConfig\n"
-        "from pytriton.dispatcher.server.frontends.triton_frontend import AdminClient\n"
-        "from pytriton.formats import pbtxt\n"
-        "async def connect(): AdminClient(DaemonConfig(), 1, 1)._connected()\n"
-        "asyncio.run(connect())\n"
-        "assert pbtxt.write({'name': 'm'}) == 'name: \"m\"\\n'\n"
-        "assert pbtxt.parse('name: \"m\"')['name'] == 'm'"
-    )
-    names = modules_after(code)
-    assert "grpclib.client" in names
-    assert sorted(names & {"tritonclient", "grpc", "numpy", "ml_dtypes", "aiohttp"}) == []
-
-
-def test_a_repositorys_model_is_inspected_without_numpy_and_grpc(tmp_path: Path) -> None:
-    """One process per model does that before its worker starts, and spent most of its time on these imports."""
-    (tmp_path / "m" / "1").mkdir(parents=True)
-    (tmp_path / "m" / "1" / "model.py").write_text("class TritonPythonModel: pass\n")
-    (tmp_path / "m" / "config.pbtxt").write_text(
-        'backend: "python"\noutput [ { name: "y" data_type: TYPE_FP32 dims: 1 } ]'
-    )
-    question: dict[str, object] = {
-        "task": "python", "folder": str(tmp_path / "m"), "name": "m", "config": None, "python": sys.executable,
-        "requirements": None, "install": False, "env": {},
-    }  # fmt: skip
-    code = (
-        "from pytriton._register.python_models import prepare_folder\n"
-        f"assert prepare_folder.answer({question!r})['spec']['name'] == 'm'"
-    )
-    names = modules_after(code)
-    assert "google.protobuf.text_format" in names
-    assert (
-        sorted(names & {"asyncio", "cloudpickle", "grpc", "numpy", "zmq", "tritonclient.grpc"})
-        == []
-    )
-
-
-def test_a_daemon_uses_its_native_frontend_without_aiohttp() -> None:
-    """Importing it takes as long as half of the daemon."""
-    code = (
-        "import asyncio, pathlib\n"
-        "from pytriton.dispatcher.server.frontend import Unreached\n"
-        "from pytriton.dispatcher.server.frontends.native_frontend import NativeAdmin\n"
-        "async def ask():\n"
-        "    futures = [asyncio.get_running_loop().create_future() for _ in 'ab']\n"
-        "    try: await NativeAdmin(pathlib.Path('none').absolute(), *futures).load('m', None)\n"
-        "    except Unreached: return 'asked'\n"
-        "assert asyncio.run(ask()) == 'asked'"
-    )
-    names = modules_after(code)
-    assert "pytriton.dispatcher.server.frontends.native_frontend" in names
-    assert sorted(names & {"aiohttp", "requests", "http.client", "tritonclient"}) == []
+def test_a_command_imports_no_other_command() -> None:
+    commands = {one for one in modules_after(COMMAND) if one.startswith("pytriton._cli.commands.")}
+    assert commands == {"pytriton._cli.commands.status"}
 
 
 def test_a_daemon_does_not_import_rich(tmp_path: Path) -> None:
@@ -211,21 +221,6 @@ def test_a_daemon_does_not_import_rich(tmp_path: Path) -> None:
     names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert {"structlog", "pytriton.dispatcher.daemon"} <= names
     assert sorted(names & {"rich.console", "rich.pretty", "pygments"}) == []
-
-
-def test_a_command_imports_no_other_command_and_no_pydantic() -> None:
-    """typer builds parameters from what it is given, and uses pydantic to convert their values."""
-    code = (
-        "import sys; from pytriton._cli import main\n"
-        "sys.argv[1:] = ['status', '--json', '--runtime-dir', 'none']\n"
-        "try: main()\n"
-        "except SystemExit as end: assert end.code == 3, end.code  # no daemon is running"
-    )
-    names = modules_after(code)
-    commands = {name for name in names if name.startswith("pytriton._cli.commands.")}
-    assert commands == {"pytriton._cli.commands.status"}
-    assert "typer" in names
-    assert sorted(names & {"importlib.metadata", "pydantic", "rich", "tomllib"}) == []
 
 
 def test_importing_every_module_starts_nothing(tmp_path: Path) -> None:
@@ -261,14 +256,6 @@ def test_submodules_are_attributes_after_a_plain_import(tmp_path: Path) -> None:
     assert done.stdout.split() == ["pytriton.exceptions", "pytriton.model_config"]
 
 
-PROTOCOLS = {
-    "tritonclient.grpc",
-    "tritonclient.grpc.aio",
-    "tritonclient.http",
-    "tritonclient.http.aio",
-}
-
-
 CLIENTS = [
     ("ModelClient", "localhost", "tritonclient.http"),
     ("FuturesModelClient", "localhost", "tritonclient.http"),
@@ -297,23 +284,9 @@ def test_constructing_a_client_imports_its_protocol(
     """So the first request does not; and programs that use HTTP do not import gRPC, or vice versa."""
     printed, names = constructed[construction(client, url)]
     assert module in names, printed
-    assert names & PROTOCOLS <= {module, module.removesuffix(".aio")}
+    assert names & {*PROTOCOLS} <= {module, module.removesuffix(".aio")}
     foreign = {"aiohttp", "gevent", "geventhttpclient"} if "grpc" in url else {"grpc"}
     assert sorted(names & foreign) == []
-
-
-def test_the_clients_themselves_import_no_protocol() -> None:
-    names = modules_after("import pytriton; pytriton.client.ModelClient")
-    assert "pytriton.client.model_client" in names
-    assert sorted(names & {"aiohttp", "gevent", "grpc", *PROTOCOLS}) == []
-
-
-@functools.cache
-def modules_after(code: str) -> set[str]:
-    """Return the modules imported after `code` has run."""
-    with tempfile.TemporaryDirectory() as cwd:
-        done = run_python("-c", f"{code}\nimport sys; print(*sys.modules)", cwd=Path(cwd))
-    return set(done.stdout.split())
 
 
 def test_a_wrong_name_is_an_attribute_error() -> None:

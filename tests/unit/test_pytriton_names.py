@@ -1,4 +1,4 @@
-"""Names that users of PyTriton import, and the bases of its exceptions."""
+"""Names that users of PyTriton import; bases and members are in the snapshot of the public API."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import get_type_hints
 import pytest
 
 from pytriton import constants
-from pytriton.client import exceptions as client_exceptions
 from pytriton.decorators import InferenceRequests, InferenceResults, InputNames
-from pytriton.model_config import DeviceKind, TimeoutAction
 from pytriton.proxy.types import Request, Requests, Response, Responses
 
 #: Module -> names that PyTriton's documents and examples import from it.
@@ -78,38 +76,6 @@ def test_annotations_can_be_resolved_at_run_time() -> None:
 
 def test_the_context_has_the_keywords_name() -> None:
     assert constants.TRITON_CONTEXT_FIELD_NAME == "triton_context"
-
-
-def test_enumerations_have_tritons_members() -> None:
-    assert [kind.name for kind in DeviceKind] == ["KIND_AUTO", "KIND_CPU", "KIND_GPU"]
-    assert [action.name for action in TimeoutAction] == ["REJECT", "DELAY"]
-
-
-def test_pytritons_exceptions_have_its_bases_and_message() -> None:
-    errors = import_module("pytriton.exceptions")
-    for name in NAMES["pytriton.exceptions"].split():
-        error = getattr(errors, name)("what was wrong")
-        assert isinstance(error, errors.PyTritonError)
-        assert (error.message, str(error)) == ("what was wrong", "what was wrong")
-
-
-@pytest.mark.parametrize(
-    ("name", "base"),
-    [
-        ("ValueError", "Error"),
-        ("InvalidUrlError", "ValueError"),
-        ("TimeoutError", "Error"),
-        ("ModelUnavailableError", "Error"),
-        ("ClosedError", "Error"),
-        ("ModelDoesntSupportBatchingError", "Error"),
-        ("InferenceServerError", "Error"),
-        ("QueueFullError", "Error"),
-    ],
-)
-def test_exceptions_of_clients_have_pytritons_bases(name: str, base: str) -> None:
-    error = getattr(client_exceptions, f"PyTritonClient{name}")
-    assert issubclass(error, getattr(client_exceptions, f"PyTritonClient{base}"))
-    assert str(error("what was wrong")) == "what was wrong"
 
 
 def test_fields_of_dataclasses_are_in_pytritons_order() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,7 +105,7 @@ def test_group_by_values_accepts_texts_several_keys_and_list_outputs() -> None:
 
 def test_group_by_values_must_be_below_batch() -> None:
     infer = group_by_values("k")(batch(lambda x, k: {"y": x}))
-    with pytest.raises(PyTritonRuntimeError, match="must be used after the @batch decorator"):
+    with pytest.raises(PyTritonRuntimeError, match="The @group_by_values decorator must be used after the @batch decorator."):
         infer([request(1, k=1)])
 
 
@@ -216,6 +215,8 @@ def test_fill_optionals_refuses_defaults_that_do_not_fit(
 def test_fill_optionals_accepts_only_arrays() -> None:
     with pytest.raises(PyTritonBadParameterError, match="must be a numpy array"):
         fill_optionals(k=7)  # type: ignore[arg-type]
+    with pytest.raises(PyTritonBadParameterError, match="masked array"):
+        fill_optionals(k=np.ma.masked_array([1], [True]))
 
 
 @pytest.mark.parametrize(("rows", "padded"), [(1, 4), (4, 4), (5, 8), (9, 16), (16, 16), (17, 17)])
@@ -368,47 +369,6 @@ def test_triton_context_without_a_server_is_an_error() -> None:
     with pytest.raises(PyTritonValidationError, match="not being served"):
         infer([request(1)])
     assert calls == []
-
-
-class Model:
-    bias = 100
-
-    @fill_optionals(k=np.array([1]))
-    @group_by_keys
-    @batch
-    @group_by_values("k")
-    @pad_batch
-    @first_value("k")
-    @triton_context
-    def __call__(self, x: Any, k: int, triton_context: TritonContext) -> list[Any]:
-        assert len(x) == 4
-        assert triton_context.model_config is CONFIG
-        return [x * k + self.bias]
-
-
-def test_the_documented_stack_on_a_method() -> None:
-    model = Model()
-    set_triton_context(model, CONFIG)
-    requests = [request(1, k=2), request(2), request(3, k=2), request(4, k=3)]
-    assert answers(model(requests)) == [102, 102, 106, 112]
-
-
-def test_groups_of_coroutines_and_generators() -> None:
-    @batch
-    @group_by_values("k")
-    async def later(x: Any, k: Any) -> dict[str, Any]:
-        await asyncio.sleep(0)
-        return {"y": x + k}
-
-    @batch
-    @group_by_values("k")
-    def stream(x: Any, k: Any) -> Iterator[dict[str, Any]]:
-        for step in range(2):
-            yield {"y": x + k + step}
-
-    requests = [request(10, k=1), request(20, k=2)]
-    assert answers(asyncio.run(later(requests))) == [11, 22]
-    assert [answers(responses) for responses in stream(requests)] == [[11, 22], [12, 23]]
 
 
 def test_groups_of_generators_must_yield_equally_often() -> None:

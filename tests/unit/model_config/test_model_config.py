@@ -328,6 +328,7 @@ def test_reads_int64_values_as_the_server_writes_them() -> None:
         {"name": "m", "input": [{"name": "x", "data_type": "TYPE_FP8", "dims": []}]},
         {"name": "m", "max_batch_size": "many"},
         {"name": "m", "parameters": ["a"]},
+        {"name": 3, "input": 5},
     ],
 )
 def test_other_documents_are_refused(document: dict[str, Any]) -> None:
