@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes.fake_dispatcher import SERVER, FakeDispatcher, status
+from fakes.fake_dispatcher import SERVER, FakeDispatcher
 from support.models.descriptors import leaves_open
 
 from pytriton._control.connection import Connection
@@ -23,6 +23,7 @@ from pytriton.exceptions import (
     ModelExistsError,
     ModelNotFoundError,
     PyTritonDaemonError,
+    PyTritonValidationError,
     RegistrationError,
 )
 from pytriton.model_config import Tensor
@@ -103,10 +104,41 @@ def test_the_error_says_that_a_silent_daemon_runs(fake: FakeDispatcher) -> None:
         connect(fake.rundir.path, timeout_s=0.3)
 
 
-def test_an_unexpected_answer_names_the_version_mismatch(fake: FakeDispatcher) -> None:
-    fake.answers[messages.GetStatus] = lambda _: [messages.Done()]
-    with pytest.raises(PyTritonDaemonError, match=r"different version.*restart"):
+class OfTheFuture(messages.Message, tag="OfTheFuture"):
+    """A message that this version cannot read."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (messages.Done(), r"different version.*restart"),
+        (OfTheFuture(), r"does not understand.*OfTheFuture.*Install the same version"),
+    ],
+)
+def test_an_unexpected_answer_names_the_version_mismatch(
+    fake: FakeDispatcher, answer: Any, words: str
+) -> None:
+    fake.answers[messages.GetStatus] = lambda _: [answer]
+    with pytest.raises(PyTritonDaemonError, match=words):
         connect(fake.rundir.path)
+
+
+@pytest.mark.parametrize(
+    ("ask", "text"),
+    [
+        (lambda client: client.unregister(None), r"\(Unregister\): name: Expected str, got None\."),
+        (lambda client: client.unregister(object()), r"\(Unregister\): Encoding objects of type"),
+        (lambda client: client.logs("linear", lines="9"), "lines: Expected int, got str"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_reported_and_not_sent(
+    fake: FakeDispatcher, client: DaemonClient, ask: Callable[[Any], Any], text: str
+) -> None:
+    """The dispatcher drops unreadable messages, so there would be no answer."""
+    fake.heard.clear()
+    with pytest.raises(PyTritonValidationError, match=text):
+        ask(client)
+    assert fake.heard == []
 
 
 def test_connecting_does_not_ask_for_the_models(fake: FakeDispatcher) -> None:
@@ -273,33 +305,6 @@ def test_unregistering_and_logs_name_the_model(fake: FakeDispatcher, client: Dae
     with pytest.raises(ModelNotFoundError, match="no model 'm'") as caught:
         client.unregister("m")
     assert caught.value.model_name == "m"
-
-
-def test_a_model_is_ready_when_every_possible_instance_is(
-    fake: FakeDispatcher, client: DaemonClient
-) -> None:
-    histories = [("starting", "failed"), ("loading", "failed"), ("ready", "failed")]
-    fake.answers[messages.ListModels] = lambda _: [messages.Models([info("m")])]
-    model = client.model("m")
-    fake.answers[messages.GetStatus] = lambda _: [status(info("m", *histories.pop(0)))]
-    model.wait_ready()
-    assert histories == []
-
-
-def test_models_that_will_never_be_ready_are_not_awaited(
-    fake: FakeDispatcher, client: DaemonClient
-) -> None:
-    fake.answers[messages.ListModels] = lambda _: [messages.Models([info("m")])]
-    model = client.model("m")
-    fake.answers[messages.GetStatus] = lambda _: [status(info("m", "failed", "failed"))]
-    with pytest.raises(
-        PyTritonDaemonError,
-        match=r"cannot become ready: instance 0 is failed .killed by signal 9",
-    ):
-        model.wait_ready()
-    fake.answers[messages.GetStatus] = lambda _: [status(info("m", "loading"))]
-    with pytest.raises(PyTritonDaemonError, match=r"not ready after 0\.1 s.*instance 0 is loading"):
-        model.wait_ready(0.1)
 
 
 def test_shutdown_is_forwarded(fake: FakeDispatcher, client: DaemonClient) -> None:

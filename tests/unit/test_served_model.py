@@ -96,7 +96,13 @@ def test_a_model_will_not_be_ready() -> None:
     assert text.endswith("instance 1 is stopped. See `pytriton-daemon logs m`.")
 
 
-def test_a_model_is_not_ready_in_time() -> None:
-    words = "is not ready after 0 s: tritonserver is starting, the model is ready"
-    with pytest.raises(PyTritonDaemonError, match=words):
-        wait(("starting", info("ready", "ready")), timeout_s=0.0)
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        (("starting", info("ready", "ready")), "tritonserver is starting, the model is ready"),
+        (("ready", info("ready", "loading")), "instance 0 is loading"),
+    ],
+)
+def test_a_model_is_not_ready_in_time(before: tuple[str, messages.ModelInfo], words: str) -> None:
+    with pytest.raises(PyTritonDaemonError, match=f"is not ready after 0 s: .*{words}"):
+        wait(before, timeout_s=0.0)

@@ -150,9 +150,17 @@ def test_sequences_get_default_names_without_a_server() -> None:
 @pytest.mark.parametrize(
     ("returned", "error", "message"),
     [
-        (lambda x: {"y": x[:1]}, ValueError, "Received output tensors with different batch sizes: y: 1. Expected.*: 3"),
+        (
+            lambda x: {"y": x[:1]},
+            ValueError,
+            "Received output tensors with different batch sizes: y: 1. Expected.*: 3",
+        ),
         (lambda x: {"y": x, "z": np.float32(1)}, ValueError, "z: no batch axis"),
-        (lambda x: [x, x], PyTritonValidationError, "Outputs length different than config outputs length"),
+        (
+            lambda x: [x, x],
+            PyTritonValidationError,
+            "Outputs length different than config outputs length",
+        ),
         (lambda x: x, PyTritonValidationError, "Unsupported output type .*ndarray"),
         (
             lambda x: None,
@@ -234,7 +242,9 @@ def test_an_exception_in_place_of_all_outputs_is_raised(decorator: Any) -> None:
 
 def test_requests_with_different_inputs_are_refused() -> None:
     requests = [Request({"a": np.zeros((1, 1))}), Request({"b": np.zeros((1, 1))})]
-    with pytest.raises(PyTritonValidationError, match="Cannot batch requests with different set of inputs keys"):
+    with pytest.raises(
+        PyTritonValidationError, match="Cannot batch requests with different set of inputs keys"
+    ):
         batch(lambda **inputs: inputs)(requests)
 
 
