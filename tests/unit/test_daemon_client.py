@@ -104,7 +104,7 @@ def test_the_error_says_that_a_silent_daemon_runs(fake: FakeDispatcher) -> None:
         connect(fake.rundir.path, timeout_s=0.3)
 
 
-class OfTheFuture(messages.Message, tag="OfTheFuture"):
+class OfTheFuture(messages.Message, frozen=True, tag="OfTheFuture"):
     """A message that this version cannot read."""
 
 

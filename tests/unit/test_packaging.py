@@ -73,8 +73,6 @@ def test_the_same_pythons_are_promised_and_tested() -> None:
     assert promised == list(install_check.SUPPORTED)
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     assert f"python: {json.dumps(promised)}" in workflow
-    for name in ("README.md", "docs/start/install.md", "docs/start/five-minutes.md"):
-        assert f"Python {promised[0]} to {promised[-1]}" in (ROOT / name).read_text(), name
 
 
 @pytest.mark.parametrize("folder", sorted(PROCESSES))
@@ -227,14 +225,3 @@ def test_an_archive_without_the_symlinks_builds_the_same_wheel(
         name for name in same if name.name not in (PROXY.file, FRONTEND.file, INTERPOSER.file)
     )
     assert sorted(name for name in names if name.suffix == ".py") == expected_files()
-
-
-def test_the_documentation_justifies_every_dependency() -> None:
-    with open(ROOT / "pyproject.toml", "rb") as file:
-        requirements = tomllib.load(file)["project"]["dependencies"]
-    names = {re.match(r"[\w-]+", one)[0] for one in requirements}  # type: ignore[index]
-    text = (ROOT / "docs" / "reference" / "dependencies.md").read_text(encoding="utf-8")
-    assert (
-        set(re.findall(r"^\| ([\w-]+) \|.*\|", text.partition("\n## ")[0], re.M)) - {"package"}
-        == names
-    )

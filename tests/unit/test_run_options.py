@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +22,6 @@ from pytriton.run_options import OPTIONS, names_of
 
 pytestmark = pytest.mark.usefixtures("no_interpreter")
 
-ROOT = Path(__file__).parents[2]
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 #: Options that are not fields of ModelSpec, with the code that reads them.
 READ_BY_NAME = {
@@ -182,9 +180,3 @@ def test_help_and_completion_show_every_option(method: Any, kind: Any) -> None:
         assert f"\n    {name}: {OPTIONS[name].doc[:30]}" in doc
     assert "\n    options:" not in doc
     assert "\n\nRaises:" in doc
-
-
-def test_the_document_names_every_option() -> None:
-    text = (ROOT / "docs" / "how-to" / "registering.md").read_text()
-    unnamed = [name for name in OPTIONS if f"{name}=" not in text]
-    assert unnamed == [], "name these in docs/how-to/registering.md, as `NAME=`"

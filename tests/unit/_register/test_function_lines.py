@@ -160,9 +160,7 @@ def test_code_names_its_file() -> None:
     def outer(x: int) -> list[int]:
         return [one + x for one in range(2)]
 
-    with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:
-        _, pickled = unpack(pack_callable(outer, imports, "m"))
-    loaded = cloudpickle.loads(pickled)
+    loaded = cloudpickle.loads(unpack(payload_of(outer))[1])
     assert loaded(1) == [1, 2]
     inner = [part for part in loaded.__code__.co_consts if isinstance(part, CodeType)]
     assert {code.co_filename for code in [loaded.__code__, *inner]} == {__file__}

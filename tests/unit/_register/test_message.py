@@ -264,27 +264,22 @@ def test_matching_counts_are_accepted() -> None:
     assert count_instances(None, [], None) == 1
 
 
-def doubled(requests: Any) -> Any:
-    return [{"y": 2 * request["x"]} for request in requests]
-
-
 def test_trace_config_sets_where_a_models_spans_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """It overrides this process's variables, which are forwarded."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
     url = "http://127.0.0.1:4318/v1/traces"
-    options = {"trace_config": ["mode=opentelemetry", f"opentelemetry,url={url}"]}
-    env = plan(doubled, "m", [X], [Y], None, options).message.spec.world.env
+    env = ready(trace_config=["mode=opentelemetry", f"opentelemetry,url={url}"])[0].spec.world.env
     assert env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == url
     assert env["OTEL_SERVICE_NAME"] == "shop"
-    env = plan(doubled, "m", [X], [Y], None, {}).message.spec.world.env
+    env = ready()[0].spec.world.env
     assert env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize("wrong", ["mode=opentelemetry", ["opentelemetry"], [1], {"mode": "x"}])
 def test_an_invalid_trace_config_is_reported(wrong: Any) -> None:
     with pytest.raises(PyTritonValidationError, match="trace_config must be a list of settings"):
-        plan(doubled, "m", [X], [Y], None, {"trace_config": wrong})
+        ready(trace_config=wrong)
 
 
 def test_another_interpreter_gets_the_workers_requirements(

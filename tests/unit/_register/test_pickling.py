@@ -345,14 +345,16 @@ OFFENDERS: dict[str, tuple[Callable[[], Callable[..., Any]], str]] = {
 }  # fmt: skip
 
 
+def packed(target: Callable[..., Any]) -> bytes:
+    with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:
+        return pack_callable(target, imports, "m")
+
+
 @pytest.mark.parametrize("kind", OFFENDERS)
 def test_an_unpicklable_object_is_named_with_remedies(kind: str) -> None:
     make, words = OFFENDERS[kind]
-    with (
-        closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports,
-        pytest.raises(PicklingError, match=words) as caught,
-    ):
-        pack_callable(make(), imports, "m")
+    with pytest.raises(PicklingError, match=words) as caught:
+        packed(make())
     assert "factory=True" in str(caught.value)
     assert caught.value.model_name == "m"
     assert "lock" in str(caught.value.__cause__)
@@ -360,21 +362,17 @@ def test_an_unpicklable_object_is_named_with_remedies(kind: str) -> None:
 
 def test_msgspec_constraints_in_annotations_are_sent() -> None:
     meta = msgspec.Meta(ge=1, title="a", extra_json_schema={"x": [1]})
-    with closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports:
-        _, pickled = unpack(pack_callable(lambda x=meta: x, imports, "m"))
+    _, pickled = unpack(packed(lambda x=meta: x))
     assert cloudpickle.loads(pickled)() == meta
 
 
 def test_an_open_file_is_refused_like_a_lock(tmp_path: Path) -> None:
     """cloudpickle would send a copy of its contents."""
     (tmp_path / "words").write_text("a b")
-    with (
-        open(tmp_path / "words", encoding="utf-8") as words,
-        closing(WorkerModules(capture_environment(), own_interpreter=True)) as imports,
-    ):
+    with open(tmp_path / "words", encoding="utf-8") as words:
         with pytest.raises(PicklingError, match=r"`words` .*TextIOWrapper.*open it in the worker"):
-            pack_callable(lambda requests: words.read(), imports, "m")
-        pack_callable(lambda requests: print(requests, file=sys.stderr), imports, "m")
+            packed(lambda requests: words.read())
+        packed(lambda requests: print(requests, file=sys.stderr))
 
 
 @pytest.mark.programs

@@ -146,23 +146,6 @@ def test_invalid_values_are_refused_by_name(values: Object, said: str) -> None:
         render(values)
 
 
-def test_each_value_is_documented() -> None:
-    """Each value of values.yaml has a comment above it, except values that are passed through."""
-    passed_on = ("podSecurityContext", "securityContext", "topologySpread")
-    bare, before, path = [], "", ["", "", "", ""]
-    for line in (CHART / "values.yaml").read_text().splitlines():
-        found = re.match(r"( *)(\w+):", line)
-        if found:
-            depth = len(found[1]) // 2
-            path[depth] = found[2]
-            described = before.lstrip().startswith("#") or path[0] in passed_on
-            if not described and line.strip() != f"{found[2]}:":
-                # A map is described by its members.
-                bare.append(".".join(path[: depth + 1]))
-        before = line
-    assert bare == []
-
-
 def test_the_schema_has_each_value() -> None:
     """Including nested values, so that unknown ones are refused."""
 

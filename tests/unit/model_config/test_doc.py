@@ -43,8 +43,3 @@ def test_its_callables_answer(names: dict[str, Any]) -> None:
     requests = [Request({"text": text}, {"lang": lang}) for lang in (b"de", b"fr")]
     answers = names["translate"](requests)
     assert [answer["language"].item() for answer in answers] == [b"de", b"fr"]
-
-
-def test_its_table_has_every_field() -> None:
-    rows = re.findall(r"^\| `(\w+)", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(rows) == sorted(ModelConfig.__dataclass_fields__)

@@ -148,14 +148,8 @@ def test_other_names_are_refused(name: Any) -> None:
         Tensor((1,), np.float32, name=name)
 
 
-def test_is_a_frozen_hashable_picklable_dataclass_with_pytritons_order() -> None:
+def test_is_a_frozen_hashable_picklable_dataclass() -> None:
     tensor = Tensor((1, -1), "float32", "x", True)
-    assert [field.name for field in dataclasses.fields(tensor)] == [
-        "shape",
-        "dtype",
-        "name",
-        "optional",
-    ]
     assert pickle.loads(pickle.dumps(tensor)) == tensor == Tensor((1, -1), np.float32, "x", True)
     assert hash(tensor) == hash(Tensor((1, -1), np.float32, "x", True))
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from unit.openai.test_serving import HELLO, asked
 
 from pytriton.openai import ChatRequest
 from pytriton.openai.model import served
@@ -25,12 +26,10 @@ def _each_piece_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 
 def request(*, stream: bool = True) -> Request:
-    body = {"messages": [{"role": "user", "content": "x"}], "stream": stream}
-    envelope = {"api": "chat", "id": "c_1", "model": "m", "body": body}
-    return Request({"request": np.array([json.dumps(envelope).encode()], object)})
+    return asked("chat", {**HELLO, "stream": stream})
 
 
-def run(
+async def answer(
     target: Callable[..., Any],
     sent: list[str],
     send: Callable[[str, str], bool] | None = None,
@@ -40,27 +39,25 @@ def run(
     by the end of each `yield`, where the worker's loop waits for room.
     """
 
-    def put(results: Any) -> None:
-        if results[0] is not None:
-            sent.append(results[0]["text_output"][0].decode())
-        if yields is not None:
-            yields.append(len(sent))
-
     def put_text(output: str, text: str) -> bool:
         assert output == "text_output"
         sent.append(text)
         return True
 
-    async def answer() -> None:
-        sending.set(send or put_text)
-        produced = served(target, ["chat"])([request()])
-        try:
-            async for results in produced:
-                put(results)
-        finally:
-            await produced.aclose()
+    sending.set(send or put_text)
+    produced = served(target, ["chat"])([request()])
+    try:
+        async for results in produced:
+            if results[0] is not None:
+                sent.append(results[0]["text_output"][0].decode())
+            if yields is not None:
+                yields.append(len(sent))
+    finally:
+        await produced.aclose()
 
-    asyncio.run(answer())
+
+def run(target: Callable[..., Any], *how: Any) -> None:
+    asyncio.run(answer(target, *how))
 
 
 def contents(texts: list[str]) -> list[str]:
@@ -129,13 +126,13 @@ def test_buffered_text_of_a_closed_stream_is_dropped() -> None:
         sent.append(text)
         return True
 
-    async def answer() -> None:
+    async def first_piece() -> None:
         sending.set(put_text)
         produced = served(gives_up, ["chat"])([request()])
         await produced.__anext__()
 
     async def outlived() -> None:
-        task = asyncio.ensure_future(answer())
+        task = asyncio.ensure_future(first_piece())
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.sleep(0)  # the loop's next turn
@@ -223,24 +220,7 @@ def test_timeouts_and_cancellation_reach_the_callable() -> None:
 
     async def cancelled() -> None:
         sent: list[str] = []
-
-        def put(results: Any) -> None:
-            sent.append(results[0]["text_output"][0].decode())
-
-        def put_text(output: str, text: str) -> bool:
-            sent.append(text)
-            return True
-
-        async def answer() -> None:
-            sending.set(put_text)
-            produced = served(limited, ["chat"])([request()])
-            try:
-                async for results in produced:
-                    put(results)
-            finally:
-                await produced.aclose()
-
-        task = asyncio.ensure_future(answer())
+        task = asyncio.ensure_future(answer(limited, sent))
         while "late" not in "".join(sent):
             await asyncio.sleep(0)
         task.cancel()

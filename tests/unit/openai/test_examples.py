@@ -9,20 +9,18 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from support.models.tiny_llms import EXAMPLES, example
+from unit.openai.test_serving import asked
 
 from pytriton.openai.model import served
 from pytriton.proxy.types import Request
 
 
 def request(text: str, **fields: Any) -> Request:
-    body = {"messages": [{"role": "user", "content": text}], **fields}
-    envelope = {"api": "chat", "id": "c_1", "model": "m", "body": body}
-    return Request({"request": np.array([json.dumps(envelope).encode()], object)})
+    return asked("chat", {"messages": [{"role": "user", "content": text}], **fields})
 
 
 async def answered(target: Any, asked: Request) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from unit.openai import client_types
 
-from pytriton.openai import APIError, ChatRequest, Delta, ToolCall, Usage
+from pytriton.openai import APIError, ChatRequest, Delta, ToolCall, Usage, invocation
 from pytriton.openai.model import served
 from pytriton.proxy.types import Request
 
@@ -448,3 +448,15 @@ def test_invalid_data_urls_are_refused_early(url: str) -> None:
         assert not given
     else:
         assert isinstance(given[0], bytes)
+
+
+@pytest.mark.parametrize(("every_s", "signs"), [(0.0, 2), (1e9, 0)])
+def test_a_non_streamed_answer_sends_keepalives(
+    monkeypatch: pytest.MonkeyPatch, every_s: float, signs: int
+) -> None:
+    """By which the server notices that its client is gone."""
+    monkeypatch.setattr(invocation, "_KEEPALIVE_INTERVAL_S", every_s)
+    results = served(generator, ["chat"])([asked("chat", HELLO)])
+    texts = [one[0]["text_output"][0].decode() for one in results if one[0] is not None]
+    assert texts[:-1] == ["s"] * signs
+    assert body_of(texts)["choices"][0]["message"]["content"] == "ab"

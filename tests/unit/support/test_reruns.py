@@ -87,32 +87,13 @@ def test_that_leaves_a_process_behind():
         file.write(str(process.pid))
     process.returncode = 0
 """
-_READ = """
-import os
-import pytest
-
-with open(os.environ["LEFT"], "a") as file:
-    file.write(str(os.getpid()) + " ")
-
-@pytest.mark.parametrize("number", range(3))
-def test_runs_in_a_fork(number, tmp_path, capfd, request):
-    assert os.getppid() == int(open(os.environ["LEFT"]).read())
-    assert f"popen-{os.environ['PYTEST_XDIST_WORKER']}" in tmp_path.parts
-    assert request.config.workerinput["workerid"] == os.environ["PYTEST_XDIST_WORKER"]
-    os.system("echo told")
-    assert capfd.readouterr().out == "told" + chr(10)
-
-def test_that_prints_and_fails():
-    os.system("echo printed by a child")
-    assert not first("fork")
-"""
 _BROKEN = """
 def test_that_fails(): assert False, "as ever"
 """
 
 
-def run(folder: Path, what: str = "", **files: str) -> subprocess.CompletedProcess[str]:
-    """Run these tests, or only `what`, in two processes, as scripts/test does in CI."""
+def run(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
+    """Run these tests in two processes, as scripts/test does in CI."""
     text = _CONFTEST.format(tests=str(TESTS), folder=str(folder))
     (folder / "conftest.py").write_text(text)
     (folder / "pytest.ini").write_text("[pytest]\ntimeout = 60\nends_after = 1\n")
@@ -121,7 +102,7 @@ def run(folder: Path, what: str = "", **files: str) -> subprocess.CompletedProce
     options = ["-n2", "--dist=loadfile", "--no-loadscope-reorder"]
     variables = {"LEFT": str(folder / "left"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
-        [sys.executable, "-c", _MAIN.format(tests=str(TESTS)), *options, str(folder / what)],
+        [sys.executable, "-c", _MAIN.format(tests=str(TESTS)), *options, str(folder)],
         cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -170,27 +151,3 @@ def test_if_not_all_have_run_nothing_is_rerun(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "not all tests have run; these failed, if any:\n  test_unreadable.py\n" in done.stdout
     assert "runs again" not in done.stdout
-
-
-@pytest.mark.parametrize("what", ["test_other.py", "test_fine.py::test_other"])
-def test_missing_tests_are_named_once(tmp_path: Path, what: str) -> None:
-    done = run(tmp_path, what, fine="def test_fine(): pass\n")
-    assert done.returncode != 0
-    assert done.stderr.count("ERROR") == 1
-    assert f"not found: {tmp_path / what}" in done.stderr
-
-
-def test_a_run_without_tests_is_not_a_success(tmp_path: Path) -> None:
-    done = run(tmp_path, fine="import pytest\n")
-    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
-
-
-def test_tests_are_imported_once_and_run_in_forks(tmp_path: Path) -> None:
-    done = run(tmp_path, read=_READ, fine="def test_fine(): pass\n")
-    assert done.returncode == 0, done.stdout
-    assert re.search(r"\b1 failed, 4 passed\b", done.stdout), done.stdout
-    assert "printed by a child" in done.stdout
-    # Once by the reader, and once by the process that runs the failed one again, alone.
-    first, again = (tmp_path / "left").read_text().split()
-    assert first != again
-    assert not psutil.pid_exists(int(first))

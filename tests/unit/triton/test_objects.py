@@ -40,19 +40,9 @@ def bind(
     triton.bind(name, infer, X, X, **more)
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("", "Model name cannot be empty"),
-        (
-            "a b",
-            "Model name can only contain alphanumeric characters, dots, underscores and dashes",
-        ),
-    ],
-)
-def test_names_are_validated_immediately(name: str, text: str) -> None:
-    with pytest.raises(PyTritonValidationError, match=text):
-        bind(Triton(), name)
+def test_names_are_validated_immediately() -> None:
+    with pytest.raises(PyTritonValidationError, match="Model name cannot be empty"):
+        bind(Triton(), "")
 
 
 @pytest.mark.parametrize("infer", [None, [], [len, "len"], "len"])

@@ -105,8 +105,6 @@ def test_a_batchable_function_gets_the_valid_requests_in_one_call() -> None:
 
 
 def test_coroutines_run_concurrently() -> None:
-    both = asyncio.Event()
-
     class Waiting:
         def __init__(self) -> None:
             self.count = 0
@@ -122,7 +120,6 @@ def test_coroutines_run_concurrently() -> None:
     async def calls() -> Any:
         return await asyncio.wait_for(served(Waiting)([request({"x": 1}), request({"x": 2})]), 10)
 
-    del both
     assert [body(one) for one in asyncio.run(calls())] == [1, 2]
 
 
