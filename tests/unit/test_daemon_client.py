@@ -182,19 +182,6 @@ def test_progress_events_arrive_in_order(fake: FakeDispatcher, client: DaemonCli
     assert seen == events
 
 
-def test_progress_is_a_transient_line_or_absent(
-    fake: FakeDispatcher, client: DaemonClient, capfd: pytest.CaptureFixture[str]
-) -> None:
-    event = messages.Progress("loading", "worker [red] 1 of 2", 1, 2)
-    fake.answers[messages.Register] = lambda _: [event, messages.Registered(info("m"))]
-    register(client, progress=None)  # standard error is no terminal here
-    assert capfd.readouterr() == ("", "")
-    register(client, progress=True)
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert "[red]" in err or err == "\n" or err == "", "a user's text is no markup"
-
-
 @pytest.mark.parametrize(
     ("kind", "exception"),
     [("exists", ModelExistsError), ("load_failed", RegistrationError), ("invalid", RegistrationError),

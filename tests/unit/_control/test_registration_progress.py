@@ -35,11 +35,16 @@ def test_a_callback_gets_the_events() -> None:
 def test_a_terminal_shows_a_line(
     progress: bool | None, terminal: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
+    stderr = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setenv("TERM", "xterm")
     with reporter(progress, "m") as report:
         assert (report is not None) == shown
         if report is not None:
-            report(messages.Progress("worker", "loading", 1, 2))
+            report(messages.Progress("worker", "[red] 1 of 2", 1, 2))
+    text = stderr.getvalue()
+    assert shown or text == ""
+    assert not (shown and terminal) or "[red] 1 of 2" in text, "a user's text is no markup"
 
 
 def test_no_progress_is_shown_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,13 +51,6 @@ def test_warm_up_file_is_repeated_or_cut_to_the_batch(
     np.testing.assert_array_equal(source.generate(3), np.array(expected, np.float32))
 
 
-def test_warm_up_file_of_another_shape_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.npy"
-    np.save(path, np.zeros((2, 5)))
-    with pytest.raises(PyTritonBadParameterError, match=r"shape \(2, 5\)"):
-        WarmupInput(np.float32, (2,), input_data_file=path).generate(3)
-
-
 def test_an_open_file_is_accepted(tmp_path: Path) -> None:
     content = io.BytesIO()
     np.save(content, np.array([b"a", b"b"]))

@@ -163,7 +163,9 @@ def test_batching_without_inputs_is_reported_as_having_no_effect() -> None:
     with pytest.warns(UserWarning, match="'m' has no inputs, so it is served without batching"):
         assert to_triton_config("m", [], [Y], ModelConfig(max_batch_size=8))["max_batch_size"] == 0
     for config in (None, ModelConfig(batching=False)):  # batching was not requested
-        assert to_triton_config("m", [], [Y], config)["max_batch_size"] == 0
+        document = to_triton_config("m", [], [Y], config)
+        assert (document["max_batch_size"], document["input"]) == (0, [])
+        assert "dynamic_batching" not in document
 
 
 def test_unnamed_tensors_are_numbered_over_all_tensors() -> None:
@@ -254,12 +256,6 @@ def test_a_scalar_without_batching_is_refused(where: str) -> None:
     inputs, outputs = ([scalar], [Y]) if where == "input" else ([X], [scalar])
     with pytest.raises(PyTritonValidationError, match=r"'s' has the shape \(\).*shape \(1,\)"):
         to_triton_config("m", inputs, outputs, ModelConfig(batching=False))
-
-
-def test_a_model_without_inputs_does_not_batch() -> None:
-    document = to_triton_config("m", [], [Y])
-    assert (document["max_batch_size"], document["input"]) == (0, [])
-    assert "dynamic_batching" not in document
 
 
 @pytest.mark.parametrize(
