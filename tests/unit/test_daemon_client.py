@@ -233,12 +233,12 @@ def test_a_daemon_that_was_restarted_meanwhile_is_noticed(
 
 def test_a_registration_waits_for_a_slow_daemon(fake: FakeDispatcher) -> None:
     """`timeout_s` applies to immediate answers; a model may load for hours."""
-    client = DaemonClient(Connection(fake.rundir), 0.2)  # which requests nothing slow immediately
+    client = DaemonClient(Connection(fake.rundir), 0.05)  # which requests nothing slow immediately
     looked = threading.Event()
     answered = threading.Event()
 
     def answer(_: messages.AnyMessage) -> Sequence[messages.AnyMessage]:
-        looked.wait(3)  # never set: this is the silence
+        looked.wait(0.5)  # never set: this is the silence
         answered.set()
         return [messages.Registered(info("m"))]
 
