@@ -148,15 +148,27 @@ def _focused(window: Browser) -> str:
     return str(window.run(f"{one}.tagName + ' ' + {one}.textContent"))
 
 
-def _on_model(window: Browser, url: str, name: str) -> None:
-    """Open the page again, and move to a model's button with the keyboard."""
+def _open(window: Browser, url: str) -> None:
+    """Open the page again, and wait for its models."""
     window.open("about:blank")
     window.open(url)
     shown = "document.querySelectorAll('#rows button').length"
     eventually(lambda: window.run(shown) == len(NAMES), "the models are shown")
+
+
+def _on_model(window: Browser, url: str, name: str) -> None:
+    """Open the page again, and move to a model's button with the keyboard."""
+    _open(window, url)
     window.run(
         f"[...document.querySelectorAll('#rows button')].find(b => b.textContent === {name!r}).focus()"
     )
+
+
+def _on_open_model(window: Browser, url: str, name: str) -> None:
+    """Open the page again, and show a model."""
+    _on_model(window, url, name)
+    window.press("Enter")
+    eventually(lambda: _shown_model(window) == name, "it is shown")
 
 
 def _shown_model(window: Browser) -> str | None:
@@ -187,9 +199,7 @@ def test_sorting_by_the_keyboard_keeps_the_focus(window: Browser, url: str) -> N
 
 
 def test_the_url_selects_the_model_and_back_works(window: Browser, url: str) -> None:
-    _on_model(window, url, "model-1")
-    window.press("Enter")
-    eventually(lambda: _shown_model(window) == "model-1", "it is shown")
+    _on_open_model(window, url, "model-1")
     window.run("location.hash = 'model-2'")
     eventually(lambda: _shown_model(window) == "model-2", "the other one is shown")
     window.run("history.back()")
@@ -200,17 +210,12 @@ def test_the_url_selects_the_model_and_back_works(window: Browser, url: str) -> 
 
 @pytest.mark.parametrize("address", ["%", "%E0%A4%A", "nobody"])
 def test_an_unknown_url_shows_the_overview(window: Browser, url: str, address: str) -> None:
-    window.open("about:blank")
-    window.open(f"{url}#{address}")
-    shown = "document.querySelectorAll('#rows button').length"
-    eventually(lambda: window.run(shown) == len(NAMES), "the models are shown")
+    _open(window, f"{url}#{address}")
 
 
 def test_a_screen_reader_gets_names_and_no_noise(window: Browser, url: str) -> None:
     """Frequently changing values, such as the uptime, are not announced."""
-    _on_model(window, url, "model-3")
-    window.press("Enter")
-    eventually(lambda: _shown_model(window) == "model-3", "it is shown")
+    _on_open_model(window, url, "model-3")
     roles = window.roles()
     wanted = {"button", "textbox", "searchbox", "checkbox", "link", "region", "image", "heading"}
     assert wanted - {role for role, _ in roles} == set()
@@ -223,9 +228,7 @@ def test_a_screen_reader_gets_names_and_no_noise(window: Browser, url: str) -> N
 
 def test_numbers_beyond_javascripts_range_are_shown_as_sent(window: Browser, url: str) -> None:
     """A fake of the page's own server answers; no model is involved."""
-    _on_model(window, url, "model-4")
-    window.press("Enter")
-    eventually(lambda: _shown_model(window) == "model-4", "it is shown")
+    _on_open_model(window, url, "model-4")
     said = '{"data":[9007199254740993,0.10]}'
     window.run(f"fetch = async () => new Response({said!r})")
     window.run("document.getElementById('ask').requestSubmit()")
@@ -278,8 +281,7 @@ def _filled(window: Browser) -> bool:
 
 
 def test_a_late_answer_is_not_shown_for_another_model(window: Browser, url: str) -> None:
-    _on_model(window, url, "model-1")
-    window.press("Enter")
+    _on_open_model(window, url, "model-1")
     eventually(lambda: _filled(window), "the form is there")
     _hold(window, "infer")
     window.run("document.getElementById('ask').requestSubmit()")
@@ -298,8 +300,7 @@ def test_a_late_answer_is_not_shown_for_another_model(window: Browser, url: str)
 
 def test_input_typed_for_one_model_is_not_sent_to_another(window: Browser, url: str) -> None:
     """While the other model's view is loading, or failed to load, nothing can be sent."""
-    _on_model(window, url, "model-1")
-    window.press("Enter")
+    _on_open_model(window, url, "model-1")
     eventually(lambda: _filled(window), "the form is there")
     window.run("document.getElementById('request').value = 'for model-1'")
     _hold(window, "model-2|infer")
@@ -379,8 +380,7 @@ def test_an_entered_token_applies_immediately_and_a_wrong_one_is_reported(
 
 
 def test_charts_have_axes_and_labels(window: Browser, url: str) -> None:
-    _on_model(window, url, "model-7")
-    window.press("Enter")
+    _on_open_model(window, url, "model-7")
     drawn = "document.querySelectorAll('#model-charts path').length"
     eventually(lambda: window.run(drawn) == 6, "five charts, one of them with two series")
     svg = "[...document.querySelectorAll('#model-charts svg')]"
@@ -398,8 +398,7 @@ def test_charts_have_axes_and_labels(window: Browser, url: str) -> None:
 
 
 def test_the_diagnosis_and_the_actors_are_shown(window: Browser, url: str) -> None:
-    _on_model(window, url, "model-7")
-    window.press("Enter")
+    _on_open_model(window, url, "model-7")
     text = "document.getElementById({!r}).innerText"
     eventually(lambda: "it loops" in window.run(text.format("findings")), "it is shown")
     findings = window.run(text.format("findings"))
@@ -429,9 +428,7 @@ def test_on_a_phone_each_model_is_a_card_with_all_values(window: Browser, url: s
 
 def test_the_browser_logged_no_errors(window: Browser, url: str) -> None:
     """During all tests above: no policy was violated, and no script failed."""
-    _on_model(window, url, HOSTILE)
-    window.press("Enter")
-    eventually(lambda: _shown_model(window) == HOSTILE, "it is shown")
+    _on_open_model(window, url, HOSTILE)
     assert window.run("document.title") == "pytriton-daemon"
     # Advice for authors of pages, and an unknown model.
     harmless = ("verbose: ", "name=nobody")

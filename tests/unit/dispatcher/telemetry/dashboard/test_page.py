@@ -162,8 +162,7 @@ def test_a_busy_daemon_is_reported(daemon: Daemon, method: str, path: str) -> No
         raise asyncio.TimeoutError
 
     daemon.page = Page(dataclasses.replace(daemon.sources, snapshot=busy, status=busy))
-    headers = {"authorization": "Bearer right"}
-    answer = daemon.ask(method, f"/page/{path}?name=digits", headers=headers)
+    answer = daemon.ask(method, f"/page/{path}?name=digits", headers=_OWNER)
     assert answer.status_code == 503
     assert "busy" in answer.json()["error"]
 

@@ -33,6 +33,9 @@ def daemon() -> Daemon:
     return Daemon()
 
 
+OWNER = {"authorization": "Bearer right"}
+
+
 class _Server(BaseHTTPRequestHandler):
     """Answers with the request that it received."""
 
@@ -53,6 +56,13 @@ class _Server(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
+
+
+def infer(daemon: Daemon, body: bytes = b"{}", name: str = "digits", **headers: str) -> Any:
+    """Send a request to a model as the owner; return the answer."""
+    return daemon.ask(
+        "POST", "/page/infer", params={"name": name}, content=body, headers={**OWNER, **headers}
+    )
 
 
 @pytest.fixture
@@ -77,11 +87,7 @@ def test_without_the_token_no_request_is_sent(daemon: Daemon, authorization: str
 
 def test_a_request_is_forwarded_with_the_daemon_s_access(daemon: Daemon, server: str) -> None:
     daemon.status = status(info("digits"), http_url=server)
-    answer = daemon.ask(
-        "POST", "/page/infer", params={"name": "a/../b"}, content=b'{"inputs": []}',
-        headers={"authorization": "Bearer right"},
-    )  # fmt: skip
-    assert answer.json() == {
+    assert infer(daemon, b'{"inputs": []}', "a/../b").json() == {
         "path": "/v2/models/a%2F..%2Fb/infer",
         "body": '{"inputs": []}',
         "token": "right",
@@ -102,7 +108,6 @@ def test_hanging_models_delay_neither_the_page_nor_others(
         return 200, b"{}", "application/json"
 
     monkeypatch.setattr(routes, "forward", hangs)
-    headers = {"authorization": "Bearer right"}
 
     async def run() -> list[int]:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
@@ -110,7 +115,7 @@ def test_hanging_models_delay_neither_the_page_nor_others(
 
             def ask() -> Any:
                 return client.post(
-                    "/page/infer?name=digits", content=b"{}", headers=headers, timeout=60
+                    "/page/infer?name=digits", content=b"{}", headers=OWNER, timeout=60
                 )
 
             hanging = [asyncio.ensure_future(ask()) for _ in range(3)]
@@ -129,9 +134,8 @@ def test_hanging_models_delay_neither_the_page_nor_others(
 
 def test_a_stream_is_requested_and_shown(daemon: Daemon, server: str) -> None:
     daemon.status = status(info("talk", STREAM), http_url=server)
-    headers = {"authorization": "Bearer right"}
     asked = b'{"prompt": "text"}'
-    answer = daemon.ask("POST", "/page/infer?name=talk", content=asked, headers=headers)
+    answer = infer(daemon, asked, "talk")
     assert answer.json()["path"] == "/v2/models/talk/generate_stream"
     assert answer.json()["body"] == asked.decode()
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
@@ -150,8 +154,7 @@ def test_a_long_stream_is_truncated(
 ) -> None:
     daemon.status = status(info("talk", STREAM), http_url=server)
     monkeypatch.setattr(f"pytriton.dispatcher.telemetry.dashboard.try_it.{name}", most)
-    headers = {"authorization": "Bearer right"}
-    answer = daemon.ask("POST", "/page/infer?name=talk", content=b"{}", headers=headers)
+    answer = infer(daemon, name="talk")
     assert answer.text.startswith('{"path": ')
     assert answer.text.endswith("the rest is not shown\n")
 
@@ -160,10 +163,7 @@ def test_unencodable_values_are_reported(daemon: Daemon, server: str) -> None:
     half = {"input": [{"name": "x", "data_type": "TYPE_FP16", "dims": [1]}], "output": []}
     daemon.status = status(info("half", half), http_url=server)
     given = {"name": "x", "shape": [1], "datatype": "FP16", "data": ["one"]}
-    answer = daemon.ask(
-        "POST", "/page/infer?name=half", content=json.dumps({"inputs": [given]}),
-        headers={"authorization": "Bearer right"},
-    )  # fmt: skip
+    answer = infer(daemon, json.dumps({"inputs": [given]}).encode(), "half")
     assert answer.status_code == 400
     assert "input x" in answer.json()["error"]
 
@@ -172,11 +172,9 @@ def test_requests_and_answers_have_size_limits(
     daemon: Daemon, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon.status = status(info("digits"), http_url=server)
-    headers = {"authorization": "Bearer right"}
-    answer = daemon.ask("POST", "/page/infer", content=b"x" * (1 << 21), headers=headers)
-    assert answer.status_code == 413
+    assert infer(daemon, b"x" * (1 << 21)).status_code == 413
     monkeypatch.setattr(_Server, "size", 5 << 20)
-    answer = daemon.ask("POST", "/page/infer", content=b"{}", headers=headers)
+    answer = infer(daemon)
     assert (answer.status_code, "use a client" in answer.text) == (413, True)
 
 
@@ -193,8 +191,7 @@ def test_compressed_requests(
     daemon: Daemon, server: str, encoding: str, body: bytes, code: int
 ) -> None:
     daemon.status = status(info("digits"), http_url=server)
-    headers = {"authorization": "Bearer right", "content-encoding": encoding}
-    answer = daemon.ask("POST", "/page/infer?name=digits", content=body, headers=headers)
+    answer = infer(daemon, body, **{"content-encoding": encoding})
     assert answer.status_code == code
     assert code != 200 or answer.json()["body"] == "{}"
 
@@ -204,9 +201,7 @@ def test_compressed_requests(
 )
 def test_an_unreachable_server_is_reported(daemon: Daemon, http_url: str, code: int) -> None:
     daemon.status = status(info("digits"), http_url=http_url)
-    headers = {"authorization": "Bearer right"}
-    answer = daemon.ask("POST", "/page/infer?name=digits", content=b"{}", headers=headers)
-    assert answer.status_code == code
+    assert infer(daemon).status_code == code
 
 
 # ── half-precision numbers and bytes ─────────────────────────────────────────────────────────────

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
-from generators.pages import metric_table
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, Summary
 from prometheus_client import Histogram as UserHistogram
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from support.telemetry.scrapes import INSTANCE, merged, user_metrics
 
 from pytriton._protocol.lanes.histograms import BOUNDS_S, DURATION_BUCKETS, Exemplar
-from pytriton._protocol.lanes.user_metrics import encoded
 from pytriton._protocol.messages import (
     DaemonMetrics,
     Histogram,
@@ -34,14 +32,8 @@ from pytriton.dispatcher.telemetry.metrics.triton_metrics import (
     parsed,
     waiting,
 )
-from pytriton.dispatcher.telemetry.metrics.user_metrics import (
-    MergedUserMetrics,
-    Merger,
-    RawUserMetrics,
-)
-from pytriton.worker.user_metrics import collected
+from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedUserMetrics, Merger
 
-ROOT = Path(__file__).parents[5]
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 TRITON = """\
 # HELP nv_inference_request_success Number of successful inference requests
@@ -122,9 +114,6 @@ def reported(request: pytest.FixtureRequest) -> Any:
     return value
 
 
-INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}
-
-
 def test_counters_and_gauges(reported: Any) -> None:
     assert reported("pytriton_calls_total", **INSTANCE) == 6
     assert reported("pytriton_busy_seconds_total", **INSTANCE) == 1.5
@@ -175,15 +164,6 @@ def test_tritonserver_s_metrics_keep_their_names(accept: str) -> None:
         assert list(parse_openmetrics(body.decode()))  # type: ignore[no-untyped-call]
 
 
-def of_users(**models: CollectorRegistry) -> MergedUserMetrics:
-    """Return the metrics of models, each with one worker."""
-    said = [
-        RawUserMetrics(model, 1, 0, {}, [encoded(collected(registry.collect()))])
-        for model, registry in models.items()
-    ]
-    return Merger().merge(said)
-
-
 @pytest.mark.parametrize("accept", ["", OPENMETRICS])
 def test_metrics_of_callables_have_the_labels_of_their_instance(accept: str) -> None:
     one, two = CollectorRegistry(), CollectorRegistry()
@@ -192,7 +172,7 @@ def test_metrics_of_callables_have_the_labels_of_their_instance(accept: str) -> 
     UserHistogram("size", "Sizes.", buckets=(1, 10), registry=two).observe(5)
     Summary("took", "Times.", registry=two).observe(4)
     Info("build", "About.", registry=two).info({"commit": "abc"})
-    body, _ = expose(scraped(users=of_users(a=one, b=two)), accept)
+    body, _ = expose(scraped(users=merged(a=one, b=two)), accept)
     found = samples(body.decode(), parse_openmetrics if accept else parse_text)
 
     def value(name: str, model: str, **labels: str) -> float:
@@ -213,7 +193,7 @@ def test_metrics_that_clash_are_left_out_and_counted() -> None:
     Gauge("seen", "Another kind.", registry=two)
     Gauge("seen_total", "A name of the counter's.", registry=two)
     Gauge("fine", "Fine.", registry=two)
-    users = of_users(a=one, b=two)
+    users = merged(a=one, b=two)
     assert set(users.families) == {"seen", "fine"}
     assert users.omitted == {"b": 2}
     body, _ = expose(scraped(users=users), OPENMETRICS)
@@ -225,7 +205,7 @@ def test_the_reason_for_dropping_a_metric_is_logged_once() -> None:
     registry = CollectorRegistry()
     Gauge("pytriton_x", "Of ours.", registry=registry)
     merger = Merger()
-    said = RawUserMetrics("m", 1, 0, {}, [encoded(collected(registry.collect()))])
+    said = user_metrics("m", registry)
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
             assert merger.merge([said, said]).omitted == {"m": 2}
@@ -279,8 +259,3 @@ def test_names_are_unique_and_contain_their_unit() -> None:
         assert not set(family.help) & set('"\\\n'), "the help text is not escaped"
         assert not family.name.endswith("_total"), family.name
         assert (family.kind == "seconds") <= family.name.endswith("_seconds"), family.name
-
-
-def test_the_document_has_the_table() -> None:
-    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-    assert page.endswith(metric_table()), "run scripts/generate"

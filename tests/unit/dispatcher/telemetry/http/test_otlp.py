@@ -13,32 +13,17 @@ from typing import Any
 
 import pytest
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
-from support.models.figures import model, snapshot, work
 from support.telemetry.metric_receiver import MetricReceiver, metric_receiver
+from support.telemetry.scrapes import INSTANCE, TRITON, scraped
 
 from pytriton._protocol.lanes.histograms import BOUNDS_S
-from pytriton._protocol.lanes.user_metrics import encoded
 from pytriton.dispatcher.openai.meters import Meters
 from pytriton.dispatcher.openai.state import MetricData
 from pytriton.dispatcher.telemetry.http.otlp import OtlpExport
 from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scrape
 from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
-from pytriton.dispatcher.telemetry.metrics.user_metrics import (
-    MergedFamily,
-    Merger,
-    RawUserMetrics,
-    add_frontend,
-)
+from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, add_frontend
 from pytriton.dispatcher.upgrade.snapshot import SentSeries
-from pytriton.worker.user_metrics import collected
-
-INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}
-TRITON = """\
-# HELP nv_inference_request_success Requests
-# TYPE nv_inference_request_success counter
-nv_inference_request_success{model="m",version="1"} 7
-"""
 
 
 @pytest.fixture
@@ -54,27 +39,13 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetricReceiver]:
     logger.propagate, logger.handlers[:] = before
 
 
-def scraped() -> Scrape:
-    registry = CollectorRegistry()
-    Counter("seen", "Things.", ["colour"], registry=registry).labels("red").inc(3)
-    histogram = Histogram("size", "Sizes.", buckets=(1, 10), registry=registry)
-    for size in (5, 6, 50):
-        histogram.observe(size)
-    Summary("took", "Times.", registry=registry).observe(4)
-    users = Merger().merge(
-        [RawUserMetrics("m", 1, 0, {}, [encoded(collected(registry.collect()))])]
-    )
-    figures = snapshot(1010, model("m", work(50, ms=5, rows=3)))
-    return Scrape(figures, parsed(TRITON), users, {}, {"sent": 1, "dropped": 0})
-
-
 def export(
     play: Callable[[OtlpExport], Awaitable[None]], scrape: Callable[[], Any] | None = None
 ) -> OtlpExport:
     """Export a scrape function's results while a test runs; return the exporter after its end."""
 
     async def take() -> Scrape:
-        return scraped()
+        return scraped(exports={"sent": 1, "dropped": 0})
 
     async def run() -> OtlpExport:
         exporting = OtlpExport(scrape or take, collections.Counter())
@@ -86,6 +57,18 @@ def export(
         return exporting
 
     return asyncio.run(run())
+
+
+def exported(receiver: MetricReceiver, **changes: Any) -> None:
+    """Export a scrape with these changes, until the collector has received it."""
+
+    async def scrape() -> Scrape:
+        return scraped()._replace(**changes)
+
+    async def play(exporting: OtlpExport) -> None:
+        await until(lambda: receiver.received > 0)
+
+    export(play, scrape)
 
 
 async def until(done: Callable[[], bool]) -> None:
@@ -112,7 +95,7 @@ def test_everything_that_scrapers_see_is_exported(receiver: MetricReceiver) -> N
     assert took.bucket_counts[bucket] == sum(took.bucket_counts) == 50
     assert len(took.bucket_counts) == len(took.explicit_bounds) + 1
     assert (took.start_time_unix_nano, took.time_unix_nano) == (1000 * 10**9, 1010 * 10**9)
-    assert point("seen", **INSTANCE, colour="red").as_double == 3
+    assert point("seen", **INSTANCE, colour='r"ed').as_double == 3
     size = point("size", **INSTANCE)
     assert (list(size.explicit_bounds), list(size.bucket_counts)) == ([1, 10], [0, 2, 1])
     assert (point("took_count", **INSTANCE).as_double, point("took_sum", **INSTANCE).as_double) == (
@@ -128,41 +111,23 @@ def test_the_openai_frontends_counters_start_with_its_process(receiver: MetricRe
     meters = Meters(lambda: 1005.5)
     meters.refuse("overloaded")
     meters.answered("m", "chat", 0.5)
-
-    async def scrape() -> Scrape:
-        found = scraped()
-        add_frontend(found.users, meters.collect())
-        earlier = MetricData(
-            "earlier", "counter", "", [([], [("_total", "", 1.0)])]
-        )  # an earlier version
-        add_frontend(found.users, [earlier])
-        return found
-
-    async def play(exporting: OtlpExport) -> None:
-        await until(lambda: receiver.received > 0)
-
-    export(play, scrape)
+    users = scraped().users
+    add_frontend(users, meters.collect())
+    earlier_version = MetricData("earlier", "counter", "", [([], [("_total", "", 1.0)])])
+    add_frontend(users, [earlier_version])
+    exported(receiver, users=users)
     refused = receiver.point("pytriton_openai_refused_requests", code="overloaded")
     took = receiver.metrics["gen_ai_server_request_duration_seconds"].histogram.data_points[0]
     span = (1005_500_000_000, 1010 * 10**9)
     assert (refused.start_time_unix_nano, refused.time_unix_nano) == span
     assert (took.start_time_unix_nano, took.time_unix_nano) == span
-    for others in (receiver.point("earlier"), receiver.point("seen", **INSTANCE, colour="red")):
+    for others in (receiver.point("earlier"), receiver.point("seen", **INSTANCE, colour='r"ed')):
         assert others.start_time_unix_nano == 1000 * 10**9
 
 
 def test_counters_start_with_their_process(receiver: MetricReceiver) -> None:
     """tritonserver's, and after an upgrade the daemon's for counters that do not continue."""
-
-    async def scrape() -> Scrape:
-        found = scraped()
-        triton = dataclasses.replace(parsed(TRITON), since=1004.0)
-        return found._replace(triton=triton, since=1002.0)
-
-    async def play(exporting: OtlpExport) -> None:
-        await until(lambda: receiver.received > 0)
-
-    export(play, scrape)
+    exported(receiver, triton=dataclasses.replace(parsed(TRITON), since=1004.0), since=1002.0)
     triton = receiver.point("nv_inference_request_success", model="m", version="1")
     lost = receiver.point("pytriton_lost_events")
     restarts = receiver.point("pytriton_tritonserver_restarts", reason="exited")
@@ -174,13 +139,7 @@ def test_counters_start_with_their_process(receiver: MetricReceiver) -> None:
 def test_metrics_of_tritonserver_are_not_sent_during_a_replacement(
     receiver: MetricReceiver,
 ) -> None:
-    async def scrape() -> Scrape:
-        return scraped()._replace(triton=dataclasses.replace(parsed(TRITON), since=None))
-
-    async def play(exporting: OtlpExport) -> None:
-        await until(lambda: receiver.received > 0)
-
-    export(play, scrape)
+    exported(receiver, triton=dataclasses.replace(parsed(TRITON), since=None))
     assert receiver.point("pytriton_calls", **INSTANCE).as_double == 50
     assert "nv_inference_request_success" not in receiver.metrics
 
@@ -205,11 +164,7 @@ def test_durations_can_be_exponential_histograms(
         "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
         "base2_exponential_bucket_histogram",
     )
-
-    async def play(exporting: OtlpExport) -> None:
-        await until(lambda: receiver.received > 0)
-
-    export(play)
+    exported(receiver)
     took = receiver.point("pytriton_call_duration_seconds", **INSTANCE)
     counts = took.positive.bucket_counts
     assert (took.count, took.scale, counts[0], sum(counts)) == (50, 2, 50, 50)
@@ -317,17 +272,11 @@ def test_a_failed_snapshot_is_dropped_and_the_next_one_sent(
 def test_an_invalid_custom_metric_drops_no_others(
     receiver: MetricReceiver,
 ) -> None:
-    async def scrape() -> Scrape:
-        found = scraped()
-        values = {("_bucket", "+Inf"): float("nan"), ("_count", ""): 1.0, ("_sum", ""): 1.0}
-        found.users.families["bad"] = MergedFamily("bad", "histogram", "", {(): values})
-        return found
-
-    async def play(exporting: OtlpExport) -> None:
-        await until(lambda: exporting.outcomes["sent"] > 0)
-
-    export(play, scrape)
-    assert receiver.point("seen", **INSTANCE, colour="red").as_double == 3
+    users = scraped().users
+    values = {("_bucket", "+Inf"): float("nan"), ("_count", ""): 1.0, ("_sum", ""): 1.0}
+    users.families["bad"] = MergedFamily("bad", "histogram", "", {(): values})
+    exported(receiver, users=users)
+    assert receiver.point("seen", **INSTANCE, colour='r"ed').as_double == 3
     assert "bad" not in receiver.metrics
 
 

@@ -7,25 +7,15 @@ from typing import Any
 import pytest
 import structlog
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
-from support.models.figures import model, snapshot, work
+from support.models.figures import model, snapshot
+from support.telemetry.scrapes import INSTANCE, scraped
 
-from pytriton._protocol.lanes import user_metrics
 from pytriton._protocol.lanes.histograms import Exemplar
 from pytriton._protocol.lanes.stats_page import Counts
 from pytriton.dispatcher.telemetry.http.protobuf import encode, is_preferred
 from pytriton.dispatcher.telemetry.metrics.daemon_metrics import Scrape
-from pytriton.dispatcher.telemetry.metrics.triton_metrics import parsed
-from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily, Merger, RawUserMetrics
-from pytriton.worker.user_metrics import collected
+from pytriton.dispatcher.telemetry.metrics.user_metrics import MergedFamily
 
-INSTANCE = {"model": "m", "version": "1", "model_instance": "0"}
-TRITON = """\
-# TYPE nv_inference_request_success counter
-nv_inference_request_success{model="m",version="1"} 7
-# TYPE nv_cpu_utilization gauge
-nv_cpu_utilization 0.5
-"""
 #: Message -> fields: number, name, type ("*": repeated).
 _PROTO = {
     "LabelPair": "1 name string, 2 value string",
@@ -89,17 +79,6 @@ def metric(family: Any, **labels: str) -> Any:
     return found
 
 
-def scraped(**more: Any) -> Scrape:
-    registry = CollectorRegistry()
-    Counter("seen", "Things.", ["colour"], registry=registry).labels('r"ed').inc(3)
-    Histogram("size", "Sizes.", buckets=(1, 10), registry=registry).observe(5)
-    Summary("took", "Times.", registry=registry).observe(4)
-    message = user_metrics.encoded(collected(registry.collect()))
-    users = Merger().merge([RawUserMetrics("m", 1, 0, {}, [message])])
-    figures = snapshot(1010, model("m", work(50, ms=5, rows=3)))
-    return Scrape(figures, parsed(TRITON), users, **more)
-
-
 def test_values_of_all_kinds_are_reported() -> None:
     reported = families(scraped())
     calls = reported["pytriton_calls_total"]
@@ -110,9 +89,9 @@ def test_values_of_all_kinds_are_reported() -> None:
     assert metric(reported["seen_total"], **INSTANCE, colour='r"ed').counter.value == 3
     size = metric(reported["size"], **INSTANCE).histogram
     assert [(one.upper_bound, one.cumulative_count) for one in size.bucket] == [
-        (1, 0), (10, 1), (float("inf"), 1)
+        (1, 0), (10, 2), (float("inf"), 3)
     ]  # fmt: skip
-    assert (size.sample_count, size.sample_sum) == (1, 5)
+    assert (size.sample_count, size.sample_sum) == (3, 61)
     took = metric(reported["took"], **INSTANCE).summary
     assert (took.sample_count, took.sample_sum) == (1, 4)
     nv = reported["nv_inference_request_success"]
@@ -185,16 +164,16 @@ def test_a_traced_call_is_an_exemplar_of_its_bucket() -> None:
     assert (at.seconds, at.nanos) == (6, 500_000_000)
 
 
-PROTOBUF = (
-    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
-)
-
-
 def test_a_negative_number_is_reported() -> None:
     reported = families(scraped(exemplars={("m", "1", "0"): [Exemplar(0.003, "a" * 32, -1.5)]}))
     found = metric(reported["pytriton_call_duration_seconds"], **INSTANCE).histogram
     (at,) = [one.exemplar.timestamp for one in found.bucket if one.HasField("exemplar")]
     assert (at.seconds, at.nanos) == (-2, 500_000_000)
+
+
+PROTOBUF = (
+    "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+)
 
 
 @pytest.mark.parametrize(
