@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -16,6 +17,8 @@ from pytriton.dispatcher.openai.state import ApiModel, ApiSettings, ApiState, Up
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 USAGE = '{"prompt_tokens":1,"completion_tokens":2}'
+KEY = "sk-0123456789abcdef"
+BEARER = {"Authorization": f"Bearer {KEY}"}
 Script = list[Any]
 Client = TestClient[Any, Any]
 
@@ -72,6 +75,14 @@ class OpenAIHarness:
             self.given_up += 1
             raise
         return answer
+
+
+def key_file(folder: Path, **limits: object) -> str:
+    """Write a file with one key that has these limits; return its path."""
+    path = folder / "keys.toml"
+    lines = [f"{name} = {json.dumps(limit)}\n" for name, limit in limits.items()]
+    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n{"".join(lines)}')
+    return str(path)
 
 
 async def post(client: Client, body: Any, path: str = "/v1/chat/completions", **more: Any) -> Any:

@@ -9,13 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness, post
+from fakes.openai_harness import BEARER, HELLO, KEY, USAGE, Client, OpenAIHarness, key_file, post
 from multidict import CIMultiDict
 
 from pytriton.dispatcher.openai.server import cors_headers, refuse_foreign
 from pytriton.openai.errors import APIError
 
-KEY = "sk-0123456789abcdef"
 ROUTE = "/v1/chat/completions"
 PAGE = {"Origin": "https://a", "Sec-Fetch-Site": "cross-site"}
 LIBRARY = "authorization,content-type,x-stainless-lang,x-stainless-retry-count"
@@ -101,6 +100,7 @@ def test_a_page_may_send_the_headers_of_openai_libraries() -> None:
         asks = {**PAGE, "Access-Control-Request-Headers": LIBRARY}
         async with client.options(ROUTE, headers=asks) as answer:
             assert answer.status == 204
+            assert answer.headers["Access-Control-Allow-Origin"] == "https://a"
             assert answer.headers["Access-Control-Allow-Headers"] == LIBRARY
             assert answer.headers["Access-Control-Max-Age"] == "600"
         asks["Access-Control-Request-Headers"] = "a" * 100
@@ -134,9 +134,8 @@ def test_pages_of_other_sites_cannot_run_models(allowed: tuple[str, ...]) -> Non
 
 
 def test_responses_follow_http(tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
-    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\nrequests_per_minute = 1\n')
-    rig = OpenAIHarness([f"u{USAGE}\n{{}}"], keys_file=str(path))
+    keys = key_file(tmp_path, requests_per_minute=1)
+    rig = OpenAIHarness([f"u{USAGE}\n{{}}"], keys_file=keys)
 
     async def test(client: Client) -> None:
         async with client.get(ROUTE) as answer:
@@ -145,14 +144,15 @@ def test_responses_follow_http(tmp_path: Path) -> None:
             assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
         async with client.head("/health") as answer:
             assert (answer.status, await answer.read()) == (503, b"")
-        mine = {"Authorization": f"Bearer {KEY}"}
         for status, left in ((200, "0"), (429, "0")):
-            found, headers, _ = await post(client, HELLO, headers=mine)
+            found, headers, _ = await post(client, HELLO, headers=BEARER)
             assert (found, headers["x-ratelimit-remaining-requests"]) == (status, left)
             assert 59 < float(headers["x-ratelimit-reset-requests"].rstrip("s")) <= 60
             assert "aiohttp" not in headers["Server"]
         for given in ("\u00e9", "\u0661", "a b", "a" * 129, ""):
-            async with client.get("/v1/models", headers={**mine, "x-request-id": given}) as answer:
+            async with client.get(
+                "/v1/models", headers={**BEARER, "x-request-id": given}
+            ) as answer:
                 assert answer.headers["x-request-id"].startswith("req_")
 
     rig.run(test)
@@ -162,9 +162,6 @@ def test_responses_follow_http(tmp_path: Path) -> None:
 def test_a_body_is_requested_only_after_the_key_was_accepted(
     key: str, said: bytes, tmp_path: Path
 ) -> None:
-    path = tmp_path / "keys.toml"
-    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\n')
-
     async def test(client: Client) -> None:
         reader, writer = await asyncio.open_connection(client.host, client.port)
         writer.write(
@@ -178,7 +175,7 @@ def test_a_body_is_requested_only_after_the_key_was_accepted(
             assert b" 400 " in await reader.readline()
         writer.close()
 
-    OpenAIHarness([], keys_file=str(path)).run(test)
+    OpenAIHarness([], keys_file=key_file(tmp_path)).run(test)
 
 
 def test_a_server_that_hangs_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,15 @@ class Paused:
         self.reading = True
 
 
+async def opened() -> EventStream:
+    """Return a stream of which only the headers have arrived."""
+    stream = EventStream()
+    stream.connection_made(cast(asyncio.Transport, Paused()))
+    stream.data_received(CHUNKED)
+    await stream._read_headers()
+    return stream
+
+
 @pytest.mark.parametrize("size", [4, 8 << 20], ids=["small", "larger than the socket's buffer"])
 def test_a_request_is_sent_completely_on_a_unix_socket(tmp_path: Path, size: int) -> None:
     body = b"x" * size
@@ -136,10 +145,7 @@ def test_reading_pauses_while_the_answer_is_not_consumed() -> None:
 
 def test_a_tap_receives_events_while_a_reader_waits() -> None:
     async def test() -> None:
-        stream = EventStream()
-        stream.connection_made(cast(asyncio.Transport, Paused()))
-        stream.data_received(CHUNKED)
-        await stream._read_headers()
+        stream = await opened()
         tapped: list[bytes] = []
         takes = True
 
@@ -168,10 +174,7 @@ def test_a_tap_receives_events_while_a_reader_waits() -> None:
 @pytest.mark.parametrize("last", [b"3\r\nend\r\n0\r\n\r\n", b"3\r\nendless\r\n"])
 def test_a_tap_does_not_receive_the_end(last: bytes) -> None:
     async def test() -> None:
-        stream = EventStream()
-        stream.connection_made(cast(asyncio.Transport, Paused()))
-        stream.data_received(CHUNKED)
-        await stream._read_headers()
+        stream = await opened()
         stream.tap = lambda data: pytest.fail(f"{data!r} was tapped")
         reading = asyncio.ensure_future(stream.read())
         await asyncio.sleep(0)  # let it run
@@ -201,10 +204,7 @@ def test_a_tap_receives_the_same_in_any_segmentation(chunks: list[bytes], body: 
     """A complete chunk that arrives alone takes a fast path."""
 
     async def test() -> None:
-        stream = EventStream()
-        stream.connection_made(cast(asyncio.Transport, Paused()))
-        stream.data_received(CHUNKED)
-        await stream._read_headers()
+        stream = await opened()
         tapped: list[bytes] = []
 
         def tap(data: bytes) -> bool:

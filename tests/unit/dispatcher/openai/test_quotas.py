@@ -8,34 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness, post
+from fakes.openai_harness import BEARER, HELLO, USAGE, Client, OpenAIHarness, key_file, post
 
 from pytriton.dispatcher.openai.keys import KeyFile, KeyOwner, estimate_tokens
 from pytriton.openai.bodies import BODIES, TensorsBody, read_body
 from pytriton.openai.errors import APIError
 
-KEY = "sk-the-key-of-these-tests"
-MINE = {"Authorization": f"Bearer {KEY}"}
 REMAINING = "x-ratelimit-remaining-tokens"
 
 
-def keys_in(folder: Path, tokens: int) -> str:
-    path = folder / "keys.toml"
-    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\ntokens_per_minute = {tokens}\n')
-    return str(path)
-
-
 def test_requests_at_the_same_time_do_not_overdraw_a_quota(tmp_path: Path) -> None:
-    rig = OpenAIHarness([], keys_file=keys_in(tmp_path, 100))
+    rig = OpenAIHarness([], keys_file=key_file(tmp_path, tokens_per_minute=100))
 
     async def test(client: Client) -> None:
         answers = asyncio.Event()
         rig.script[:] = [answers, f"u{USAGE}\n{{}}"]
         body = {**HELLO, "max_tokens": 60}
-        first = [asyncio.ensure_future(post(client, body, headers=MINE)) for _ in range(2)]
+        first = [asyncio.ensure_future(post(client, body, headers=BEARER)) for _ in range(2)]
         while len(rig.asked) < 2:
             await asyncio.sleep(0)
-        status, headers, text = await post(client, body, headers=MINE)
+        status, headers, text = await post(client, body, headers=BEARER)
         assert (status, headers[REMAINING]) == (429, "0")
         said = json.loads(text)["error"]
         assert said["code"] == "rate_limit_exceeded"
@@ -46,14 +38,14 @@ def test_requests_at_the_same_time_do_not_overdraw_a_quota(tmp_path: Path) -> No
         answers.set()
         for status, _, _ in await asyncio.gather(*first):
             assert status == 200
-        status, headers, _ = await post(client, body, headers=MINE)
+        status, headers, _ = await post(client, body, headers=BEARER)
         assert (status, headers[REMAINING]) == (200, str(100 - 3 * 3))
 
     rig.run(test)
 
 
 def test_refused_requests_use_no_quota(tmp_path: Path) -> None:
-    rig = OpenAIHarness([], keys_file=keys_in(tmp_path, 100), max_requests=0)
+    rig = OpenAIHarness([], keys_file=key_file(tmp_path, tokens_per_minute=100), max_requests=0)
     remote = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x"}}
     message = {"role": "user", "content": [remote]}
 
@@ -62,16 +54,15 @@ def test_refused_requests_use_no_quota(tmp_path: Path) -> None:
             ({**HELLO, "messages": [message]}, 400),
             ({**HELLO, "max_tokens": 1000}, 429),  # not among the requests
         ):
-            status, headers, _ = await post(client, body, headers=MINE)
+            status, headers, _ = await post(client, body, headers=BEARER)
             assert (status, headers[REMAINING]) == (expected, "100")
 
     rig.run(test)
 
 
 def a_caller(folder: Path, tokens: int) -> KeyOwner:
-    found = KeyFile(Path(keys_in(folder, tokens)), print, lambda: 100.0).authenticate(
-        MINE["Authorization"]
-    )
+    keys = KeyFile(Path(key_file(folder, tokens_per_minute=tokens)), print, lambda: 100.0)
+    found = keys.authenticate(BEARER["Authorization"])
     assert found is not None
     return found
 

@@ -9,14 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.openai_harness import HELLO, USAGE, Client, OpenAIHarness, Script, post
+from fakes.openai_harness import (
+    BEARER,
+    HELLO,
+    KEY,
+    USAGE,
+    Client,
+    OpenAIHarness,
+    Script,
+    key_file,
+    post,
+)
 from yarl import URL
 
 from pytriton.dispatcher.http_server.connections import within
 from pytriton.dispatcher.openai.keys import KeyFile, KeysError
 from pytriton.openai import APIError
-
-KEY = "sk-0123456789abcdef"
 
 
 def test_an_answer_in_one_piece_and_a_stream() -> None:
@@ -49,7 +57,6 @@ def test_an_answer_in_one_piece_and_a_stream() -> None:
         ([{"error": "exceeds maximum queue size"}], 429, "overloaded"),
         (['e{"message":"long","status":400,"type":"t","code":"c"}'], 400, "c"),
         ([], 500, "model_error"),
-        (["zzz"], 500, "model_error"),
     ],
     ids=str,
 )
@@ -227,24 +234,12 @@ def test_routes_without_a_model() -> None:
             assert answer.status == 404
         async with client.get("/v1/nothing") as answer:
             assert (answer.status, (await answer.json())["error"]["code"]) == (404, "unknown_url")
-        async with client.get("/v1/chat/completions") as answer:
-            assert answer.status == 405
-        async with client.get("/health") as answer:
-            assert answer.status == 503
-        async with client.options(
-            "/v1/chat/completions", headers={"Origin": "https://a"}
-        ) as answer:
-            assert answer.headers["Access-Control-Allow-Origin"] == "https://a"
-        async with client.get("/v1/models", headers={"Origin": "https://b"}) as answer:
-            assert "Access-Control-Allow-Origin" not in answer.headers
 
-    OpenAIHarness([], cors_origins=("https://a",)).run(test)
+    OpenAIHarness([]).run(test)
 
 
 def test_keys_are_required_and_never_revealed(tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
-    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\nmodels = ["other"]\n')
-    rig = OpenAIHarness([], keys_file=str(path))
+    rig = OpenAIHarness([], keys_file=key_file(tmp_path, models=["other"]))
 
     async def test(client: Client) -> None:
         for header in ("", "Bearer ", "Bearer wrong-secret", f"Basic {KEY}", "Bearer \udcff"):
@@ -252,13 +247,12 @@ def test_keys_are_required_and_never_revealed(tmp_path: Path) -> None:
             status, _, text = await post(client, HELLO, headers=shown)
             assert status == 401
             assert "wrong-secret" not in text
-        mine = {"Authorization": f"Bearer {KEY}"}
-        async with client.get("/v1/models", headers=mine) as answer:
+        async with client.get("/v1/models", headers=BEARER) as answer:
             assert (await answer.json())["data"] == []
         said_of = {}  # of a model that this key may not use, and of an unknown one
         for name in ("m", "n"):
-            status, _, text = await post(client, {**HELLO, "model": name}, headers=mine)
-            async with client.get(f"/v1/models/{name}", headers=mine) as answer:
+            status, _, text = await post(client, {**HELLO, "model": name}, headers=BEARER)
+            async with client.get(f"/v1/models/{name}", headers=BEARER) as answer:
                 assert (status, answer.status, await answer.text()) == (404, 404, text)
             said_of[name] = text.replace(f"'{name}'", "'NAME'")
         assert said_of["m"] == said_of["n"]
@@ -304,13 +298,9 @@ class Clock:
 
 
 def test_quotas_refill(tmp_path: Path) -> None:
-    path = tmp_path / "keys.toml"
-    path.write_text(
-        f'[[key]]\nname = "a"\nkey = "{KEY}"\nrequests_per_minute = 2\ntokens_per_minute = 60\n'
-    )
     clock = Clock()
-    keys = KeyFile(path, print, clock)
-    caller = keys.authenticate(f"Bearer {KEY}")
+    path = key_file(tmp_path, requests_per_minute=2, tokens_per_minute=60)
+    caller = KeyFile(Path(path), print, clock).authenticate(BEARER["Authorization"])
     assert caller is not None
     for _ in range(2):
         caller.admit(lambda usual: 1).settle(None)
@@ -329,21 +319,18 @@ def test_quotas_refill(tmp_path: Path) -> None:
 def test_aborted_streams_count_the_events_sent(
     end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "keys.toml"
-    path.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\ntokens_per_minute = 60\n')
-    rig = OpenAIHarness([], keys_file=str(path), timeout_s=77.0)
+    rig = OpenAIHarness([], keys_file=key_file(tmp_path, tokens_per_minute=60), timeout_s=77.0)
     limit = Limit(monkeypatch, 77.0)
-    mine = {"Authorization": f"Bearer {KEY}"}
 
     async def test(client: Client) -> None:
         last = f"u{USAGE}\ndata: e\n\n" if end == "whole" else asyncio.Event()
         rig.script[:] = ["sdata: a\n\ndata: b\n\n", "sdata: c\n\n", "sdata: d\n\n", last]
-        caller = rig.frontend.keys.authenticate(mine["Authorization"])
+        caller = rig.frontend.keys.authenticate(BEARER["Authorization"])
         assert caller is not None
         used: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         monkeypatch.setattr(caller, "record_usage", used.set_result)
         body = json.dumps({**HELLO, "stream": True})
-        async with client.post("/v1/chat/completions", data=body, headers=mine) as answer:
+        async with client.post("/v1/chat/completions", data=body, headers=BEARER) as answer:
             assert await answer.content.readuntil(b"d\n\n")
             if end == "timeout":
                 limit.ends()
@@ -419,15 +406,13 @@ def test_a_model_is_reachable_by_its_aliases() -> None:
 
 
 def test_a_key_may_name_a_model_or_an_alias(tmp_path: Path) -> None:
-    keys = tmp_path / "keys.toml"
-    keys.write_text(f'[[key]]\nname = "a"\nkey = "{KEY}"\nmodels = ["{_ALIASES[1]}"]\n')
-    rig = OpenAIHarness([f"u{USAGE}\n{{}}"], keys_file=str(keys))
+    keys = key_file(tmp_path, models=[_ALIASES[1]])
+    rig = OpenAIHarness([f"u{USAGE}\n{{}}"], keys_file=keys)
     rig.aliases = _ALIASES
 
     async def test(client: Client) -> None:
-        bearer = {"Authorization": f"Bearer {KEY}"}
         for name, status in (("m", 404), (_ALIASES[0], 404), (_ALIASES[1], 200)):
-            assert (await post(client, {**HELLO, "model": name}, headers=bearer))[0] == status
+            assert (await post(client, {**HELLO, "model": name}, headers=BEARER))[0] == status
 
     rig.run(test)
 
