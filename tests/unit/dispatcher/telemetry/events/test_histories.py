@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from fakes.simulated_daemon import SimulatedDaemon
+from fakes.simulated_daemon import SimulatedDaemon, successive_daemons
 
 from pytriton._protocol import messages
-
-_SPEC = messages.ModelSpec("m", 1, {"max_batch_size": 8}, messages.WorkerEnvironment("python"))
-
-
-@pytest.fixture
-def sim(tmp_path: Path) -> Iterator[SimulatedDaemon]:
-    one = SimulatedDaemon(tmp_path)
-    try:
-        yield one
-    finally:
-        one.close()
-
-
-def _register(sim: SimulatedDaemon) -> None:
-    sim.served(sim.client.ask(messages.Register(_SPEC), [b"callable"]))
 
 
 def _explained(sim: SimulatedDaemon, model: str = "m") -> Any:
@@ -32,7 +15,7 @@ def _explained(sim: SimulatedDaemon, model: str = "m") -> Any:
 
 
 def test_a_crash_loop_is_explained(sim: SimulatedDaemon) -> None:
-    _register(sim)
+    sim.served(sim.client.register("m"))
     sim.usual_plan = "fails"
     sim.alive("m")[0].end()
     sim.advance(20.0)
@@ -45,7 +28,7 @@ def test_a_crash_loop_is_explained(sim: SimulatedDaemon) -> None:
 
 
 def test_events_of_a_model_that_never_existed_are_an_error(sim: SimulatedDaemon) -> None:
-    _register(sim)
+    sim.served(sim.client.register("m"))
     failed = sim.answered(sim.client.ask(messages.GetEvents("nope")))
     assert isinstance(failed, messages.Failure)
     assert "no model 'nope' is registered; registered models: m" in failed.text
@@ -57,10 +40,10 @@ def test_events_of_a_model_that_never_existed_are_an_error(sim: SimulatedDaemon)
 
 
 def test_events_name_the_requester_and_the_failure(sim: SimulatedDaemon) -> None:
-    _register(sim)
+    sim.served(sim.client.register("m"))
     sim.answered(sim.client.ask(messages.Scale("m", 2)))
     sim.plans = ["fails"]
-    failed = sim.answered(sim.client.ask(messages.Register(_SPEC, replace=True), [b"worse"]))
+    failed = sim.answered(sim.client.register("m", b"worse", replace=True))
     assert isinstance(failed, messages.Failure)
     sim.answered(sim.client.ask(messages.Unregister("m")))
     answer = _explained(sim)
@@ -77,6 +60,35 @@ def test_events_name_the_requester_and_the_failure(sim: SimulatedDaemon) -> None
     assert scaled.numbers == {"instances": 2, "before": 1}
 
 
+def test_failed_changes_are_events_with_their_reason(sim: SimulatedDaemon) -> None:
+    sim.plans = ["fails", "fails"]
+    sim.answered(sim.client.register("m"))
+    sim.answered(sim.client.register("m", replace=True))  # there is nothing to replace
+    sim.plans = ["hangs"]
+    request = sim.client.register("m")
+    sim.settle()
+    sim.client.give_up(request)
+    sim.settle()
+    sim.served(sim.client.register("m"))
+    refused = sim.client.register("m")
+    sim.answered(refused)
+    sim.plans = ["fails", "fails"]
+    sim.answered(sim.client.register("m", replace=True))
+    sim.answered(sim.client.ask(messages.Scale("m", 2)))
+    answer: Any = sim.answered(sim.client.ask(messages.GetEvents("m")))
+    failed = [(one.kind, one.reason) for one in answer.events if one.kind.endswith("_failed")]
+    no_file = "model m could not be loaded: no file"
+    assert [one for one in failed if one[0] != "load_failed"] == [
+        ("registration_failed", no_file),
+        ("registration_failed", no_file),
+        ("registration_failed", "its client cancelled it or exited"),
+        ("registration_failed", refused.failure),
+        ("replace_failed", no_file),
+        ("scale_failed", no_file),
+    ]
+    assert answer.events[-1].numbers == {"instances": 2, "before": 1}
+
+
 def test_an_unknown_model_is_an_error(sim: SimulatedDaemon) -> None:
     answer = _explained(sim, "unknown")
     assert isinstance(answer, messages.Failure)
@@ -84,18 +96,11 @@ def test_an_unknown_model_is_an_error(sim: SimulatedDaemon) -> None:
 
 
 def test_events_outlive_a_daemon_and_a_failed_restore_is_explained(tmp_path: Path) -> None:
-    first = SimulatedDaemon(tmp_path, event_log_size=100_000)
-    try:
-        _register(first)
-    finally:
-        first.close()
-    second = SimulatedDaemon(tmp_path, usual_plan="fails", event_log_size=100_000)
-    try:
-        second.advance(10.0)
-        answer = _explained(second)
-        assert "could not be restored" in answer.verdict
-        kinds = [event.kind for event in answer.events]
-        assert "registered" in kinds
-        assert kinds[-1] == "restore_failed"
-    finally:
-        second.close()
+    with successive_daemons(tmp_path, settles_s=10.0, event_log_size=100_000) as start:
+        first = start()
+        first.served(first.client.register("m"))
+        answer = _explained(start(usual_plan="fails"))
+    assert "could not be restored" in answer.verdict
+    kinds = [event.kind for event in answer.events]
+    assert "registered" in kinds
+    assert kinds[-1] == "restore_failed"

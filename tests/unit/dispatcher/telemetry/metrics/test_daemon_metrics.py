@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fakes.fake_worker import FakeWorker
-from fakes.simulated_daemon import SimulatedDaemon
+from fakes.simulated_daemon import SimulatedDaemon, successive_daemons
 from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol import messages
@@ -190,16 +190,10 @@ def test_control_messages_are_counted(sim: SimulatedDaemon) -> None:
 
 
 def test_a_restored_model_is_counted(tmp_path: Path) -> None:
-    former = SimulatedDaemon(tmp_path)
-    former.advance(2.0)
-    serve(former)
-    former.close()
-    again = SimulatedDaemon(tmp_path)
-    try:
-        again.advance(5.0)
-        assert (snapshot(again).daemon.restored, snapshot(again).daemon.restore_failures) == (1, 0)
-    finally:
-        again.close()
+    with successive_daemons(tmp_path) as start:
+        serve(start())
+        reported = snapshot(start()).daemon
+        assert (reported.restored, reported.restore_failures) == (1, 0)
 
 
 def test_memory_is_reported_with_its_limit(

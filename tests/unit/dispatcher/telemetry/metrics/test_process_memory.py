@@ -150,26 +150,24 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def install(path: Path, script: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "reported"),
+    [
+        ("echo '0, GPU-aa, 81559'; echo '1, GPU-bb, 4'", [("0", 81559 << 20), ("1", 4 << 20)]),
+        ("echo 'a warning'; echo '0, GPU-aa, [N/A]'; echo '1, GPU-bb, 4'", [("1", 4 << 20)]),
+        ("echo '0, GPU-aa, 4'; exit 9", []),
+    ],
+    ids=["in bytes", "lines without memory", "a failure"],
+)
+def test_gpus_are_reported_with_their_memory(
+    path: Path, script: str, reported: list[tuple[str, int]]
+) -> None:
     program = path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-
-
-def test_gpus_are_reported_with_their_memory_in_bytes(path: Path) -> None:
-    install(path, "echo '0, GPU-aa, 81559'; echo '1, GPU-bb, 4'")
-    assert gpus() == [Gpu("0", "GPU-aa", 81559 << 20), Gpu("1", "GPU-bb", 4 << 20)]
-
-
-def test_lines_without_memory_are_skipped(path: Path) -> None:
-    install(path, "echo 'a warning'; echo '0, GPU-aa, [N/A]'; echo '1, GPU-bb, 4'")
-    assert gpus() == [Gpu("1", "GPU-bb", 4 << 20)]
+    uuids = {"0": "GPU-aa", "1": "GPU-bb"}
+    assert gpus() == [Gpu(number, uuids[number], memory) for number, memory in reported]
 
 
 def test_without_nvidia_smi_there_are_no_gpus(path: Path) -> None:
-    assert gpus() == []
-
-
-def test_a_failing_nvidia_smi_reports_no_gpus(path: Path) -> None:
-    install(path, "echo '0, GPU-aa, 4'; exit 9")
     assert gpus() == []

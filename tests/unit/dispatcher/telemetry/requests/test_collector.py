@@ -87,6 +87,11 @@ class Stage:
     def reported(self) -> messages.Requests:
         return self.collector.requests("m")
 
+    def outcomes(self, model: str = "m") -> Outcomes:
+        found = self.collector.outcomes(model)
+        assert found is not None
+        return found
+
     def logged(self) -> list[str]:
         files = sorted(self.folder.iterdir(), reverse=True)
         return [json.loads(line)["id"] for one in files for line in one.read_text().splitlines()]
@@ -143,13 +148,10 @@ def test_outcomes_of_the_first_requests_are_known(stage: Stage) -> None:
     stage.counter_registry.of("old").failed["lost"] += 2
     stage.counter_registry.of("new").started_at = time.monotonic() - 5
     stage.counter_registry.of("old").started_at = None
-    found = {name: stage.collector.outcomes(name) for name in ("new", "old")}
-    assert {name: one and one.failed["lost"] for name, one in found.items()} == {"new": 2, "old": 0}
+    found = {name: stage.outcomes(name) for name in ("new", "old")}
+    assert {name: one.failed["lost"] for name, one in found.items()} == {"new": 2, "old": 0}
     # Otherwise the last failure would be older than the reported interval, and `explain` would not name it.
-    assert {name: one and one.seconds >= 5 for name, one in found.items()} == {
-        "new": True,
-        "old": False,
-    }
+    assert {name: one.seconds >= 5 for name, one in found.items()} == {"new": True, "old": False}
 
 
 def test_recent_outcomes_are_known_with_the_last_error(stage: Stage) -> None:
@@ -157,14 +159,8 @@ def test_recent_outcomes_are_known_with_the_last_error(stage: Stage) -> None:
     stage.stats.failed("callable", 2)
     stage.counters.failed["lost"] += 1
     stage.serve("wrong", status="callable", error="ValueError")
-
-    def reported() -> Outcomes:
-        found = stage.collector.outcomes("m")
-        assert found is not None
-        return found
-
-    eventually(lambda: reported().last_error == "ValueError", lambda: str(reported()))
-    found = reported()
+    eventually(lambda: stage.outcomes().last_error == "ValueError", lambda: str(stage.outcomes()))
+    found = stage.outcomes()
     assert found.requests == 3
     assert {kind: count for kind, count in found.failed.items() if count} == {
         "callable": 2, "lost": 1,
@@ -181,9 +177,7 @@ def test_activity_right_after_registration_is_known(stage: Stage) -> None:
     stage.collector.poll()
     loading.failed["lost"] += 1
     there["n"] = SimpleNamespace(spec=stage.spec)
-    found = stage.collector.outcomes("n")
-    assert found is not None
-    assert found.failed["lost"] == 1
+    assert stage.outcomes("n").failed["lost"] == 1
 
 
 def test_outcomes_of_another_registration_are_ignored(stage: Stage) -> None:
@@ -192,13 +186,10 @@ def test_outcomes_of_another_registration_are_ignored(stage: Stage) -> None:
     stage.serve("wrong", status="callable", error="ValueError")
     eventually(lambda: stage.reported().failed, "records")
     stage.registered = SimpleNamespace()
-    found = stage.collector.outcomes("m")
-    assert found is not None
+    found = stage.outcomes()
     assert (found.requests, sum(found.failed.values()), found.last_at) == (0, 0, None)
     stage.stats.begin(1)
-    found = stage.collector.outcomes("m")
-    assert found is not None
-    assert found.requests == 1
+    assert stage.outcomes().requests == 1
 
 
 def test_another_model_of_the_same_name_starts_without_requests(stage: Stage) -> None:
