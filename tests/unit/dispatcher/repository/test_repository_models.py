@@ -61,6 +61,12 @@ def test_unservable_models_are_reported_and_load_once_fixed(start: Start, reposi
     assert sim.server.gate_open
 
 
+def _status(sim: SimulatedDaemon) -> messages.Status:
+    answer = sim.answered(sim.client.ask(messages.GetStatus()))
+    assert isinstance(answer, messages.Status)
+    return answer
+
+
 def _explained(sim: SimulatedDaemon, name: str) -> str:
     answer = sim.answered(sim.client.ask(messages.Explain(name)))
     assert isinstance(answer, messages.Explanation)
@@ -70,12 +76,11 @@ def _explained(sim: SimulatedDaemon, name: str) -> str:
 def test_startup_load_failures_appear_in_status_and_log(start: Start, repository: Path) -> None:
     """As well as in explain and the events, with the reason why the server is not ready."""
     sim = start()
-    answer = sim.answered(sim.client.ask(messages.GetStatus()))
-    assert isinstance(answer, messages.Status)
-    odd = next(one for one in answer.models if one.name == "odd")
+    status = _status(sim)
+    odd = next(one for one in status.models if one.name == "odd")
     assert (odd.state, odd.served_by, odd.instances) == ("failed", "", [])
     assert "no backend 'tensorrt'" in (odd.error or "")
-    (problem,) = answer.problems
+    (problem,) = status.problems
     assert "not ready, since models could not be loaded: odd." in problem
     reported = sim.answered(sim.client.ask(messages.GetEvents(kinds=["repository_load_failed"])))
     assert isinstance(reported, messages.EventList)
@@ -84,18 +89,12 @@ def test_startup_load_failures_appear_in_status_and_log(start: Start, repository
     assert said.startswith("odd is failed: it is in a model repository and could not be loaded: ")
     assert "no backend 'tensorrt'" in said
     sim.served(sim.client.register("odd"))
-    states_of_it = [
-        one.state for one in sim.loop.ask(sim.services.status.model_infos) if one.name == "odd"
-    ]
-    assert states_of_it == ["ready"]
-    unregistered = sim.client.ask(messages.Unregister("odd"))
-    sim.answered(unregistered)
+    assert [one.state for one in _status(sim).models if one.name == "odd"] == ["ready"]
+    sim.answered(sim.client.ask(messages.Unregister("odd")))
     repositories.add(repository, "odd", {"1/libtriton_mine.so": b""}, 'backend: "mine"')
     assert load(sim, "odd") == ""
     sim.advance(1.0)
-    answer = sim.answered(sim.client.ask(messages.GetStatus()))
-    assert isinstance(answer, messages.Status)
-    assert answer.problems == []
+    assert _status(sim).problems == []
     assert _explained(sim, "odd").startswith("odd is ready")
 
 
@@ -104,17 +103,13 @@ def test_a_repository_that_cannot_be_read_is_reported_by_status(
 ) -> None:
     gone = repository.with_name("gone")
     sim = start(model_repository=(str(repository), str(gone)), readiness="all_attempted")
-    answer = sim.answered(sim.client.ask(messages.GetStatus()))
-    assert isinstance(answer, messages.Status)
-    (problem,) = answer.problems
+    (problem,) = _status(sim).problems
     assert problem.endswith(
         f"the model repository {gone} cannot be read: No such file or directory"
     )
     gone.mkdir()
     states(sim)  # checks them
-    answer = sim.answered(sim.client.ask(messages.GetStatus()))
-    assert isinstance(answer, messages.Status)
-    assert answer.problems == []
+    assert _status(sim).problems == []
 
 
 @pytest.mark.parametrize("name", ["py", "own"])
@@ -200,19 +195,6 @@ def test_a_hanging_load_after_a_restart_blocks_no_other_model(
     sim.loop.ask(obstacle.gone.set)
     sim.advance(1.0)
     assert states(sim) == {**ALL, "other": "ready tritonserver", "third": "ready tritonserver"}
-
-
-def test_the_model_that_crashes_every_start_is_identified(start: Start, repository: Path) -> None:
-    """The others are served."""
-    for name in ("other", "third"):
-        repositories.add(repository, name, {"1/libtriton_mine.so": b""}, 'backend: "mine"')
-    sim = start()
-    sim.server.obstacles["other"] = Obstacle("end", times=9)
-    sim.server.end()
-    sim.advance(60.0)
-    reported = states(sim)
-    assert reported.pop("other").startswith("failed")
-    assert reported == {**ALL, "third": "ready tritonserver"}
 
 
 class LatePython:
