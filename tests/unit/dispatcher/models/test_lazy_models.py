@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable
 
 import msgspec
 import pytest
 from fakes.fake_clients import model_spec
-from fakes.simulated_daemon import SimulatedDaemon
+from fakes.simulated_daemon import SimulatedDaemon, successive_daemons
 from fakes.suspending_daemons import SLEEPY
 from fakes.triton.fake_server import Obstacle
 
@@ -23,18 +22,8 @@ Start = Callable[..., SimulatedDaemon]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start a daemon after the previous one has stopped."""
-    with ExitStack() as stack:
-        sims: list[SimulatedDaemon] = []
-
-        def make(**settings: Any) -> SimulatedDaemon:
-            if sims:
-                sims.pop().close()
-            sims.append(SimulatedDaemon(tmp_path, **{"queues_requests": True, **settings}))
-            sims[0].advance(2.0)
-            return sims[0]
-
-        stack.callback(lambda: sims.pop().close())
-        yield make
+    with successive_daemons(tmp_path, queues_requests=True) as start:
+        yield start
 
 
 @pytest.fixture
@@ -212,10 +201,8 @@ def test_models_needed_by_others_are_not_lazy(start: Start, settings: dict[str, 
         ({"autoscale": SLEEPY}, True),
         ({"autoscale": messages.Autoscale(1, 4)}, False),
         ({"lazy": True, "lease": messages.Lease("one", 10.0)}, False),  # its time would not pass
-        (
-            {"lazy": True, "openai": messages.OpenAICard(["chat"])},
-            False,
-        ),  # the frontend lists what is served
+        # The frontend lists what is served.
+        ({"lazy": True, "openai": messages.OpenAICard(["chat"])}, False),
         ({"lazy": True, "isolation": "thread"}, False),
         ({"lazy": True, "config": {"sequence_batching": {}}}, False),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fakes.fake_clients import Request
-from fakes.simulated_daemon import SimulatedDaemon
+from fakes.simulated_daemon import SimulatedDaemon, successive_daemons
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
@@ -257,38 +257,27 @@ def test_nobody_else_changes_or_ends_a_provisional_model(sim: SimulatedDaemon) -
 
 
 def test_a_restart_of_the_daemon_does_not_confirm_it(tmp_path: Path) -> None:
-    first = SimulatedDaemon(tmp_path)
-    first.advance(2.0)
-    begin(first, replaces=True)
-    first.close()
-    again = SimulatedDaemon(tmp_path)
-    try:
-        again.advance(4.0)
+    with successive_daemons(tmp_path, settles_s=4.0) as start:
+        begin(start(), replaces=True)
+        again = start()
         assert payload(again) == b"new"
         again.advance(14.0)
         assert payload(again) == b"old"
-    finally:
-        again.close()
 
 
 @pytest.fixture
 def restarted(tmp_path: Path) -> Iterator[Restart]:
     """Restarts a daemon that had a provisional model; the next workers have these fates."""
-    running: list[SimulatedDaemon] = []
+    with successive_daemons(tmp_path, settles_s=0.0) as start:
 
-    def restart(plans: list[str], replaces: bool) -> SimulatedDaemon:
-        first = SimulatedDaemon(tmp_path)
-        first.advance(2.0)
-        begin(first, replaces=replaces)
-        first.close()
-        running.append(SimulatedDaemon(tmp_path))
-        running[0].plans = plans
-        running[0].advance(2.0)
-        return running[0]
+        def restart(plans: list[str], replaces: bool) -> SimulatedDaemon:
+            begin(start(), replaces=replaces)
+            sim = start()
+            sim.plans = plans
+            sim.advance(2.0)
+            return sim
 
-    yield restart
-    for sim in running:
-        sim.close()
+        yield restart
 
 
 def test_a_provisional_model_whose_restore_fails_is_rolled_back(restarted: Restart) -> None:

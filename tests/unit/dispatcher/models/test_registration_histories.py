@@ -156,6 +156,8 @@ def test_a_name_is_registered_by_one_client_at_a_time(sim: SimulatedDaemon) -> N
     second = sim.connect().register("m", b"second", replace=True)
     sim.settle()
     assert "is being registered or unregistered by another client" in second.failure
+    assert isinstance(second.answer, messages.Failure)
+    assert second.answer.kind == "exists"
     unregister = sim.connect().ask(messages.Unregister("m"))
     scale = sim.connect().ask(messages.Scale("m", 2))
     sim.settle()

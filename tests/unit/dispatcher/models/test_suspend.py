@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,28 @@ def failure_of(task: asyncio.Task[Any]) -> str:
     return failure.value.text
 
 
+Start = Callable[..., Sleeper]
+
+
 @pytest.fixture
-def sleeper(tmp_path: Path) -> Iterator[Sleeper]:
-    sleeper = Sleeper(tmp_path)
-    yield sleeper
-    sleeper.sim.close()
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts one daemon after another in the same folder."""
+    running: list[Sleeper] = []
+
+    def start(**settings: Any) -> Sleeper:
+        if running:
+            running.pop().sim.close()
+        running.append(Sleeper(tmp_path, **settings))
+        return running[0]
+
+    yield start
+    for sleeper in running:
+        sleeper.sim.close()
+
+
+@pytest.fixture
+def sleeper(start: Start) -> Sleeper:
+    return start()
 
 
 def test_an_idle_model_is_suspended_and_a_request_resumes_it(sleeper: Sleeper) -> None:
@@ -98,51 +115,44 @@ def test_a_model_is_scaled_to_one_instance_before_its_suspension(sleeper: Sleepe
     assert len(sim.alive("m")) == 1
 
 
-@pytest.mark.parametrize("settings", [{"resume_timeout_s": 20.0}])
-def test_waiting_for_a_resume_is_limited_in_time(tmp_path: Path, settings: dict[str, Any]) -> None:
-    sleeper = Sleeper(tmp_path, **settings)
+def test_waiting_for_a_resume_is_limited_in_time(start: Start) -> None:
+    sleeper = start(resume_timeout_s=20.0)
     sim = sleeper.sim
-    try:
-        sleeper.register()
-        sleeper.fall_asleep()
-        sim.usual_plan = "hangs"
-        first = sleeper.batch()
-        sim.advance(15.0)
-        second = sleeper.batch()
-        assert not first.done()
-        sim.advance(6.0)
-        words = "was suspended, and its worker has been loading for 20 s"
-        assert words in failure_of(first)
-        assert words in failure_of(second)
-        assert "loading for 21 s" in failure_of(sleeper.batch())  # at once
-        assert sim.is_served("m")  # the resume continues
-        assert sleeper.state() == "resuming"
-        sim.alive("m")[0].loaded()
-        sim.advance(1.0)
-        assert worker_of(sleeper.batch()) == sim.alive("m")[0].name
-    finally:
-        sim.close()
+    sleeper.register()
+    sleeper.fall_asleep()
+    sim.usual_plan = "hangs"
+    first = sleeper.batch()
+    sim.advance(15.0)
+    second = sleeper.batch()
+    assert not first.done()
+    sim.advance(6.0)
+    words = "was suspended, and its worker has been loading for 20 s"
+    assert words in failure_of(first)
+    assert words in failure_of(second)
+    assert "loading for 21 s" in failure_of(sleeper.batch())  # at once
+    assert sim.is_served("m")  # the resume continues
+    assert sleeper.state() == "resuming"
+    sim.alive("m")[0].loaded()
+    sim.advance(1.0)
+    assert worker_of(sleeper.batch()) == sim.alive("m")[0].name
 
 
-def test_the_number_of_waiting_batches_is_limited(tmp_path: Path) -> None:
+def test_the_number_of_waiting_batches_is_limited(start: Start) -> None:
     """A refused batch frees a place in tritonserver's queue; the others keep waiting."""
-    sleeper = Sleeper(tmp_path, resume_queue_size=10)
+    sleeper = start(resume_queue_size=10)
     sim = sleeper.sim
-    try:
-        sleeper.register()
-        sleeper.fall_asleep()
-        sim.usual_plan = "hangs"
-        batches = [sleeper.batch() for _ in range(4)]
-        sleeper.queue["m"] = 12
-        sim.advance(0.6)
-        sleeper.queue["m"] = 10
-        assert sorted(one.done() for one in batches) == [False, False, True, True]
-        refused = [failure_of(one) for one in batches if one.done()]
-        assert "12 requests wait for its worker" in refused[0]
-        sim.advance(5.0)
-        assert sum(one.done() for one in batches) == 2
-    finally:
-        sim.close()
+    sleeper.register()
+    sleeper.fall_asleep()
+    sim.usual_plan = "hangs"
+    batches = [sleeper.batch() for _ in range(4)]
+    sleeper.queue["m"] = 12
+    sim.advance(0.6)
+    sleeper.queue["m"] = 10
+    assert sorted(one.done() for one in batches) == [False, False, True, True]
+    refused = [failure_of(one) for one in batches if one.done()]
+    assert "12 requests wait for its worker" in refused[0]
+    sim.advance(5.0)
+    assert sum(one.done() for one in batches) == 2
 
 
 def test_a_stop_does_not_unload_suspended_models(sleeper: Sleeper) -> None:
@@ -223,74 +233,62 @@ def test_operations_on_a_suspended_model(sleeper: Sleeper, when: str, what: str)
             assert sim.alive("m") == []
 
 
-def test_after_a_restart_it_is_suspended_until_a_request_arrives(tmp_path: Path) -> None:
-    sleeper = Sleeper(tmp_path)
+def test_after_a_restart_it_is_suspended_until_a_request_arrives(start: Start) -> None:
+    sleeper = start()
     sleeper.register()
     sleeper.register("other", autoscale=messages.Autoscale(1, 4))
-    sleeper.sim.close()
-    sleeper = Sleeper(tmp_path)
+    sleeper = start()
     sim = sleeper.sim
-    try:
-        sim.advance(5.0)
-        assert (sleeper.state(), sleeper.state("other")) == ("suspended", "ready")
-        assert sim.alive("m") == []
-        assert sim.server.history == ["load other"]  # m came with the start
-        assert (sim.rundir.models / "m" / "config.pbtxt").exists()  # for clients that load it again
-        assert sleeper.event("restored")
-        batch = sleeper.batch()
-        sim.advance(1.0)
-        assert worker_of(batch) == sim.alive("m")[0].name
-    finally:
-        sim.close()
+    sim.advance(5.0)
+    assert (sleeper.state(), sleeper.state("other")) == ("suspended", "ready")
+    assert sim.alive("m") == []
+    assert sim.server.history == ["load other"]  # m came with the start
+    assert (sim.rundir.models / "m" / "config.pbtxt").exists()  # for clients that load it again
+    assert sleeper.event("restored")
+    batch = sleeper.batch()
+    sim.advance(1.0)
+    assert worker_of(batch) == sim.alive("m")[0].name
 
 
 def test_a_suspended_model_refused_at_tritonservers_start_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sleeper = Sleeper(tmp_path)
+    sleeper = start()
     sleeper.register("bad")
     sleeper.register("good")
-    sleeper.sim.close()
-    start = FakeServer.start
+    start_server = FakeServer.start
 
     async def refusing(server: FakeServer, preload: Any = None) -> set[str]:
         server.obstacles["bad"] = Obstacle("refuse")
-        return await start(server, preload)
+        return await start_server(server, preload)
 
     monkeypatch.setattr(FakeServer, "start", refusing)
-    sleeper = Sleeper(tmp_path)
-    try:
-        sleeper.sim.advance(5.0)
-        assert (sleeper.state("bad"), sleeper.state("good")) == ("failed", "suspended")
-        assert "tritonserver did not load bad: no" in str(sleeper.info("bad").error)
-    finally:
-        sleeper.sim.close()
+    sleeper = start()
+    sleeper.sim.advance(5.0)
+    assert (sleeper.state("bad"), sleeper.state("good")) == ("failed", "suspended")
+    assert "tritonserver did not load bad: no" in str(sleeper.info("bad").error)
 
 
 @pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize("asked_at_s", [0.5, 2.0])
 def test_suspended_models_can_be_unregistered_during_tritonservers_start(
-    tmp_path: Path, refused: bool, asked_at_s: float
+    start: Start, refused: bool, asked_at_s: float
 ) -> None:
-    sleeper = Sleeper(tmp_path)
+    sleeper = start()
     for name in ("a", "b", "c"):
         sleeper.register(name)
-    sleeper.sim.close()
-    sleeper = Sleeper(tmp_path, grace_period_s=0.5)  # it is over before tritonserver is up
+    sleeper = start(grace_period_s=0.5)  # it is over before tritonserver is up
     sim = sleeper.sim
-    try:
-        sim.server.unseen_s = 3.0
-        if refused:
-            sim.server.obstacles["b"] = Obstacle("refuse", 2)
-        sim.advance(asked_at_s)
-        requests = [sim.client.ask(messages.Unregister(name)) for name in ("a", "b")]
-        sim.advance(60.0)
-        assert all(one.answer is not None for one in requests)
-        assert not sim.main.done()
-        assert set(sim.server.models) == {"c"}
-        assert [one.name for one in sim.loop.ask(sim.services.status.model_infos)] == ["c"]
-    finally:
-        sim.close()
+    sim.server.unseen_s = 3.0
+    if refused:
+        sim.server.obstacles["b"] = Obstacle("refuse", 2)
+    sim.advance(asked_at_s)
+    requests = [sim.client.ask(messages.Unregister(name)) for name in ("a", "b")]
+    sim.advance(60.0)
+    assert all(one.answer is not None for one in requests)
+    assert not sim.main.done()
+    assert set(sim.server.models) == {"c"}
+    assert [one.name for one in sim.loop.ask(sim.services.status.model_infos)] == ["c"]
 
 
 def test_a_failed_scale_of_a_suspended_model_keeps_all_instances(
@@ -349,45 +347,39 @@ def test_work_of_a_standby_worker_resumes_the_model(sleeper: Sleeper) -> None:
     assert len(sim.alive("m")) == 2
 
 
-def test_a_prestarted_worker_resumes_the_model(tmp_path: Path) -> None:
+def test_a_prestarted_worker_resumes_the_model(start: Start) -> None:
     """The most recently suspended models have one; it is not an instance, and ends with the model."""
-    sleeper = Sleeper(tmp_path, prestarted_workers=2)
+    sleeper = start(prestarted_workers=2)
     sim = sleeper.sim
-    try:
-        for name in "abc":
-            sleeper.register(name)
-            sim.advance(5.0)
-        sim.plans = ["silent"] * 3
-        sim.advance(70.0)
-        assert [len(sim.alive(name)) for name in "abc"] == [0, 1, 1]
-        (parked,) = sim.alive("b")
-        assert parked.parked
-        assert sleeper.info("b").instances == []
-        batch = sleeper.batch("b")
-        assert not parked.parked
-        parked.greet()
-        parked.loaded()
-        sim.advance(1.0)
-        assert worker_of(batch) == parked.name
-        assert sim.alive("b") == [parked]
-        sim.answered(sim.client.ask(messages.Unregister("c")))
-        assert sim.is_clean("c")
-    finally:
-        sim.close()
+    for name in "abc":
+        sleeper.register(name)
+        sim.advance(5.0)
+    sim.plans = ["silent"] * 3
+    sim.advance(70.0)
+    assert [len(sim.alive(name)) for name in "abc"] == [0, 1, 1]
+    (parked,) = sim.alive("b")
+    assert parked.parked
+    assert sleeper.info("b").instances == []
+    batch = sleeper.batch("b")
+    assert not parked.parked
+    parked.greet()
+    parked.loaded()
+    sim.advance(1.0)
+    assert worker_of(batch) == parked.name
+    assert sim.alive("b") == [parked]
+    sim.answered(sim.client.ask(messages.Unregister("c")))
+    assert sim.is_clean("c")
 
 
-def test_an_exited_prestarted_worker_is_not_needed(tmp_path: Path) -> None:
-    sleeper = Sleeper(tmp_path, prestarted_workers=1)
+def test_an_exited_prestarted_worker_is_not_needed(start: Start) -> None:
+    sleeper = start(prestarted_workers=1)
     sim = sleeper.sim
-    try:
-        sleeper.register()
-        sleeper.fall_asleep()
-        sim.alive("m")[0].end()
-        batch = sleeper.batch()
-        sim.advance(1.0)
-        assert worker_of(batch) == sim.alive("m")[0].name
-    finally:
-        sim.close()
+    sleeper.register()
+    sleeper.fall_asleep()
+    sim.alive("m")[0].end()
+    batch = sleeper.batch()
+    sim.advance(1.0)
+    assert worker_of(batch) == sim.alive("m")[0].name
 
 
 def test_threads_cannot_be_lazy() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from pytriton.dispatcher.models.in_triton.attached_proxies import Proxies
 @pytest.fixture
 def stub() -> Iterator[subprocess.Popen[bytes]]:
     """A process that waits until it is killed."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
 

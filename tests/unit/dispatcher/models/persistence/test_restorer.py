@@ -137,6 +137,7 @@ def test_several_models_are_restored_at_once_while_clients_send_requests(start: 
 
 
 def test_a_hanging_load_blocks_no_other_model(start: Start) -> None:
+    """One that waits for its slot can be unregistered."""
     names = [f"m{number:02}" for number in range(MAX_CONCURRENT_LOADS + 4)]
     sim = start()
     register_many(sim, names)
@@ -145,11 +146,13 @@ def test_a_hanging_load_blocks_no_other_model(start: Start) -> None:
     assert loading(sim) == first
     infos = {one.name: one for one in sim.loop.ask(sim.services.status.model_infos)}
     assert [name for name in names if infos[name].loading_since] == first
+    assert sim.answered(sim.client.ask(messages.Unregister(rest.pop(1)))) == messages.Done()
     sim.usual_plan = "serves"
     sim.alive(first[0])[0].loaded()
     sim.advance(1.0)  # its slot is enough for all others
-    assert [sim.state_of(name) for name in rest] == ["ready"] * 4
+    assert [sim.state_of(name) for name in rest] == ["ready"] * 3
     assert [sim.state_of(name) for name in first] == ["ready"] + ["restoring"] * 7
+    assert sim.is_clean(names[MAX_CONCURRENT_LOADS + 1])
 
 
 def test_many_hanging_loads_delay_the_others_by_seconds(start: Start) -> None:
@@ -203,8 +206,9 @@ def test_a_model_is_unregistered_while_it_is_restored(start: Start, again: bool)
         assert len(sim.alive("m")) == 1
 
 
-def test_a_model_is_replaced_while_it_is_restored(start: Start) -> None:
-    """The replacement waits until the restore is over."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_model_is_replaced_while_it_is_restored(start: Start, fails: bool) -> None:
+    """The replacement waits until the restore is over, whatever its outcome."""
     sim = start()
     sim.served(sim.client.register("m", b"old"))
     sim = start(usual_plan="hangs")
@@ -212,7 +216,11 @@ def test_a_model_is_replaced_while_it_is_restored(start: Start) -> None:
     sim.advance(10.0)
     assert request.answer is None
     sim.usual_plan = "serves"
-    sim.alive("m")[0].loaded()
+    (worker,) = sim.alive("m")
+    if fails:
+        worker.failed(messages.WorkerFailed(worker.name, "no file", ""))
+    else:
+        worker.loaded()
     sim.served(request)
     assert sim.persisted()["m"].payloads == [b"new"]
     sim.served(sim.client.ask(messages.Rollback("m")))

@@ -34,6 +34,12 @@ def keep(store: Store, name: str, payload: bytes = b"payload", version: int = 1)
     store.write(spec(name, version), [payload], 1.5).finish()
 
 
+def previous_payloads(store: Store, name: str) -> list[bytes]:
+    previous = store.previous(name)
+    assert previous is not None
+    return list(previous.payloads)
+
+
 def reopened(store: Store, folder: Path) -> Store:
     store.close()
     return Store(folder)
@@ -157,9 +163,7 @@ def test_an_unreadable_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ):
             store.is_first("m")
     assert [entry.payloads for entry in store.read().entries] == [[b"new"]]
-    previous = store.previous("m")
-    assert previous is not None
-    assert previous.payloads == [b"old"]
+    assert previous_payloads(store, "m") == [b"old"]
     store.close()
 
 
@@ -206,9 +210,7 @@ def test_a_change_modifies_the_stored_registration(tmp_path: Path) -> None:
     (amended,) = store.read().entries
     spec = msgspec.structs.replace(entry.spec, access_log=True)
     assert amended == msgspec.structs.replace(entry, spec=spec)
-    previous = store.previous("m")
-    assert previous is not None
-    assert previous.payloads == [b"older"]
+    assert previous_payloads(store, "m") == [b"older"]
     (tmp_path / "models" / "m.registration").write_bytes(b"damaged")
     store.amend(memory, {"access_log": True}).finish()
     (amended,) = store.read().entries
@@ -279,13 +281,9 @@ def test_a_crash_during_the_replacement_leaves_the_old_entry(
             unfinished.finish()
     store = reopened(store, tmp_path)
     assert [entry.payloads for entry in store.read().entries] == [[b"old"]]
-    previous = store.previous("m")
-    assert previous is not None
-    assert previous.payloads == [b"older"]
+    assert previous_payloads(store, "m") == [b"older"]
     keep(store, "m", b"newer")
-    previous = store.previous("m")
-    assert previous is not None
-    assert previous.payloads == [b"old"]
+    assert previous_payloads(store, "m") == [b"old"]
     store.close()
 
 
