@@ -2,71 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fakes.simulated_daemon import SimulatedDaemon
+from fakes.triton.fake_server import FakeServer, Obstacle
+from fakes.triton.repository_requests import load, reason
 
-from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._host.install.python_on_demand import PythonOnDemand
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
-from pytriton.dispatcher.models.persistence.restorer import Restorer
-from pytriton.dispatcher.models.persistence.state_dir import Content
 from pytriton.dispatcher.repository.model_loader import cloud_failure
-from pytriton.dispatcher.repository.repository_models import RepositoryModels
+
+Start = Callable[..., SimulatedDaemon]
 
 
-class _Server:
-    """A tritonserver that sees one model in its bucket, and has no backend for it."""
+def test_reason_names_what_a_bucket_can_hold(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("python", "pytriton", "pytriton_native"):
+        (tmp_path / "backends" / name).mkdir(parents=True)
 
-    ready = True
-
-    async def repository_states(self) -> dict[str, str]:
+    async def repository_states(server: FakeServer) -> dict[str, str]:
         return {"classifier": ""}
 
-    async def load(self, name: str, config: Any) -> None:
-        raise RemoteFailure(ErrorKind.LOAD_FAILED, "unable to find backend library 'onnxruntime'\n")
+    async def no_python(python: PythonOnDemand, model: str) -> None:
+        """tritonserver's own python backend is not needed."""
 
-
-class _Python:
-    async def ensure_if_possible(self, model: str) -> None:
-        pass
-
-
-class _Registry:
-    """A registry without models."""
-
-    restoring = Restorer(Content([], []))
-    served = ()
-
-
-def test_reason_names_what_a_bucket_can_hold(tmp_path: Path) -> None:
-    backends, models = tmp_path / "backends", tmp_path / "models"
-    for folder in (
-        models,
-        *(backends / name for name in ("python", "pytriton", "pytriton_native")),
-    ):
-        folder.mkdir(parents=True)
-    parts: dict[str, Any] = {"python": _Python(), "server": _Server(), "registry": _Registry()}
-    config = DaemonConfig(runtime_dir=str(tmp_path), model_repository=("s3://bucket/models",))
-    served = RepositoryModels(
-        config, models=models, backends=backends, library=tmp_path / "lib", **parts
-    )
-
-    async def load() -> None:
-        with pytest.raises(RemoteFailure) as raised:
-            await served.load("classifier")
-        assert raised.value.kind is ErrorKind.LOAD_FAILED
-        (one,) = await served.index()
-        for said in (raised.value.text, one.reason):
-            assert said.startswith(
-                "unable to find backend library 'onnxruntime'\nModels in cloud storage"
-            )
-            assert "it has their backend (available: python)" in said
-            assert "Workers also serve ONNX, " in said
-            assert "--model-repository FOLDER" in said
-
-    asyncio.run(load())
+    monkeypatch.setattr(FakeServer, "repository_states", repository_states)
+    monkeypatch.setattr(PythonOnDemand, "ensure_if_possible", no_python)
+    sim = start(model_repository=("s3://bucket/models",), model_control_mode="explicit")
+    sim.server.obstacles["classifier"] = Obstacle("refuse")
+    for said in (load(sim, "classifier"), reason(sim, "classifier")):
+        assert said.startswith("tritonserver did not load classifier: no\nModels in cloud storage")
+        assert "it has their backend (available: python)" in said
+        assert "Workers also serve ONNX, " in said
+        assert "--model-repository FOLDER" in said
 
 
 def test_available_backends_exclude_our_own(tmp_path: Path) -> None:

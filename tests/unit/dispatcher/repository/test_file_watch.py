@@ -127,16 +127,6 @@ def test_changes_are_seen_by_the_next_poll(watched: Watched) -> None:
     assert watched.look("a3") == ""
 
 
-def test_suspended_polling_loses_no_change(watched: Watched) -> None:
-    watched.begin()
-    watched.run()
-    watched.watch.hold()
-    assert [watched.look("a2"), watched.look("")] == ["no look", "no look"]
-    watched.watch.release()
-    watched.loop.settle()
-    assert watched.reported == ["-a"]
-
-
 def test_the_next_version_continues_from_the_last_snapshot(watched: Watched) -> None:
     watched.begin()
     handed = msgspec.msgpack.encode(watched.watch.hand_over())
