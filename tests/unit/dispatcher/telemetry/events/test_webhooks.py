@@ -79,6 +79,11 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     made.close()
 
 
+@pytest.fixture
+def hook(receiver: Receiver) -> Webhook:
+    return Webhook(Hook("oncall", receiver.url, SECRET))
+
+
 def event(serial: int, kind: str = "crashed", model: str = "m", ago_s: float = 0.0) -> Event:
     return Event(serial, time.time() - ago_s, kind, model, reason="signal 11")
 
@@ -90,8 +95,7 @@ def settled(hook: Webhook, sent: int, dropped: int = 0) -> None:
     eventually(done, lambda: f"{sent} sent, {dropped} dropped: {hook.metrics()}", 30)
 
 
-def test_events_are_signed(receiver: Receiver) -> None:
-    hook = Webhook(Hook("oncall", receiver.url, SECRET))
+def test_events_are_signed(receiver: Receiver, hook: Webhook) -> None:
     hook.enqueue(event(7))
     settled(hook, 1)
     ((path, headers, body),) = receiver.posts
@@ -123,10 +127,9 @@ def test_only_matching_events_are_posted(receiver: Receiver) -> None:
 
 
 def test_failed_deliveries_are_retried_in_order_with_the_same_id(
-    receiver: Receiver, capfd: pytest.CaptureFixture[str]
+    receiver: Receiver, hook: Webhook, capfd: pytest.CaptureFixture[str]
 ) -> None:
     receiver.answers = [500, 503, 429]
-    hook = Webhook(Hook("oncall", receiver.url, SECRET))
     receiver.may_answer.clear()
     hook.enqueue(event(1))
     eventually(lambda: receiver.posts, "the first post", 30)
@@ -144,10 +147,9 @@ def test_failed_deliveries_are_retried_in_order_with_the_same_id(
 
 @pytest.mark.parametrize("code", [400, 404, 302, 307])
 def test_rejected_events_are_dropped_and_redirects_not_followed(
-    receiver: Receiver, code: int
+    receiver: Receiver, hook: Webhook, code: int
 ) -> None:
     receiver.answers = [code]
-    hook = Webhook(Hook("oncall", receiver.url, SECRET))
     hook.enqueue(event(1))
     settled(hook, 0, dropped=1)
     hook.enqueue(event(2))
@@ -156,11 +158,10 @@ def test_rejected_events_are_dropped_and_redirects_not_followed(
 
 
 def test_emitters_do_not_wait_and_the_oldest_events_are_dropped(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    receiver: Receiver, hook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhooks, "_MAX_WAITING", 20)
     receiver.may_answer.clear()
-    hook = Webhook(Hook("oncall", receiver.url, SECRET))
     hook.enqueue(event(0))
     eventually(lambda: receiver.posts, "the first post", 30)
     for serial in range(1, 101):
@@ -171,10 +172,11 @@ def test_emitters_do_not_wait_and_the_oldest_events_are_dropped(
     assert receiver.serials() == [0, *range(81, 101)]
 
 
-def test_a_crash_loop_is_coalesced(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_loop_is_coalesced(
+    receiver: Receiver, hook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first event is posted at once; later ones wait for the interval, one for each kind and instance."""
     monkeypatch.setattr(webhooks, "_POST_INTERVAL_S", 3600.0)
-    hook = Webhook(Hook("oncall", receiver.url, SECRET))
     hook.enqueue(event(0))
     settled(hook, 1)
     for serial in range(1, 601, 2):
@@ -194,10 +196,11 @@ def test_a_crash_loop_is_coalesced(receiver: Receiver, monkeypatch: pytest.Monke
     ]
 
 
-def test_events_that_could_not_be_posted_are_coalesced_with_later_ones(receiver: Receiver) -> None:
+def test_events_that_could_not_be_posted_are_coalesced_with_later_ones(
+    receiver: Receiver, hook: Webhook
+) -> None:
     receiver.answers = [500]
     receiver.may_answer.clear()
-    hook = Webhook(Hook("oncall", receiver.url, SECRET))
     for serial in (1, 2):
         hook.enqueue(event(serial, model=f"m{serial}"))
     eventually(lambda: receiver.posts, "the first post", 30)
@@ -348,7 +351,7 @@ def test_names_are_unique_and_the_file_must_exist(tmp_path: Path) -> None:
 
 
 def test_a_post_without_a_deadline_thread_is_retried(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    receiver: Receiver, hook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, failures = threading.Timer.start, [RuntimeError("can't start new thread")]
 
@@ -358,16 +361,14 @@ def test_a_post_without_a_deadline_thread_is_retried(
         start(timer)
 
     monkeypatch.setattr(threading.Timer, "start", short)
-    hook = Webhook(Hook("oncall", receiver.url, SECRET))
     hook.enqueue(event(7))
     settled(hook, 1)
     assert hook.metrics().failures == 1
 
 
 def test_a_failed_thread_start_is_retried_with_the_next_event(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    receiver: Receiver, hook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hook = Webhook(Hook("oncall", receiver.url, SECRET))
     with monkeypatch.context() as short:
         short.setattr(threading.Thread, "start", _refuse)
         with pytest.raises(RuntimeError):
