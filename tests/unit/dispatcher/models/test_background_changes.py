@@ -123,11 +123,12 @@ def test_a_batch_at_the_last_moment_prevents_the_suspension(sim: SimulatedDaemon
     assert sim.state_of("m") == "suspended"
 
 
-def test_of_two_concurrent_changes_the_second_is_skipped(sim: SimulatedDaemon) -> None:
+def test_while_one_change_is_made_others_are_skipped(sim: SimulatedDaemon) -> None:
     registration = registered(sim)
     sim.plans = ["hangs", "hangs"]
-    first, second = follow(sim, registration, 4), suspend(sim, registration)
-    assert sim.loop.run(second) is False
+    first = follow(sim, registration, 4)
+    assert sim.loop.run(suspend(sim, registration)) is False
+    assert sim.loop.run(follow(sim, registration, 3)) is False
     for worker in sim.alive("m")[2:]:
         worker.loaded()
     assert sim.loop.run(first) is True

@@ -37,6 +37,12 @@ def renew(sim: SimulatedDaemon) -> Request:
     return request
 
 
+def rollbacks(sim: SimulatedDaemon) -> list[messages.Event]:
+    answer = sim.answered(sim.client.ask(messages.GetEvents("m", ["rolled_back"])))
+    assert isinstance(answer, messages.EventList)
+    return answer.events
+
+
 def payload(sim: SimulatedDaemon) -> bytes:
     assert sim.is_served("m")
     return sim.persisted()["m"].payloads[0]
@@ -68,9 +74,7 @@ def test_the_replaced_registration_serves_again(sim: SimulatedDaemon, how: str) 
         assert end(sim, keep=False).answer == messages.Done()
     sim.advance(12.0)
     assert payload(sim) == b"old"
-    events = sim.answered(sim.client.ask(messages.GetEvents("m", ["rolled_back"])))
-    assert isinstance(events, messages.EventList)
-    (event,) = events.events
+    (event,) = rollbacks(sim)
     assert ("was not confirmed or renewed" in event.who) is (how == "forgotten")
     # Registering the other one again makes it permanent.
     sim.served(sim.client.ask(messages.Rollback("m")))
@@ -121,9 +125,7 @@ def test_an_expiring_lease_cannot_be_confirmed_or_renewed(sim: SimulatedDaemon) 
     sim.server.starts_fail = 0
     assert sim.answered(asked) == messages.Done()
     assert payload(sim) == b"old"
-    reported = sim.answered(sim.client.ask(messages.GetEvents("m", ["rolled_back"])))
-    assert isinstance(reported, messages.EventList)
-    assert len(reported.events) == 1
+    assert len(rollbacks(sim)) == 1
 
 
 def begin_rollback_without_server(sim: SimulatedDaemon) -> Request:
@@ -285,9 +287,7 @@ def test_a_provisional_model_whose_restore_fails_is_rolled_back(restarted: Resta
     sim.advance(3.0)
     assert payload(sim) == b"old"
     assert sim.persisted()["m"].spec.lease is None
-    events = sim.answered(sim.client.ask(messages.GetEvents("m", ["rolled_back"])))
-    assert isinstance(events, messages.EventList)
-    assert [one.who for one in events.events] == [
+    assert [one.who for one in rollbacks(sim)] == [
         "a provisional registration that could not be restored"
     ]
 

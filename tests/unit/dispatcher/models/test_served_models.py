@@ -2,89 +2,85 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from fakes.fake_clients import model_spec
+from fakes.simulated_daemon import SimulatedDaemon, successive_daemons
 
 from pytriton._protocol import messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton.dispatcher.models.persistence.restorer import Restorer
 from pytriton.dispatcher.models.persistence.state_dir import Content, Entry
-from pytriton.dispatcher.models.served_models import ServedModels
 
 
-def registration(name: str, *workers: str, registrant: object = None) -> Any:
-    pool = SimpleNamespace(
-        ready_workers=lambda: list(workers), worker={one: f"worker {one}" for one in workers}.get
-    )
-    return SimpleNamespace(spec=SimpleNamespace(name=name), pool=pool, registrant=registrant)
+def test_missing_models_are_reported(tmp_path: Path) -> None:
+    with successive_daemons(tmp_path) as start:
+        sim = start()
+        sim.served(sim.client.register("late"))
+        sim = start(usual_plan="hangs")
 
+        def failure(name: str) -> str:
+            answer = sim.answered(sim.client.ask(messages.GetRegistrations([name])))
+            assert isinstance(answer, messages.Failure)
+            assert answer.kind == "not_found"
+            return answer.text
 
-@pytest.fixture
-def served(tmp_path: Path) -> ServedModels:
-    """Two serving models, one of which is being replaced, and one that waits for its restore."""
-    entry = Entry(
-        1, 0.0, messages.ModelSpec("late", 1, {}, messages.WorkerEnvironment("python")), [b""]
-    )
-    (tmp_path / "native").symlink_to(tmp_path)
-    one = ServedModels(tmp_path, Restorer(Content([entry], [])))
-    old, new, other = (
-        registration("m", "w1", "w2"),
-        registration("m", "w3"),
-        registration("n", "w4", registrant="process 7"),
-    )
-    one.names.update(m=old, n=other)
-    one.keys.update({"m#1": old, "m#2": new, "n#1": other})
-    return one
-
-
-def test_existing_models_are_found(served: ServedModels) -> None:
-    assert [one.spec.name for one in served] == ["m", "n"]
-    assert ("m" in served, "late" in served) == (True, False)
-    assert served.get("late") is None
-    assert served.by_name("m") is served.by_key("m#1")
-    assert served.by_key("m#2") is not served.by_key("m#1")
-    assert served.workers_of("m") == ["w1", "w2"]
-    assert served.workers_of("late") == []
-    found: tuple[object, object] = served.worker("w3")
-    assert found == (served.keys["m#2"], "worker w3")
-    assert served.hosts("process 7")  # type: ignore[arg-type]
-    assert not served.hosts("process 8")  # type: ignore[arg-type]
+        assert failure("x") == "no model 'x' is registered; registered models: none"
+        sim.plans = ["serves", "serves"]
+        for name in ("n", "m"):
+            sim.served(sim.client.register(name))
+        (sim.rundir.models / "native").symlink_to(tmp_path)
+        assert failure("late") == "model 'late' is not served yet: it is being restored"
+        assert failure("native").endswith("(pytriton-daemon repository unload native)")
+        assert failure("\0").endswith("is registered; registered models: m, n")
 
 
 @pytest.mark.parametrize(
-    ("look", "words"),
+    ("message", "text"),
     [
-        (lambda one: one.by_key("m#9"), "registration m#9 is gone"),
-        (lambda one: one.worker("w9"), "this daemon has no worker w9"),
-        (lambda one: one.by_name("x"), "no model 'x' is registered; registered models: m, n"),
-        (lambda one: one.by_name("late"), "model 'late' is not served yet: it is being restored"),
-        (lambda one: one.by_name("native"), "(pytriton-daemon repository unload native)"),
-        (lambda one: one.by_name("\0"), "is registered; registered models: m, n"),
+        (messages.Attach("m#9", "proxy", 4000), "registration m#9 is gone"),
+        (messages.WorkerReady("w9"), "this daemon has no worker w9"),
     ],
 )
-def test_missing_models_are_reported(
-    served: ServedModels, look: Callable[[ServedModels], object], words: str
+def test_missing_registrations_and_workers_are_reported(
+    sim: SimulatedDaemon, message: messages.AnyMessage, text: str
 ) -> None:
-    with pytest.raises(RemoteFailure, match=re.escape(words)) as caught:
-        look(served)
+    with pytest.raises(RemoteFailure, match=f"^{text}$") as caught:
+        sim.loop.run(sim.handle(message))
     assert caught.value.kind is ErrorKind.NOT_FOUND
 
 
-def test_without_any_model_the_error_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RemoteFailure, match="registered models: none"):
-        ServedModels(tmp_path, Restorer(Content([], []))).by_name("m")
+def test_a_worker_of_a_replaced_registration_is_found_until_it_has_stopped(
+    sim: SimulatedDaemon,
+) -> None:
+    served = sim.services.registry.served
+    sim.served(sim.client.register("n"))
+    sim.served(sim.client.register("m", b"old"))
+    (old,) = sim.alive("m")
+    sim.server.hold_proxies = True
+    replaced = sim.client.register("m", b"new", replace=True)
+    sim.settle()
+    registration, worker = served.worker(old.name)
+    assert worker is old
+    assert registration is not served.by_name("m")
+    assert served.workers_of("m") == [one.name for one in sim.alive("m") if one is not old]
+    sim.let_batches_end()
+    sim.served(replaced)
+
+
+def test_a_process_hosts_a_model_until_it_is_unregistered(sim: SimulatedDaemon) -> None:
+    served = sim.services.registry.served
+    sim.served(sim.client.register("m", isolation="thread"))
+    registrant = served.by_name("m").registrant
+    assert registrant is not None
+    assert served.hosts(registrant)
+    sim.answered(sim.client.ask(messages.Unregister("m")))
+    assert not served.hosts(registrant)
 
 
 def test_a_model_restored_while_others_are_listed_is_left_out() -> None:
-    specs = [
-        messages.ModelSpec(name, 1, {}, messages.WorkerEnvironment("python")) for name in "abc"
-    ]
-    entries = [Entry(serial, 0.0, spec, [b""]) for serial, spec in enumerate(specs, 1)]
+    entries = [Entry(serial, 0.0, model_spec(name), [b""]) for serial, name in enumerate("abc", 1)]
     restorer = Restorer(Content(entries, []))
     listed = restorer.infos(set())
     assert next(listed).name == "a"

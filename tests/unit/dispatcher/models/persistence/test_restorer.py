@@ -24,6 +24,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start
 
 
+def register_many(sim: SimulatedDaemon, names: list[str]) -> None:
+    for name in names:
+        sim.served(sim.client.register(name))
+
+
+def loading(sim: SimulatedDaemon) -> list[str]:
+    """The models that have a worker."""
+    return [worker._spec.name for worker in sim.alive()]
+
+
 def test_registrations_are_served_after_a_restart(start: Start) -> None:
     """With their last scale and replacement, and without unregistered ones."""
     sim = start()
@@ -99,16 +109,6 @@ def test_pending_restores_show_their_declarations(start: Start) -> None:
     )
 
 
-def register_many(sim: SimulatedDaemon, names: list[str]) -> None:
-    for name in names:
-        sim.served(sim.client.register(name))
-
-
-def loading(sim: SimulatedDaemon) -> list[str]:
-    """The models that have a worker."""
-    return [worker._spec.name for worker in sim.alive()]
-
-
 def test_several_models_are_restored_at_once_while_clients_send_requests(start: Start) -> None:
     sim = start()
     register_many(sim, ["a", "b", "c"])
@@ -146,13 +146,13 @@ def test_a_hanging_load_blocks_no_other_model(start: Start) -> None:
     assert loading(sim) == first
     infos = {one.name: one for one in sim.loop.ask(sim.services.status.model_infos)}
     assert [name for name in names if infos[name].loading_since] == first
-    assert sim.answered(sim.client.ask(messages.Unregister(rest.pop(1)))) == messages.Done()
+    assert sim.answered(sim.client.ask(messages.Unregister(rest.pop(0)))) == messages.Done()
     sim.usual_plan = "serves"
     sim.alive(first[0])[0].loaded()
     sim.advance(1.0)  # its slot is enough for all others
     assert [sim.state_of(name) for name in rest] == ["ready"] * 3
     assert [sim.state_of(name) for name in first] == ["ready"] + ["restoring"] * 7
-    assert sim.is_clean(names[MAX_CONCURRENT_LOADS + 1])
+    assert sim.is_clean(names[MAX_CONCURRENT_LOADS])
 
 
 def test_many_hanging_loads_delay_the_others_by_seconds(start: Start) -> None:
@@ -248,8 +248,7 @@ def test_a_model_is_rolled_back_while_it_is_restored(start: Start) -> None:
 def test_a_failed_restore_is_kept_and_retried(start: Start) -> None:
     """With the next tritonserver, and at the daemon's next start; requests get the reason."""
     sim = start()
-    for name in ("a", "b"):
-        sim.served(sim.client.register(name))
+    register_many(sim, ["a", "b"])
     sim = start(usual_plan="fails")
     assert [sim.state_of(name) for name in ("a", "b")] == ["failed", "failed"]
     assert not sim.server.gate_open
@@ -335,8 +334,7 @@ def test_repository_models_are_not_persisted(start: Start) -> None:
 
 def test_tritonserver_exits_while_models_are_restored(start: Start) -> None:
     sim = start()
-    for name in ("a", "b"):
-        sim.served(sim.client.register(name))
+    register_many(sim, ["a", "b"])
     sim = start(usual_plan="hangs")
     sim.server.end()
     sim.alive("a")[0].loaded()
@@ -351,8 +349,7 @@ def test_tritonserver_exits_while_models_are_restored(start: Start) -> None:
 def test_the_daemon_stops_while_models_are_restored(start: Start) -> None:
     """They stay persisted."""
     sim = start()
-    for name in ("a", "b"):
-        sim.served(sim.client.register(name))
+    register_many(sim, ["a", "b"])
     sim = start(usual_plan="hangs")
     sim.stop()
     assert sim.services.shutdown.code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,13 @@ from pytriton.dispatcher.models.persistence.state_dir import (
 )
 
 WORLD = messages.WorkerEnvironment("/usr/bin/python3", env={"A": "ä"})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path)
+    yield made
+    made.close()
 
 
 def spec(name: str, version: int = 1) -> messages.ModelSpec:
@@ -141,9 +149,10 @@ def test_a_damaged_file_is_set_aside(
     store.close()
 
 
-def test_an_unreadable_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_stays(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A later read may succeed: a temporary lack of descriptors must not lose a model."""
-    store = Store(tmp_path)
     keep(store, "m", b"old")
     keep(store, "m", b"new")
 
@@ -164,12 +173,10 @@ def test_an_unreadable_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             store.is_first("m")
     assert [entry.payloads for entry in store.read().entries] == [[b"new"]]
     assert previous_payloads(store, "m") == [b"old"]
-    store.close()
 
 
-def test_a_file_records_whether_it_replaced_another(tmp_path: Path) -> None:
+def test_a_file_records_whether_it_replaced_another(store: Store, tmp_path: Path) -> None:
     """Even after changes, without the file that it replaced, and despite leftovers of an older one."""
-    store = Store(tmp_path)
     keep(store, "m", b"old")
     assert store.is_first("m")
     keep(store, "m", b"new")
@@ -182,24 +189,20 @@ def test_a_file_records_whether_it_replaced_another(tmp_path: Path) -> None:
     (tmp_path / "models" / "m.registration").rename(tmp_path / "models" / "m.previous")
     keep(store, "m", b"another")
     assert store.is_first("m")
-    store.close()
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_entries_of_earlier_versions_take_precedence_over_older_files(
-    tmp_path: Path, first: bool
+    store: Store, tmp_path: Path, first: bool
 ) -> None:
-    store = Store(tmp_path)
     for suffix in [".registration"] if first else [".registration", ".previous"]:
         (tmp_path / "models" / f"linear{suffix}").write_bytes(FIRST.read_bytes())
     assert store.is_first("linear") is first
     assert (store.previous("linear") is None) is first
-    store.close()
 
 
-def test_a_change_modifies_the_stored_registration(tmp_path: Path) -> None:
+def test_a_change_modifies_the_stored_registration(store: Store, tmp_path: Path) -> None:
     """The copy in memory is used only if the file is gone."""
-    store = Store(tmp_path)
     keep(store, "m", b"older")
     keep(store, "m", b"old")
     (entry,) = store.read().entries
@@ -215,7 +218,6 @@ def test_a_change_modifies_the_stored_registration(tmp_path: Path) -> None:
     store.amend(memory, {"access_log": True}).finish()
     (amended,) = store.read().entries
     assert (amended.spec.instances, amended.payloads) == (7, [b"old"])
-    store.close()
 
 
 #: Kept by the first version with form 1, which is that of today.
@@ -287,9 +289,10 @@ def test_a_crash_during_the_replacement_leaves_the_old_entry(
     store.close()
 
 
-def test_a_full_disk_leaves_the_old_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_entry(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error names the fix; the old entry stays, and nothing is left of the new one."""
-    store = Store(tmp_path)
     keep(store, "m", b"old")
 
     def full(_: int) -> None:
@@ -301,7 +304,6 @@ def test_a_full_disk_leaves_the_old_entry(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         store.write(spec("m"), [b"new"], 2.0)
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["m.registration"]
-    store.close()
 
 
 def test_a_folder_writable_by_others_is_refused(tmp_path: Path) -> None:
@@ -316,13 +318,11 @@ def test_a_folder_writable_by_others_is_refused(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755  # a folder that was there stays as it was
 
 
-def test_a_damaged_previous_version_is_reported(tmp_path: Path) -> None:
-    store = Store(tmp_path / "state")
+def test_a_damaged_previous_version_is_reported(store: Store, tmp_path: Path) -> None:
     keep(store, "m", b"old")
     keep(store, "m", b"new")
-    (tmp_path / "state" / "models" / "m.previous").write_bytes(DATA[:-1])
-    (tmp_path / "state" / "models" / "stray.unfinished").mkdir()
+    (tmp_path / "models" / "m.previous").write_bytes(DATA[:-1])
+    (tmp_path / "models" / "stray.unfinished").mkdir()
     with pytest.raises(StoreError, match=r"m.previous cannot be used: its checksum is wrong"):
         store.previous("m")
     assert [entry.payloads for entry in store.read().entries] == [[b"new"]]
-    store.close()
