@@ -43,7 +43,7 @@ def test_malformed_messages_cause_one_clear_error(said: str) -> None:
         status, _, text = await post(client, STREAM)
         events = text.strip().split("\n\n")
         assert (status, events[0], events[-1]) == (200, "data: a", "data: [DONE]")
-        assert json.loads(events[1][6:])["error"]["code"] == "model_error"
+        assert json.loads(events[1].removeprefix("data: "))["error"]["code"] == "model_error"
         assert len(events) == 3
         assert rig.frontend.meters.active == 0
 

@@ -78,7 +78,7 @@ def test_an_error_after_relayed_events(relayed: list[Any], last: Any, code: str)
         rig.script[:] = stepwise("sdata: 0\n\n", "sdata: 1\n\n", last)
         *events, error, done = (await read_stepwise(client, rig.script)).strip().split("\n\n")
         assert (events, done) == (["data: 0", "data: 1"], "data: [DONE]")
-        assert json.loads(error[6:])["error"]["code"] == code
+        assert json.loads(error.removeprefix("data: "))["error"]["code"] == code
 
     rig.run(test)
     assert relayed[0] == (["sdata: 1\n\n"], True)

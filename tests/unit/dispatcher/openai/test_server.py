@@ -73,7 +73,7 @@ def test_errors_before_and_within_a_stream(script: Script, status: int, code: st
         got, _, text = await post(client, {**HELLO, "stream": True})
         events = text.strip().split("\n\n")
         assert (got, events[0], events[-1]) == (200, "data: a", "data: [DONE]")
-        assert json.loads(events[1][6:])["error"]["code"] == code
+        assert json.loads(events[1].removeprefix("data: "))["error"]["code"] == code
 
     OpenAIHarness(["sdata: a\n\n", *script]).run(within)
 
