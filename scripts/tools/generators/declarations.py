@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from generators.wire import fields_of, parts_of
 from pytriton._protocol import messages
 from pytriton._protocol.calls import call_messages
 from pytriton._protocol.lanes import lane_messages
@@ -56,30 +57,14 @@ def source() -> str:
 
 def _parts(struct: _Struct) -> Iterator[_Struct]:
     """Yield the structs in a struct's fields, recursively, then the struct itself."""
-    for field in _fields(struct):
-        for kind in _within(field.type):
-            yield from _parts(kind.cls)
+    for field in fields_of(struct):
+        for part in parts_of(field.type):
+            yield from _parts(part)
     yield struct
 
 
-def _within(kind: inspect.Type) -> Iterator[inspect.StructType]:
-    if isinstance(kind, inspect.StructType):
-        yield kind
-    elif isinstance(kind, inspect.UnionType):
-        for one in kind.types:
-            yield from _within(one)
-    elif isinstance(kind, inspect.ListType):
-        yield from _within(kind.item_type)
-
-
-def _fields(struct: _Struct) -> tuple[inspect.Field, ...]:
-    kind = inspect.type_info(struct)
-    assert isinstance(kind, inspect.StructType)
-    return kind.fields
-
-
 def _declaration(struct: _Struct) -> str:
-    name, fields = struct.__name__, _fields(struct)
+    name, fields = struct.__name__, fields_of(struct)
     config = struct.__struct_config__
     blocks: list[str] = []
     rows = []

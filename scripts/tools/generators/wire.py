@@ -110,8 +110,8 @@ def _add(struct: _Struct, found: dict[str, str]) -> None:
         return
     shape = _shape(struct)
     found[name] = hashlib.sha256(shape.encode()).hexdigest()[:_DIGITS]
-    for field in _fields(struct):
-        for part in _parts(field.type):
+    for field in fields_of(struct):
+        for part in parts_of(field.type):
             _add(part, found)
 
 
@@ -120,7 +120,7 @@ def _shape(struct: _Struct) -> str:
     config = struct.__struct_config__
     fields = [
         f"{field.encode_name}{'' if field.required else '?'}: {_kind(field.type)}"
-        for field in _fields(struct)
+        for field in fields_of(struct)
     ]
     if not config.array_like:
         fields.sort()
@@ -161,23 +161,24 @@ _PLAIN: dict[type[Any], str] = {
 }
 
 
-def _parts(kind: inspect.Type) -> Iterator[_Struct]:
+def parts_of(kind: inspect.Type) -> Iterator[_Struct]:
     """Yield the structs in a type."""
     if isinstance(kind, inspect.StructType):
         yield kind.cls
     elif isinstance(kind, inspect.UnionType):
         for one in kind.types:
-            yield from _parts(one)
+            yield from parts_of(one)
     elif isinstance(kind, (inspect.ListType, inspect.VarTupleType)):
-        yield from _parts(kind.item_type)
+        yield from parts_of(kind.item_type)
     elif isinstance(kind, inspect.TupleType):
         for one in kind.item_types:
-            yield from _parts(one)
+            yield from parts_of(one)
     elif isinstance(kind, inspect.DictType):
-        yield from _parts(kind.value_type)
+        yield from parts_of(kind.value_type)
 
 
-def _fields(struct: _Struct) -> tuple[inspect.Field, ...]:
+def fields_of(struct: _Struct) -> tuple[inspect.Field, ...]:
+    """Return the fields of a struct, with their types."""
     kind = inspect.type_info(struct)
     assert isinstance(kind, inspect.StructType)
     return kind.fields
