@@ -56,6 +56,8 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "triton": {"python_backend_model": ("*",)},
 }
 _PROCESSES, _THREADS = 4, 6
+#: Answers of a stream.
+_ANSWERS = 1000
 #: Clients exit frequently, and starting an interpreter for each would take half of the CPU time. So they are forked from a
 #: process that has imported these modules, and that has no gRPC channel, because channels do not survive a fork.
 _PRELOADED = ["__main__", "numpy", "tritonclient.grpc", "pytriton.daemon", __name__]
@@ -74,7 +76,7 @@ class Counts:
     hung: int
 
 
-def cancel(address: str, answers: int, until: float, cancelled: Path, seed: int) -> None:
+def cancel(address: str, until: float, cancelled: Path, seed: int) -> None:
     """Start streams and cancel them after some answers. Append a byte to the file `cancelled` for each.
 
     Occasionally, exit with all streams open.
@@ -84,7 +86,7 @@ def cancel(address: str, answers: int, until: float, cancelled: Path, seed: int)
 
     request = service_pb2.ModelInferRequest(model_name="stream")
     request.inputs.add(name="n", datatype="INT32", shape=[1])
-    request.raw_input_contents.append(np.array([answers], np.int32).tobytes())
+    request.raw_input_contents.append(np.array([_ANSWERS], np.int32).tobytes())
 
     def cancel_streams(numbers: random.Random) -> None:
         channel = grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
@@ -126,7 +128,7 @@ def serve(system: str, options: argparse.Namespace) -> Counts:
     """Run one system with clients that cancel streams."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
-    seeds = itertools.count(options.seed * 1_000_000)
+    seeds = itertools.count()
     with tempfile.TemporaryDirectory() as folder:
         cancelled, repository = Path(folder) / "cancelled", Path(folder) / "models"
         cancelled.touch()
@@ -139,7 +141,7 @@ def serve(system: str, options: argparse.Namespace) -> Counts:
         ) as daemon:
             eventually(lambda: _is_served(daemon), "the model is not loaded")
             until = time.time() + _START_S + options.seconds
-            arguments = (daemon.grpc, options.answers, until, cancelled)
+            arguments = (daemon.grpc, until, cancelled)
             clients: list[Any] = []
             seen, changed_at, hung = 0, time.time(), 0
             while time.time() < until and not hung:
@@ -167,9 +169,7 @@ def main() -> None:
     """Run the systems and print a table in Markdown."""
     parser = argparse.ArgumentParser(prog="scripts/tools/cancel-demo", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="duration for each system")
-    parser.add_argument("--answers", type=int, default=1000, help="answers of a stream")
     parser.add_argument("--pause-ms", type=float, default=0.0, help="pause after each answer")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--systems", default=",".join(SYSTEMS), help="comma-separated (default: %(default)s)"
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from support.models.inference import Inference
@@ -41,48 +40,30 @@ _CLIENTS = 8
 _WARM_UP_S = 2.0
 
 
-@dataclass
-class Counts:
-    """The outcomes of the requests to one system. `last_second_*` count those at the end of the run."""
+class Outcome(NamedTuple):
+    """One request: the seconds from its start to the end of the run, and its error or ""."""
 
-    answered: int = 0
-    failed: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
-    last_second_answered: int = 0
-    last_second_failed: int = 0
-    last_failure_s: float = 0.0
+    left_s: float
+    error: str
 
 
-def measure(address: str, seconds: float) -> Counts:
-    """Send requests from eight clients, crash one instance, and count the outcomes."""
-    counts, lock = Counts(), threading.Lock()
-    begun = time.monotonic()
-    end = begun + _WARM_UP_S + seconds
+def measure(address: str, seconds: float) -> list[Outcome]:
+    """Send requests from eight clients, crash one instance, and return the outcomes of all other requests."""
+    outcomes: list[Outcome] = []
+    end = time.monotonic() + _WARM_UP_S + seconds
 
     def send() -> None:
         inference = Inference("http", address)
-        while (now := time.monotonic()) < end:
-            try:
-                inference.infer("crash", {"code": np.array([1], np.int32)})
-            except Exception as error:  # noqa: PERF203 - count all errors
-                with lock:
-                    counts.failed += 1
-                    counts.errors[str(error)[:90]] += 1
-                    counts.last_failure_s = now - begun - _WARM_UP_S
-                    counts.last_second_failed += end - now < 1
+        while (left_s := end - time.monotonic()) > 0:
+            error = infer(inference, 1)
+            outcomes.append(Outcome(left_s, error))
+            if error:
                 time.sleep(0.01)  # a fast failure must not crowd out the other clients
-            else:
-                with lock:
-                    counts.answered += 1
-                    counts.last_second_answered += end - now < 1
         inference.close()
 
     def crash() -> None:
         inference = Inference("http", address)
-        try:
-            inference.infer("crash", {"code": np.array([13], np.int32)})
-        except Exception as error:
-            counts.errors[f"bad request: {str(error)[:160]}"] += 1
+        print(f"the bad request: {infer(inference, 13)}")
         inference.close()
 
     threads = [threading.Thread(target=send) for _ in range(_CLIENTS)]
@@ -91,10 +72,19 @@ def measure(address: str, seconds: float) -> Counts:
         thread.start()
     for thread in threads:
         thread.join()
-    return counts
+    return outcomes
 
 
-def run_triton(seconds: float, config: str) -> Counts:
+def infer(inference: Inference, code: int) -> str:
+    """Send a request. Return its error or ""."""
+    try:
+        inference.infer("crash", {"code": np.array([code], np.int32)})
+    except Exception as error:  # whatever a client may get
+        return str(error)[:160] or type(error).__name__
+    return ""
+
+
+def run_triton(seconds: float, config: str) -> list[Outcome]:
     """Measure Triton's own python backend."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -103,7 +93,7 @@ def run_triton(seconds: float, config: str) -> Counts:
         return measure(server.http.partition("//")[2], seconds)
 
 
-def run_daemon(seconds: float, config: str) -> Counts:
+def run_daemon(seconds: float, config: str) -> list[Outcome]:
     """Measure pytriton-daemon."""
     with tempfile.TemporaryDirectory() as folder, RunningDaemon.start(**AS_SHIPPED) as daemon:
         version = Path(folder) / "crash" / "1"
@@ -126,20 +116,13 @@ def main() -> None:
         ):
             results[f"{name}, {count} instance{'s' * (count > 1)}"] = system(seconds, config)
     print("| | " + " | ".join(results) + " |\n|---|" + "--:|" * len(results))
-    rows: dict[str, Callable[[Counts], str]] = {
-        "requests answered": lambda one: f"{one.answered:,}",
-        "requests failed": lambda one: f"{one.failed:,}",
-        "answered in the last second": lambda one: f"{one.last_second_answered:,}",
-        "failed in the last second": lambda one: f"{one.last_second_failed:,}",
-        "last failure, seconds after the crash": lambda one: (
-            f"{one.last_failure_s:.1f}" if one.failed else "only the bad request failed"
-        ),
-    }
-    for what, report in rows.items():
-        print(f"| {what} | " + " | ".join(report(one) for one in results.values()) + " |")
-    for name, one in results.items():
-        for text, count in one.errors.most_common(4):
-            print(f"\n{name}, {count} times: {text!r}")
+    for when, longest_s in (("", math.inf), (" in the last second", 1.0)):
+        for what, failed in (("answered", False), ("failed", True)):
+            counts = (
+                sum(one.left_s < longest_s and bool(one.error) == failed for one in outcomes)
+                for outcomes in results.values()
+            )
+            print(f"| {what}{when} | " + " | ".join(f"{count:,}" for count in counts) + " |")
 
 
 if __name__ == "__main__":
