@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import signal
 import sys
 from pathlib import Path
@@ -22,11 +21,9 @@ from benchmarks import (
 )
 from benchmarks import systems as all_systems
 from benchmarks.reporting import figures, report
-from benchmarks.systems.base import System
+from benchmarks.systems import System
 
 sys.path.insert(0, str(Path(__file__).parent / "servers"))
-
-PROTOCOLS = ("http", "grpc")
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -41,82 +38,33 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )  # fmt: skip
     add = parser.add_argument
     add("--quick", action="store_true", help="a few minutes: fewer clients, rounds and seconds")
-    add("--only", help="workloads and systems in one list, e.g. A,C2,ours,mosec")
     add("--systems", help="e.g. ours,nvidia-pytriton (default: all)")
     add(
         "--workloads",
         help="letters or keys, e.g. A,C2,footprint (default: all; with --quick all but models, models100, openai, sockets and typed)",
     )
     add(
-        "--recording",
-        action="store_true",
-        help="measure what metrics and access logs cost: A, D and F without them, as usual, and with all of them",
-    )
-    add(
         "--counters",
         action="store_true",
         help="only measure what counters cost a worker, in nanoseconds per batch (a few seconds)",
     )
-    add("--protocols", default="http,grpc", help="default: http,grpc")
     add("--rounds", type=int, help="default: 5, with --quick 2")
     add("--seconds", type=float, help="duration of each measurement; default: 4, with --quick 1")
     add("--out", type=Path, help="folder for results (default: build/bench/<time>)")
-    add(
-        "--no-plots",
-        action="store_true",
-        help="do not draw plots; drawing them installs matplotlib",
-    )
-    add(
-        "--report",
-        type=Path,
-        metavar="FILE.json",
-        help="only recreate the report of an earlier run",
-    )
     args = parser.parse_args(arguments)
-    fault = _fault(args)
-    if fault:
-        parser.error(fault)
-    return args
-
-
-def _fault(args: argparse.Namespace) -> str | None:
-    """Return what is wrong with the arguments that argparse does not check; None if nothing is."""
-    unknown = [name for name in args.protocols.split(",") if name not in PROTOCOLS]
-    if unknown:
-        return f"--protocols: no protocol {unknown[0]!r}; there are: {', '.join(PROTOCOLS)}"
     for name in ("rounds", "seconds"):
         value = getattr(args, name)
         if value is not None and not 0 < value < float("inf"):
-            return f"--{name}: must be more than 0, not {value:g}"
-    if args.report and not args.report.is_file():
-        return f"--report: there is no file {args.report}; name the results.json of an earlier run"
-    return None
-
-
-def split_only(args: argparse.Namespace) -> None:
-    """Set --systems and --workloads from --only and --recording."""
-    if args.recording:
-        args.systems = ",".join(all_systems.OBSERVED)
-        args.workloads = args.workloads or "A,D,F"
-    if not args.only:
-        return
-    names = [name.strip() for name in args.only.split(",") if name.strip()]
-    known = {one.name for one in all_systems.SYSTEMS}
-    args.systems = ",".join(name for name in names if name in known) or args.systems
-    args.workloads = ",".join(name for name in names if name not in known) or args.workloads
+            parser.error(f"--{name}: must be more than 0, not {value:g}")
+    return args
 
 
 def main() -> int:
     """Run the benchmark. Return 0 if every row was measured without errors, 1 if not, 2 for wrong arguments."""
     args = parse()
-    if args.report:
-        results = json.loads(args.report.read_text())
-        report.write(results, args.out or args.report.parent, plots=not args.no_plots)
-        return 0
     if args.counters:
         print("\n".join(counter_cost.lines()))
         return 0
-    split_only(args)
     try:
         chosen = all_systems.select(args.systems)
         loads, extras = workloads.split(args.workloads, args.quick)
@@ -127,9 +75,7 @@ def main() -> int:
     plan = runner.Plan(
         rounds=args.rounds or (2 if args.quick else 5),
         seconds=args.seconds or (1.0 if args.quick else 4.0),
-        protocols=tuple(args.protocols.split(",")),
         quick=args.quick,
-        plots=not args.no_plots,
     )
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     out = args.out or Path(__file__).parents[3] / "build" / "bench" / stamp
@@ -160,7 +106,6 @@ def measure(
         "workloads": {one.key: one.title for one in loads},
         "measurements": recorder.measurements,
         "footprint": recorder.figures,
-        "runner": [],
         "skipped": recorder.skipped,
         "missing": recorder.missing,
     }
@@ -169,11 +114,11 @@ def measure(
         for workload in loads:
             load = workloads.calibrated(workload, turns)
             runner.measure_workload(load, chosen, plan, recorder)
-        measure_extras(extras, chosen, plan, recorder, results)
+        measure_extras(extras, chosen, plan, recorder)
     except KeyboardInterrupt:
         print("[bench] interrupted: reporting what was measured", file=sys.stderr)
         code = 130
-    report.write(results, out, plan.plots)
+    report.write(results, out)
     if recorder.missing:
         print(
             f"[bench] error: {len(recorder.missing)} rows are missing (see above)", file=sys.stderr
@@ -187,11 +132,10 @@ def measure_extras(
     chosen: list[System],
     plan: runner.Plan,
     recorder: runner.Recorder,
-    results: dict[str, Any],
 ) -> None:
     """Measure what is not a load on every system."""
     if "runner" in extras and any(one.name == "ours" for one in chosen):
-        runner_overhead.measure(plan.quick, results["runner"])
+        runner_overhead.measure(plan.quick, recorder)
     if "footprint" in extras:
         footprint.measure(chosen, 1 if plan.quick else 3, recorder)
     if "sockets" in extras:

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.load.client import Connection
 from benchmarks.load.wire import Request, WrongAnswer
-from benchmarks.systems.base import SERVERS, Ports, System
+from benchmarks.systems import SERVERS, Ports, System
 from benchmarks.workloads import Workload
 
 _REAPER = Path(__file__).with_name("reaper.py")
@@ -62,9 +62,7 @@ class Deployment:
         spec = {
             "model": workload.model.as_dict(),
             "folder": str(self.folder),
-            "batching": system.batching,
             "frontend": system.frontend,
-            "recording": system.recording,
             **{f"{name}_port": port for name, port in vars(self.ports).items()},
             **extra,
         }

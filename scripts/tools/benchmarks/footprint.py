@@ -15,7 +15,7 @@ from benchmarks.load.client import Connection
 from benchmarks.load.generators import GeneratorFailed
 from benchmarks.load.wire import WrongAnswer
 from benchmarks.runner import Recorder
-from benchmarks.systems.base import System
+from benchmarks.systems import System
 from benchmarks.workloads import WORKLOADS, Workload, copy_name
 
 _IDLE_S = 10.0

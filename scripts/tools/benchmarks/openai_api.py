@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -19,12 +20,9 @@ from benchmarks.deployment import Deployment, DidNotStart
 from benchmarks.environments import NotInstalled
 from benchmarks.load.generators import GeneratorFailed
 from benchmarks.load.openai_load import request_of
-from benchmarks.load.wire import Request
 from benchmarks.process_trees import tree
 from benchmarks.runner import Recorder
-from benchmarks.systems.base import Ports, System
-from benchmarks.systems.peers import LitServe
-from benchmarks.systems.triton import OursNative, OursTriton
+from benchmarks.systems import BY_NAME, System
 from benchmarks.workloads import Model, Payload, Workload
 
 _LOAD = Path(__file__).parent / "load" / "openai_load.py"
@@ -42,30 +40,12 @@ _ROLES = (
 _QUICK = {"burst": (1, 32), "paced": (32,), "embed": (64,)}
 
 
-class _OursTriton(OursTriton):
-    script = "openai_ours.py"
-
-
-class _OursNative(OursNative):
-    script = "openai_ours.py"
-
-
-class _LitServe(LitServe):
-    script = "openai_litserve.py"
-
-
-class _FastAPI(System):
-    name = "fastapi"
-    title = "a plain FastAPI app"
-    script = "openai_fastapi.py"
-    requirements = ("fastapi", "uvicorn[standard]", "numpy")
-    distributions = ("fastapi", "uvicorn", "uvloop", "httptools")
-
-    def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
-        raise NotImplementedError  # openai_load.py sends its own requests
-
-
-SYSTEMS: tuple[System, ...] = (_OursTriton(), _OursNative(), _LitServe(), _FastAPI())
+SYSTEMS: tuple[System, ...] = (
+    BY_NAME["ours-triton"],
+    BY_NAME["ours-native"],
+    replace(BY_NAME["litserve"], script="openai_litserve.py"),
+    replace(BY_NAME["fastapi"], title="a plain FastAPI app", script="openai_fastapi.py"),
+)
 
 
 def measure(
@@ -101,7 +81,9 @@ def measure(
 def _loads(
     system: System, name: str, clients: tuple[int, ...], seconds: float
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    workload = Workload("openai", "openai", name, Model(name, name), Payload(), clients, clients)
+    workload = Workload(
+        "openai", "openai", name, Model(name, "openai"), Payload(), clients, clients
+    )
     with Deployment(system, workload) as deployment:
         port = deployment.ports.openai
         _wait(deployment, name, port)

@@ -5,26 +5,35 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks import metrics, process_trees
+from benchmarks import process_trees
 from benchmarks.deployment import Deployment, DidNotStart
 from benchmarks.environments import NotInstalled
 from benchmarks.load import generators
 from benchmarks.reporting.figures import disturbed, errors
-from benchmarks.systems.base import System
+from benchmarks.systems import System
 from benchmarks.workloads import Workload
 
+PROTOCOLS = ("http", "grpc")
 #: Pause before a disturbed measurement is repeated.
 _PAUSE_S = 3.0
 #: Maximum wait for a server that was just started to become idle.
 _CALM_S = 10.0
+
+
+#: Triton's failed requests, without those that a load generator cancelled by closing its connections after a measurement.
+_FAILURES = re.compile(
+    r'^nv_inference_request_failure\{(?!.*reason="CANCELED").*\} (\d+(?:\.\d+)?)$', re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -33,9 +42,7 @@ class Plan:
 
     rounds: int
     seconds: float
-    protocols: tuple[str, ...]
     quick: bool
-    plots: bool = True
 
     @property
     def attempts(self) -> int:
@@ -95,21 +102,17 @@ def measure_workload(
         recorder.miss("all", workload.key, "none of the chosen systems serves it")
     fit = []
     for system in candidates:
-        reason = _refusal(system, workload)
-        if reason:
+        if reason := system.refuses(workload):
             recorder.skip(system.name, workload.key, reason)
-        elif set(system.protocols) & set(plan.protocols):
+        else:
             fit.append(system)
-    cases = [
-        (protocol, clients) for protocol in plan.protocols for clients in plan.clients(workload)
-    ]
+    cases = [(protocol, clients) for protocol in PROTOCOLS for clients in plan.clients(workload)]
     with contextlib.ExitStack() as stack:
         standing = _start_all([one for one in fit if not one.restless], workload, stack, recorder)
         restless = [one for one in fit if one.restless]
         for round_number in range(plan.rounds):
-            for case in (
-                cases
-            ):  # systems are compared within a case, so they take turns there, in both orders
+            # Systems are compared within a case, so they take turns there, in both orders.
+            for case in cases:
                 for deployment in standing[:: -1 if round_number % 2 else 1]:
                     _measure(deployment, case, plan, round_number, recorder)
             for system in list(restless):
@@ -119,12 +122,6 @@ def measure_workload(
                         continue
                     for case in cases:
                         _measure(started, case, plan, round_number, recorder)
-
-
-def _refusal(system: System, workload: Workload) -> str | None:
-    if workload.model.folder and not system.model_folders:
-        return "it cannot serve a folder with a model.py"
-    return system.refuses(workload)
 
 
 def _start_all(
@@ -227,7 +224,7 @@ def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) ->
         request, clients, _warm_up_s(deployment.workload, seconds), size, deployment.folder
     )
     wrong = deployment.problem(protocol)
-    failures = metrics.failures(deployment)
+    failures = _server_failures(deployment)
     whole, stolen = process_trees.machine_cpu_s(), process_trees.stolen_cpu_s()
     before, start = process_trees.use(deployment.process.pid), time.monotonic()
     load = generators.apply(request, clients, seconds, size, deployment.folder)
@@ -239,7 +236,7 @@ def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) ->
     return {
         **asdict(load),
         "requests_s": load.requests / load.seconds,
-        "server_failures": metrics.failures(deployment) - failures,
+        "server_failures": _server_failures(deployment) - failures,
         "wrong": wrong,
         "server_cpus": server_cpu_s / elapsed,
         "generator_cpus": load.cpu_s / elapsed,
@@ -250,6 +247,18 @@ def _one(deployment: Deployment, protocol: str, clients: int, seconds: float) ->
         "cpu_us_per_request": server_cpu_s * 1e6 / max(1, load.requests),
         "faults_per_request": (after.faults - before.faults) / max(1, load.requests),
     }
+
+
+def _server_failures(deployment: Deployment) -> int:
+    """Return the failed requests of a Triton since its start, from its metrics; 0 for other systems."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        url = f"http://127.0.0.1:{deployment.ports.metrics}/metrics"
+        with direct.open(url, timeout=10) as response:
+            text = response.read().decode()
+    except OSError:
+        return 0
+    return round(sum(float(count) for count in _FAILURES.findall(text)))
 
 
 def _warm_up_s(workload: Workload, seconds: float) -> float:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.runner import Recorder
 from benchmarks.workloads import IMAGE, SMALL
 
 #: Number of elements -> pairs of calls; a quick run makes a quarter of them.
@@ -24,36 +24,12 @@ _QUICK = 4
 _WARM_UP = 20
 
 
-@dataclass(frozen=True)
-class Overhead:
-    """One case; times of a call in microseconds."""
-
-    protocol: str
-    floats: int
-    bare_us: float
-    runner_us: float
-    more_us: float  #: median of the pairs' differences
-    least_us: float  #: a quarter of the differences are smaller
-    most_us: float  #: a quarter of the differences are larger
-    calls: int
-
-
-def measure(quick: bool, into: list[dict[str, Any]]) -> None:
-    """Add the overhead of every protocol and size to `into`.
+def measure(quick: bool, recorder: Recorder) -> None:
+    """Record the overhead for each protocol and size.
 
     Raises:
         AssertionError: the two answers are not the same.
     """
-    for one in _all(_QUICK if quick else 1):
-        into.append(asdict(one))
-        print(
-            f"[bench] runner {one.protocol} {one.floats} floats: tritonclient {one.bare_us:.0f} µs, "
-            f"runner {one.more_us:+.0f} µs",
-            flush=True,
-        )
-
-
-def _all(share: int) -> Iterator[Overhead]:
     from pytriton.model_config import ModelConfig, Tensor
     from pytriton.runner import Runner
 
@@ -68,14 +44,20 @@ def _all(share: int) -> Iterator[Overhead]:
             client.register(_identity, "identity", tensors[:1], tensors[1:], config, progress=False)
             for size, calls in _CALLS.items():
                 array = np.arange(size, dtype=np.float32).reshape(1, -1)
-                yield _compare(protocol, runner, array, calls // share)
+                bare_us, more_us = _compare(
+                    protocol, runner, array, calls // _QUICK if quick else calls
+                )
+                case = f"{protocol}, {size:,} float32"
+                recorder.figure(f"a call by tritonclient, {case}", "ours", bare_us, "µs")
+                recorder.figure(f"in addition by the runner, {case}", "ours", more_us, "µs")
 
 
 def _identity(requests: Any) -> Any:
     return [{"y": request["x"]} for request in requests]
 
 
-def _compare(protocol: str, runner: Any, array: Any, calls: int) -> Overhead:
+def _compare(protocol: str, runner: Any, array: Any, calls: int) -> tuple[float, float]:
+    """Return the median duration of a call by tritonclient, and the median of the differences, in microseconds."""
     import tritonclient.grpc
     import tritonclient.http
 
@@ -96,17 +78,8 @@ def _compare(protocol: str, runner: Any, array: Any, calls: int) -> Overhead:
             call()
     pairs = [_pair(bare, by_runner, number % 2 == 1) for number in range(calls)]
     client.close()
-    more = sorted(own - other for other, own in pairs)
-    return Overhead(
-        protocol,
-        array.size,
-        bare_us=statistics.median(other for other, _ in pairs),
-        runner_us=statistics.median(own for _, own in pairs),
-        more_us=statistics.median(more),
-        least_us=more[len(more) // 4],
-        most_us=more[-1 - len(more) // 4],
-        calls=calls,
-    )
+    bare_us = statistics.median(other for other, _ in pairs)
+    return bare_us, statistics.median(own - other for other, own in pairs)
 
 
 def _pair(bare: Callable[[], Any], own: Callable[[], Any], swapped: bool) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from benchmarks import process_trees
 from benchmarks.deployment import Deployment, DidNotStart
 from benchmarks.load import generators
 from benchmarks.runner import Recorder
-from benchmarks.systems.base import System
+from benchmarks.systems import System
 from benchmarks.workloads import WORKLOADS, Workload
 
 _CONNECTIONS = 9_000  #: of each protocol; below the number of files that client and server may open

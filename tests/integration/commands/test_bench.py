@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SHORT = ["--systems", "ours", "--quick", "--rounds", "1", "--no-plots"]
+SHORT = ["--systems", "ours", "--quick", "--rounds", "1"]
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""The report of a run: figures, targets, plots."""
+"""The report of a run: figures, targets."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -26,11 +26,12 @@ _STOLEN = 0.1
 
 @dataclass(frozen=True)
 class Figure:
-    """One metric over the rounds."""
+    """One metric, or the ratio of two systems' metrics, over the rounds: the median and the extremes."""
 
     middle: float
     least: float
     most: float
+    disturbed: bool = False  #: of a ratio: in every round, one of the two lacked CPUs
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,6 @@ class Row:
     rounds: int
     requests: int
     errors: int  #: in all rounds: failed, hidden, counted by the server, or wrong when checked
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """The ratio of two systems' figures, round by round: the median and the extremes."""
-
-    middle: float
-    least: float
-    most: float
-    disturbed: bool = False  #: in every round, one of the two lacked CPUs
 
 
 def figure(values: Iterable[float]) -> Figure:
@@ -98,7 +89,7 @@ def ratio(
     ours: tuple[str, Key],
     theirs: tuple[str, Key],
     metric: str = "requests_s",
-) -> Ratio | None:
+) -> Figure | None:
     """Return ours ÷ theirs in each round, so that a slow phase of the machine affects both.
 
     Only rounds in which neither was disturbed count, if there are any. Return None if one side was not measured.
@@ -109,8 +100,7 @@ def ratio(
     ratios = [over[number][metric] / under[number][metric] for number in quiet or shared]
     if not ratios or not all(map(math.isfinite, ratios)):
         return None
-    whole = figure(ratios)
-    return Ratio(whole.middle, whole.least, whole.most, disturbed=not quiet)
+    return replace(figure(ratios), disturbed=not quiet)
 
 
 def disturbed(measurement: dict[str, Any]) -> bool:

@@ -1,45 +1,23 @@
-"""Writes the files of a run: results.json, report.md and plots."""
+"""Writes the files of a run: results.json and report.md."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import environments
 from benchmarks.reporting.figures import Figure, Row, disturbed, rows
 from benchmarks.reporting.targets import LIMITS, verdicts
 
-_PLOTS = Path(__file__).with_name("plots.py")
 
-
-def write(results: dict[str, Any], out: Path, plots: bool = True) -> None:
+def write(results: dict[str, Any], out: Path) -> None:
     """Write the files of a run to a folder, and print the report."""
     out.mkdir(parents=True, exist_ok=True)
-    path = out / "results.json"
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     text = render(results)
     (out / "report.md").write_text(text)
-    print(text)
-    if plots:
-        plot(path, out)
-    print(f"[bench] results, report and plots: {out}")
-
-
-def plot(path: Path, out: Path) -> None:
-    """Draw the plots, with matplotlib in its own environment. If that fails, print why."""
-    try:
-        python = environments.ensure("plots", ("matplotlib",))
-    except environments.NotInstalled as error:
-        print(f"[bench] no plots: {error}")
-        return
-    done = subprocess.run(
-        [str(python), str(_PLOTS), str(path), str(out)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        print(f"[bench] no plots: {done.stderr.strip()[-1500:]}")
+    print(f"{text}\n[bench] results and report: {out}")
 
 
 def render(results: dict[str, Any]) -> str:
@@ -48,7 +26,6 @@ def render(results: dict[str, Any]) -> str:
         _head(results),
         _ratios(results),
         _footprint(results),
-        _runner(results),
         _cases(results),
         _left_out(results),
     ]
@@ -92,7 +69,7 @@ def _ratios(results: dict[str, Any]) -> str:
     found = verdicts(results)
     if not found:
         return ""
-    met = sum(bool(one.met) for one in found)
+    met = sum(one.met for one in found)
     lines = [
         "## Ratios: ours ÷ theirs",
         "",
@@ -103,10 +80,12 @@ def _ratios(results: dict[str, Any]) -> str:
         "|---|---|---|--:|--:|--:|---|",
     ]
     for one in found:
-        measured = "—" if one.measured is None else f"{one.measured:.2f}"
-        spread = "—" if one.spread is None else f"{one.spread[0]:.2f} to {one.spread[1]:.2f}"
-        verdict = {True: "yes", False: "**no**", None: "not measured"}[one.met]
-        verdict += ", CPUs stolen" if one.disturbed else ""
+        measured, spread, verdict = "—", "—", "not measured"
+        if one.ratio is not None:
+            measured = f"{one.ratio.middle:.2f}"
+            spread = f"{one.ratio.least:.2f} to {one.ratio.most:.2f}"
+            verdict = "yes" if one.met else "**no**"
+            verdict += ", CPUs stolen" if one.ratio.disturbed else ""
         lines.append(
             f"| {_case(one.case)} | {one.metric} | {one.theirs} | {one.goal} | {measured} "
             f"| {spread} | {verdict} |"
@@ -127,27 +106,6 @@ def _footprint(results: dict[str, Any]) -> str:
         lines.append(
             f"| {one['name']} | {one['system']} | {one['value']:.2f} {one['unit']} | {goal} |"
         )
-    return "\n".join([*lines, ""])
-
-
-def _runner(results: dict[str, Any]) -> str:
-    found = results.get("runner", [])
-    if not found:
-        return ""
-    lines = [
-        "## The runner",
-        "",
-        "`runner.model.run(x)` compared with the same request by tritonclient: median µs of a call, in brackets the "
-        "quartiles.",
-        "",
-        "| protocol | float32 | tritonclient | runner | more |",
-        "|---|--:|--:|--:|--:|",
-    ]
-    lines += [
-        f"| {one['protocol']} | {one['floats']:,} | {one['bare_us']:.0f} | {one['runner_us']:.0f} "
-        f"| {one['more_us']:.0f} ({one['least_us']:.0f} to {one['most_us']:.0f}) |"
-        for one in found
-    ]
     return "\n".join([*lines, ""])
 
 

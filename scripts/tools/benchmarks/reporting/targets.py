@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.reporting.figures import Key, ratio
+from benchmarks.reporting.figures import Figure, Key, ratio
 
 _OURS = "ours"
 _NVIDIA = "nvidia-pytriton"
@@ -26,9 +27,8 @@ class Target:
         metric: as in `figures.METRICS`
         most: whether the goal is a maximum
         other: the workload of the other side, if it is a different one
-        protocol: that of the other side, if it has only one; None: the same as ours
         ours: the system that is compared
-        only: the only protocol that the goal is for; None: every protocol that both have
+        protocols: the protocols that the goal is for, if both have them
     """
 
     cases: tuple[tuple[str, int], ...]
@@ -37,8 +37,7 @@ class Target:
     metric: str = "requests_s"
     most: bool = False
     other: str | None = None
-    protocol: str | None = None
-    only: str | None = None
+    protocols: tuple[str, ...] = ("http", "grpc")
     ours: str = _OURS
 
 
@@ -50,10 +49,8 @@ class Verdict:
     theirs: str
     metric: str
     goal: str
-    measured: float | None
-    spread: tuple[float, float] | None
-    met: bool | None  #: None: not measured
-    disturbed: bool = False  #: measured, but a hypervisor took CPUs away in every round
+    ratio: Figure | None  #: None: not measured
+    met: bool
 
 
 def _cases(workload: str, *clients: int) -> tuple[tuple[str, int], ...]:
@@ -62,7 +59,7 @@ def _cases(workload: str, *clients: int) -> tuple[tuple[str, int], ...]:
 
 def _typed(theirs: str, goal: float, *clients: int) -> tuple[Target, ...]:
     return tuple(
-        Target(_cases(f"typed_{kind}", *clients), theirs, goal, protocol="http", ours="ours-route")
+        Target(_cases(f"typed_{kind}", *clients), theirs, goal, ours="ours-route")
         for kind in ("small", "text", "image")
     )
 
@@ -81,7 +78,6 @@ TARGETS: tuple[Target, ...] = (
     Target(_C2, _OURS, 1.9, other="C1"),
     Target(_C2, _NVIDIA, 1.9),
     Target(_C2, _STUB, 0.98),
-    Target(_D, _STUB, 0.97),
     Target(_D, _STUB, 1.2),
     Target(_D, _STUB, 1.0, metric="p99_ms", most=True),
     Target(_D, _NVIDIA, 1.8),
@@ -89,25 +85,21 @@ TARGETS: tuple[Target, ...] = (
     Target((*_E, *_F, *_G), _NVIDIA, 2.0),
     Target((*_E, *_F, *_G), _STUB, 0.9),
     Target(_H, _STUB, 1.25),
-    Target(_cases("A", 1), "mosec", 1.0, protocol="http"),
-    Target(_cases("A", 8), "mosec", 1.5, protocol="http"),
-    Target(_cases("A", 32), "mosec", 2.5, protocol="http"),
-    Target(_A, _NVIDIA_FRONT, 1.4, only="grpc"),
+    Target(_cases("A", 1), "mosec", 1.0),
+    Target(_cases("A", 8), "mosec", 1.5),
+    Target(_cases("A", 32), "mosec", 2.5),
+    Target(_A, _NVIDIA_FRONT, 1.4, protocols=("grpc",)),
     Target(_B, _NVIDIA_FRONT, 1.2),
     Target(_A, _NVIDIA_FRONT, 0.6, metric="cpu_us_per_request", most=True),
     Target(
         (*_A, *_B, *_C2, *_D, *_E, *_F, *_G, *_H), _NVIDIA_FRONT, 1.0, metric="p99_ms", most=True
     ),
-    Target((*_B, *_G), "mosec", 1.0, protocol="http"),
-    Target(_C2, "mosec", 1.0, protocol="http"),
-    Target(_D, "mosec", 0.85, protocol="http"),
-    Target(_D, "mosec", 1.0, protocol="http"),
+    Target((*_B, *_G), "mosec", 1.0),
+    Target(_C2, "mosec", 1.0),
+    Target(_D, "mosec", 1.0),
+    *(Target((*_A, *_B, *_C2, *_D, *_E, *_F, *_G, *_H), peer, 1.0) for peer in _PEERS),
     *(
-        Target((*_A, *_B, *_C2, *_D, *_E, *_F, *_G, *_H), peer, 1.0, protocol="http")
-        for peer in _PEERS
-    ),
-    *(
-        Target(_cases(f"models_{model}", 1, 8, 32), peer, 1.0, protocol="http", ours="ours-models")
+        Target(_cases(f"models_{model}", 1, 8, 32), peer, 1.0, ours="ours-models")
         for model in ("minilm", "resnet50", "lightgbm", "pipeline")
         for peer in ("fastapi-models", "litserve-models", "bentoml-models")
     ),
@@ -140,26 +132,17 @@ def verdicts(results: dict[str, Any]) -> list[Verdict]:
 
 def _sides(target: Target) -> Iterator[tuple[Key, Key]]:
     for workload, clients in target.cases:
-        for protocol in ("http", "grpc"):
-            theirs = target.protocol or protocol
-            if target.only not in (None, protocol):
-                continue
-            if target.protocol and protocol != target.protocol:
-                continue  # a system with HTTP only is compared over HTTP
-            yield (workload, protocol, clients), (target.other or workload, theirs, clients)
+        for protocol in target.protocols:
+            yield (workload, protocol, clients), (target.other or workload, protocol, clients)
 
 
 def _verdict(target: Target, measurements: list[dict[str, Any]], ours: Key, theirs: Key) -> Verdict:
     found = ratio(measurements, (target.ours, ours), (target.theirs, theirs), target.metric)
     goal = f"{'≤' if target.most else '≥'} {target.goal:g}"
     name = target.theirs if target.other is None else f"{target.theirs}, {target.other}"
-    if found is None:
-        return Verdict(ours, name, target.metric, goal, None, None, None)
-    met = found.middle <= target.goal if target.most else found.middle >= target.goal
-    spread = (found.least, found.most)
-    return Verdict(
-        ours, name, target.metric, goal, found.middle, spread, met, disturbed=found.disturbed
-    )
+    measured = math.nan if found is None else found.middle
+    met = measured <= target.goal if target.most else measured >= target.goal
+    return Verdict(ours, name, target.metric, goal, found, met)
 
 
 #: Goals for our footprint: name of the figure -> maximum, in its unit.

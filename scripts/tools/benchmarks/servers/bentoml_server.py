@@ -13,12 +13,11 @@ import work
 def main() -> None:
     """Start `bentoml serve`. An environment variable describes the model."""
     spec = work.spec()
-    modules = {"typed": "typed_bentoml_model", "model": "models_bentoml_model"}
-    module = modules.get(spec["model"]["work"], "bentoml_model")
+    service = {"typed": "Typed", "model": "Model"}.get(spec["model"]["work"], "Raw")
     os.environ["BENCH_MODEL"] = json.dumps(spec["model"])
     os.environ["BENTOML_DO_NOT_TRACK"] = "True"
     os.environ["BENTOML_HOME"] = f"{spec['folder']}/bentoml"
-    arguments = ["-m", "bentoml", "serve", f"{module}:Served", "--host", "127.0.0.1"]
+    arguments = ["-m", "bentoml", "serve", f"bentoml_model:{service}", "--host", "127.0.0.1"]
     arguments += ["--port", str(spec["http_port"]), "--working-dir", str(Path(__file__).parent)]
     os.execv(sys.executable, [sys.executable, *arguments])
 

@@ -7,35 +7,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import work
-
-
-def callable_of(model: dict[str, Any], batch: Any) -> Any:
-    """Return the callable as a user would write it."""
-    if model["decoupled"]:
-
-        def stream(requests: Any) -> Iterator[Any]:
-            for token in work.tokens(model):
-                yield [{"y": token} for _ in requests]
-
-        return stream
-    compute = work.function(model)
-    if model["max_batch_size"]:
-
-        @batch
-        def batched(x: Any) -> dict[str, Any]:
-            return {"y": compute(x)}
-
-        return batched
-
-    def single(requests: Any) -> list[dict[str, Any]]:
-        return [{"y": compute(request["x"])} for request in requests]
-
-    return single
 
 
 def emit(event: str, **facts: Any) -> None:
@@ -53,7 +28,7 @@ def bind(triton: Any, model: dict[str, Any], name: str) -> None:
         config = ModelConfig(max_batch_size=model["max_batch_size"], batcher=DynamicBatcher())
     else:
         config = ModelConfig(batching=False, decoupled=model["decoupled"])
-    copies = [callable_of(model, batch) for _ in range(model["instances"])]
+    copies = [work.callable_of(model, batch) for _ in range(model["instances"])]
     triton.bind(
         model_name=name,
         infer_func=copies if len(copies) > 1 else copies[0],

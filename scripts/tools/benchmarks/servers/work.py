@@ -1,4 +1,4 @@
-"""The work of the models: the same functions in every system, which only need numpy arrays and bytes.
+"""The work of the models: the same functions in every system.
 
 This file is copied or put on the path of every system's own environment, so it imports nothing but numpy.
 Arrays have the batch axis first where the model has batching.
@@ -46,8 +46,8 @@ def turns_for(seconds: float) -> int:
     return int(turns * seconds / best)
 
 
-def function(model: dict[str, Any]) -> Callable[[Array], Array]:
-    """Return the function of a model. Its input and output are batches if the model has batching."""
+def functions(model: dict[str, Any]) -> dict[str, Callable[[Array], Array]]:
+    """Return what models with tensors can do, by the name of the work."""
     amount = model["amount"]
 
     def identity(x: Array) -> Array:
@@ -68,14 +68,47 @@ def function(model: dict[str, Any]) -> Callable[[Array], Array]:
         time.sleep(amount)
         return x[..., :4]
 
-    functions = {
-        "identity": identity,
-        "spin": spinning,
-        "nap": nap,
-        "table": table,
-        "device": device,
-    }
-    return functions[model["work"]]
+    return {"identity": identity, "spin": spinning, "nap": nap, "table": table, "device": device}
+
+
+def function(model: dict[str, Any]) -> Callable[[Array], Array]:
+    """Return the function of a model. Its input and output are batches if the model has batching."""
+    return functions(model)[model["work"]]
+
+
+def callable_of(model: dict[str, Any], batch: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return the callable as a user of PyTriton would write it. `batch` is its decorator."""
+    if model["decoupled"]:
+
+        def stream(requests: Any) -> Iterator[Any]:
+            for token in tokens(model):
+                yield [{"y": token} for _ in requests]
+
+        return stream
+    compute = function(model)
+    if model["max_batch_size"]:
+
+        def batched(x: Any) -> dict[str, Any]:
+            return {"y": compute(x)}
+
+        decorated: Callable[..., Any] = batch(batched)
+        return decorated
+
+    def single(requests: Any) -> list[dict[str, Any]]:
+        return [{"y": compute(request["x"])} for request in requests]
+
+    return single
+
+
+def predict(text: str, top_k: int = 3) -> list[dict[str, Any]]:
+    """Return the first words of a text as labels, with a score for each. A typed function."""
+    words = text.split()[:top_k]
+    return [{"label": word, "score": 1 / (place + 1)} for place, word in enumerate(words)]
+
+
+def measure(image: bytes) -> dict[str, int]:
+    """Return the size of an uploaded image. A typed function."""
+    return {"size": len(image)}
 
 
 def tables(size: int) -> list[Array]:

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from benchmarks import workloads
 from benchmarks.deployment import Deployment
 from benchmarks.load.wire import Request
-from benchmarks.systems.base import Ports, System
+from benchmarks.systems import System
 
 SERVER = "import signal\nsignal.pause()\n"
 
 
-class Waits(System):
-    """A server that does nothing."""
-
-    def __init__(self, name: str, script: Path) -> None:
-        self.name = name
-        self.script = str(script)
-
-    def python(self) -> Path:
-        return Path(sys.executable)
-
-    def request(self, workload: workloads.Workload, protocol: str, ports: Ports) -> Request:
-        return Request(f"{ports.http_base}/{self.name}", b"", lambda *_: None, {})
+def waiting(name: str, script: Path) -> System:
+    """Return a system whose server does nothing."""
+    return System(
+        name,
+        name,
+        str(script),
+        lambda _, __, ports: Request(f"{ports.http_base}/{name}", b"", lambda *_: None, {}),
+    )
 
 
 def test_only_the_deployment_that_started_a_server_stops_it(tmp_path: Path) -> None:
     script = tmp_path / "server.py"
     script.write_text(SERVER)
     (load,) = workloads.select("A")
-    with Deployment(Waits("first", script), load) as first:
-        second = first.shared_by(Waits("second", script))
+    with Deployment(waiting("first", script), load) as first:
+        second = first.shared_by(waiting("second", script))
         assert second.process is first.process
         first.sizes["http"] = 1
         assert second.sizes == {}

@@ -17,37 +17,32 @@ from benchmarks.environments import NotInstalled
 from benchmarks.load import generators
 from benchmarks.load.wire import Request
 from benchmarks.reporting.figures import METRICS
-from benchmarks.systems.base import Ports, System
+from benchmarks.systems import Ports, System
 from benchmarks.workloads import Workload
 
-PLAN = runner.Plan(rounds=1, seconds=0.1, protocols=("http",), quick=True, plots=False)
+PLAN = runner.Plan(rounds=1, seconds=0.1, quick=True)
 
 
-class _Peer(System):
-    """A peer that takes no workload, and whose packages may not be found."""
-
-    name = title = "peer"
-
-    def __init__(self, installs: bool) -> None:
-        self._installs = installs
-
+class _Uninstallable(System):
     def versions(self) -> dict[str, str]:
-        if not self._installs:
-            raise NotInstalled("no such package")
-        return {"peer": "1.0"}
+        raise NotInstalled("no such package")
 
-    def refuses(self, workload: Workload) -> str | None:
-        return "it has no streams"
 
-    def request(self, workload: Workload, protocol: str, ports: Ports) -> Request:
-        raise NotImplementedError
+def _peer(installs: bool = True, name: str = "peer") -> System:
+    """Return a system that serves no workload, and whose packages may not be found."""
+    kind = System if installs else _Uninstallable
+    return kind(name, name, "none.py", _request, refused={"A": "it has no streams"})
+
+
+def _request(workload: Workload, protocol: str, ports: Ports) -> Request:
+    raise NotImplementedError
 
 
 @pytest.mark.parametrize(("installs", "code"), [(True, 0), (False, 1)])
 def test_only_missing_rows_make_a_run_fail(tmp_path: Path, installs: bool, code: int) -> None:
     """A workload that does not apply to a system is no row."""
     loads = [one for one in workloads.WORKLOADS if one.key == "A"]
-    assert bench.measure([_Peer(installs)], loads, PLAN, tmp_path, set()) == code
+    assert bench.measure([_peer(installs)], loads, PLAN, tmp_path, set()) == code
     results: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
     assert bool(results["missing"]) is not installs
     assert ("## Missing" in (tmp_path / "report.md").read_text()) is not installs
@@ -55,7 +50,7 @@ def test_only_missing_rows_make_a_run_fail(tmp_path: Path, installs: bool, code:
 
 def test_a_workload_that_no_chosen_system_serves_makes_a_run_fail(tmp_path: Path) -> None:
     loads = [one for one in workloads.WORKLOADS if one.key == "typed_small"]
-    assert bench.measure([_Peer(True)], loads, PLAN, tmp_path, set()) == 1
+    assert bench.measure([_peer(True)], loads, PLAN, tmp_path, set()) == 1
 
 
 @pytest.mark.parametrize("fault", ["failed", "hidden", "server_failures", "wrong", None])
@@ -72,7 +67,7 @@ def test_a_row_with_errors_makes_a_run_fail(
 
     monkeypatch.setattr(runner, "measure_workload", measure)
     loads = [one for one in workloads.WORKLOADS if one.key == "A"]
-    assert bench.measure([_Peer(True)], loads, PLAN, tmp_path, set()) == int(fault is not None)
+    assert bench.measure([_peer(True)], loads, PLAN, tmp_path, set()) == int(fault is not None)
 
 
 def test_sockets_that_cannot_be_measured_make_a_run_fail(
@@ -81,8 +76,7 @@ def test_sockets_that_cannot_be_measured_make_a_run_fail(
     def idle(system: System, quick: bool) -> sockets.Rows:
         raise DidNotStart("the port was lost")
 
-    ours = _Peer(True)
-    ours.name = "ours"
+    ours = _peer(name="ours")
     monkeypatch.setattr(sockets, "_idle", idle)
     assert bench.measure([ours], [], PLAN, tmp_path, {"sockets"}) == 1
 
@@ -97,7 +91,7 @@ def test_failed_or_unmeasured_requests_to_the_openai_api_make_a_run_fail(
         yield 1, {"per_s": 9.0, "first_ms": first_ms, "failed": failed, "cpu_us: others": 5.0}
 
     monkeypatch.setattr(openai_api, "_loads", loads)
-    assert bench.measure([_Peer(True)], [], PLAN, tmp_path, {"openai"}) == code
+    assert bench.measure([_peer(True)], [], PLAN, tmp_path, {"openai"}) == code
 
 
 def test_a_load_generator_that_fails_makes_a_run_fail(
@@ -107,7 +101,7 @@ def test_a_load_generator_that_fails_makes_a_run_fail(
         raise generators.GeneratorFailed("32 clients: connection refused")
 
     monkeypatch.setattr(openai_api, "_loads", loads)
-    assert bench.measure([_Peer(True)], [], PLAN, tmp_path, {"openai"}) == 1
+    assert bench.measure([_peer(True)], [], PLAN, tmp_path, {"openai"}) == 1
 
 
 def test_only_the_server_that_is_told_a_held_port_can_listen_on_it() -> None:

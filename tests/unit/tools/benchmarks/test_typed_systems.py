@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 from benchmarks import systems, workloads
+from benchmarks.load.typed import arguments
 from benchmarks.load.wire import Request, WrongAnswer
-from benchmarks.systems.base import SERVERS, Ports, System
-from benchmarks.systems.typed import SYSTEMS, arguments
+from benchmarks.systems import SERVERS, Ports, System
 
 from pytriton.typed.multipart import parse_multipart
 
+SYSTEMS = [one for one in systems.SYSTEMS if one.only]
 LOADS = [one for one in workloads.WORKLOADS if one.group == "typed"]
 
 
@@ -50,11 +51,11 @@ def test_all_get_the_same_arguments_and_must_return_the_same_result(
     monkeypatch: pytest.MonkeyPatch, system: System, load: workloads.Workload
 ) -> None:
     monkeypatch.syspath_prepend(SERVERS)
-    import typed_work
+    import work
 
     request = system.request(load, "http", Ports(1, 2, 3, 4))
     assert sent(request) == arguments(load.payload)
-    result = getattr(typed_work, load.model.name)(**sent(request))
+    result = getattr(work, load.model.name)(**sent(request))
     request.check(response(system, result), {})
     for wrong in (response(system, []), b"{"):
         with pytest.raises(WrongAnswer):
