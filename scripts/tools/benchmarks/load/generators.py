@@ -66,7 +66,7 @@ def apply(request: Request, clients: int, seconds: float, size: int, folder: Pat
     if program == "python":
         from benchmarks.load.python_load import apply_python
 
-        return apply_python(request, clients, seconds, size)
+        return apply_python(request, clients, seconds)
     body = folder / "body.bin"
     body.write_bytes(request.body)
     if program == "wrk":

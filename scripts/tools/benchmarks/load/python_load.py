@@ -7,27 +7,41 @@ with each other only.
 from __future__ import annotations
 
 import contextlib
-import functools
-import multiprocessing
 import os
-import signal
+import pickle
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
-from multiprocessing import resource_tracker
-from multiprocessing.pool import Pool
 
 from benchmarks.load.client import Connection
-from benchmarks.load.generators import Load
+from benchmarks.load.generators import GeneratorFailed, Load
 from benchmarks.load.wire import Request, WrongAnswer
 from benchmarks.workloads import percentile
 
 
-def apply_python(request: Request, clients: int, seconds: float, size: int) -> Load:
+def apply_python(request: Request, clients: int, seconds: float) -> Load:
     """Send a request repeatedly over `clients` connections. See `generators.apply`."""
     processes = min(clients, os.cpu_count() or 1)
     shares = [clients // processes + (index < clients % processes) for index in range(processes)]
-    parts = _pool().map(functools.partial(_share, request, seconds), shares, chunksize=1)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with contextlib.ExitStack() as stack:
+        running: list[subprocess.Popen[bytes]] = []
+        for _ in shares:
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=env,
+                start_new_session=True,  # Ctrl-C is for this process, which then kills them
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            running.append(process)
+        try:
+            parts = _results(running, [(request, seconds, share) for share in shares])
+        except (OSError, EOFError) as error:
+            raise GeneratorFailed("a process of the Python generator exited (see above)") from error
     times = sorted(value for part, _, _ in parts for value in part)
     return Load(
         generator="python",
@@ -42,35 +56,18 @@ def apply_python(request: Request, clients: int, seconds: float, size: int) -> L
     )
 
 
-@functools.cache
-def _pool() -> Pool:
-    """Return the processes, which exit with this one. Starting one takes half a second of CPU time, for its imports."""
-    resource_tracker.ensure_running()  # otherwise, the first start would unblock signals
-    with _interrupted_later() as came:
-        # gRPC does not survive a fork.
-        pool = multiprocessing.get_context("spawn").Pool(os.cpu_count() or 1)
-    if came:
-        pool.terminate()
-        pool.join()
-        raise KeyboardInterrupt
-    return pool
-
-
-@contextlib.contextmanager
-def _interrupted_later() -> Iterator[list[int]]:
-    """Record Ctrl-C during the block instead of handling it, which would leave a half-started process behind.
-
-    Processes that start inherit that it is blocked: it is not for them. It is blocked in this thread alone, and another
-    one may take it for the process.
-    """
-    came: list[int] = []
-    former = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield came
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, former)
+def _results(
+    running: list[subprocess.Popen[bytes]], tasks: list[tuple[Request, float, int]]
+) -> list[tuple[list[float], int, float]]:
+    """Start all processes at the same time. Return what `_share` returned in each."""
+    for process in running:
+        assert process.stdout is not None
+        process.stdout.read(1)
+    for process, task in zip(running, tasks):
+        assert process.stdin is not None
+        process.stdin.write(pickle.dumps(task))
+        process.stdin.close()
+    return [pickle.load(process.stdout) for process in running if process.stdout is not None]
 
 
 def _share(request: Request, seconds: float, clients: int) -> tuple[list[float], int, float]:
@@ -100,3 +97,9 @@ def _share(request: Request, seconds: float, clients: int) -> tuple[list[float],
     for thread in threads:
         thread.join()
     return times, len(failures), time.process_time() - before
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(b".")  # the imports are done
+    sys.stdout.flush()
+    pickle.dump(_share(*pickle.load(sys.stdin.buffer)), sys.stdout.buffer)

@@ -89,9 +89,7 @@ def kserve(workload: Workload, base: str) -> Request:
     content, kind = _body(workload.payload)
     url = f"{base}/v2/models/{workload.model.name}/infer"
     tensor: dict[str, Any] = {"name": "body", "shape": [1, 1], "datatype": "BYTES"}
-    right = _check(
-        workload.payload, lambda found: json.loads(json.loads(found)["outputs"][0]["data"][0])
-    )
+    right = _check(workload.payload, _from_kserve)
     if kind == _JSON:
         whole = json.dumps({"inputs": [{**tensor, "data": [content.decode()]}]})
         return Request(url, whole.encode(), right, {"content-type": _JSON})
@@ -103,3 +101,7 @@ def kserve(workload: Workload, base: str) -> Request:
         "inference-header-content-length": str(len(head)),
     }
     return Request(url, head + data, right, headers)
+
+
+def _from_kserve(found: bytes) -> Any:
+    return json.loads(json.loads(found)["outputs"][0]["data"][0])

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import multiprocessing
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from multiprocessing.context import SpawnProcess
-from multiprocessing.pool import Pool
 
 import pytest
-from benchmarks.load import python_load
 from benchmarks.load.client import Connection
 from benchmarks.load.python_load import apply_python
 from benchmarks.load.wire import Request, WrongAnswer, _check_raw
@@ -68,47 +61,13 @@ def test_a_wrong_answer_is_an_error(base: str, path: str, said: str) -> None:
     connection.close()
 
 
-@pytest.fixture
-def pool() -> Iterator[Pool]:
-    """The processes of the load, which outlive it."""
-    with python_load._pool() as pool:
-        yield pool
-    pool.join()
-    python_load._pool.cache_clear()
-
-
 @pytest.mark.programs
-def test_the_generator_in_python_counts_right_and_wrong_answers(base: str, pool: Pool) -> None:
+def test_the_generator_in_python_counts_right_and_wrong_answers(base: str) -> None:
     """It looks at every answer, in processes of its own."""
-    right = apply_python(request(f"{base}/"), clients=2, seconds=1.0, size=0)
+    right = apply_python(request(f"{base}/"), clients=2, seconds=1.0)
     assert right.requests > 0
     assert (right.failed, right.hidden) == (0, 0)
     assert 0 < right.p50_ms <= right.p99_ms
-    wrong = apply_python(request(f"{base}/wrong"), clients=2, seconds=1.0, size=0)
+    wrong = apply_python(request(f"{base}/wrong"), clients=2, seconds=1.0)
     assert wrong.requests == 0
     assert wrong.failed > 0
-    # Those of the second load are those of the first one: a start takes longer than a short measurement.
-    assert python_load._pool() is pool
-
-
-@pytest.mark.programs
-def test_ctrl_c_while_the_generator_in_python_starts_leaves_no_process(
-    base: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It came between the start of a process and the pool's note of it: the benchmark waited for it for ever."""
-    monkeypatch.setattr(python_load, "_pool", functools.cache(python_load._pool.__wrapped__))
-    start = SpawnProcess.start
-
-    def interrupted(self: SpawnProcess) -> None:
-        start(self)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(SpawnProcess, "start", interrupted)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            apply_python(request(f"{base}/"), clients=1, seconds=0.1, size=0)
-        assert multiprocessing.active_children() == []
-    finally:
-        for process in multiprocessing.active_children():
-            process.kill()
-            process.join()
