@@ -454,10 +454,7 @@ def _infer_in_gpu_memory(triton: Any, client: Any, source: int, target: int) -> 
         client.register_cuda_shared_memory(
             name, base64.b64encode(cuda.ipc_handle(address)), 0, _BYTES
         )
-    sent, wanted = triton.InferInput("x", [_FLOATS], "FP32"), triton.InferRequestedOutput("y")
-    sent.set_shared_memory("in", _BYTES)
-    wanted.set_shared_memory("out", _BYTES)
-    client.infer("double", [sent], outputs=[wanted])
+    _infer_in_regions(triton, client)
     got = np.frombuffer(cuda.read(target, _BYTES), np.float32)
     check(np.array_equal(got, 2 * x), "the output in GPU memory is not twice the input")
     for name in ("in", "out"):
@@ -466,6 +463,14 @@ def _infer_in_gpu_memory(triton: Any, client: Any, source: int, target: int) -> 
     check(
         not (status if isinstance(status, list) else status.regions), f"regions are left: {status}"
     )
+
+
+def _infer_in_regions(triton: Any, client: Any) -> None:
+    """Send a request whose input is in the region "in", and whose output goes to the region "out"."""
+    sent, wanted = triton.InferInput("x", [_FLOATS], "FP32"), triton.InferRequestedOutput("y")
+    sent.set_shared_memory("in", _BYTES)
+    wanted.set_shared_memory("out", _BYTES)
+    client.infer("double", [sent], outputs=[wanted])
 
 
 def _refuse_hostile_handles(triton: Any, client: Any, source: int) -> dict[str, str]:
@@ -518,13 +523,7 @@ def _use_tritonclients_module(triton: Any, address: str) -> str:
         with triton.InferenceServerClient(address) as client:
             for name, region in zip(("in", "out"), regions):
                 client.register_cuda_shared_memory(name, shm.get_raw_handle(region), 0, _BYTES)
-            sent, wanted = (
-                triton.InferInput("x", [_FLOATS], "FP32"),
-                triton.InferRequestedOutput("y"),
-            )
-            sent.set_shared_memory("in", _BYTES)
-            wanted.set_shared_memory("out", _BYTES)
-            client.infer("double", [sent], outputs=[wanted])
+            _infer_in_regions(triton, client)
             got = shm.get_contents_as_numpy(regions[1], np.float32, [_FLOATS])
             check(
                 np.array_equal(got, 2 * x),
@@ -661,7 +660,7 @@ def _fastapi(machine: Machine, name: str, row: NDArray[Any]) -> Iterator[str]:
         "GPU_CHECK_INPUT": ",".join(map(str, (row.dtype.name, *row.shape))),
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "gpu_check.web_server", str(socket_file)], env=env
+        [sys.executable, "-m", "gpu_check.web_app", str(socket_file)], env=env
     )
     try:
 
