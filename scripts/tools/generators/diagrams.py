@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pytriton.dispatcher.runtime.states import CHANGES, InstanceState, ModelState
 
@@ -47,42 +47,42 @@ class Box(NamedTuple):
         return self.x + dx * scale, self.y + dy * scale
 
 
+_WORKER, _MODEL = InstanceState, ModelState
+#: File -> its title, and the place of each state.
+_DIAGRAMS: dict[str, tuple[str, dict[enum.Enum, Box]]] = {
+    "worker-states.svg": (
+        "States of a worker",
+        {
+            _WORKER.STARTING: Box(90, 70, "starting", _WAITING),
+            _WORKER.LOADING: Box(270, 70, "loading", _WAITING),
+            _WORKER.READY: Box(450, 70, "ready", _READY),
+            _WORKER.BACKOFF: Box(180, 190, "backoff", _WAITING),
+            _WORKER.FAILED: Box(360, 190, "failed", _GONE),
+            _WORKER.STOPPING: Box(620, 130, "stopping", _WAITING),
+            _WORKER.STOPPED: Box(770, 130, "stopped", _GONE),
+        },
+    ),
+    "model-states.svg": (
+        "States of a model",
+        {
+            _MODEL.STARTING: Box(90, 130, "starting", _WAITING),
+            _MODEL.READY: Box(280, 130, "ready", _READY),
+            _MODEL.NOT_READY: Box(450, 70, "not_ready", _WAITING),
+            _MODEL.UNLOADED: Box(450, 190, "unloaded", _WAITING),
+            _MODEL.STOPPING: Box(620, 130, "stopping", _WAITING),
+            _MODEL.STOPPED: Box(770, 130, "stopped", _GONE),
+        },
+    ),
+}
+_WIDTH, _HEIGHT = 840, 260
+
+
 def files() -> dict[Path, str]:
     """Return the diagrams by path."""
-    return {
-        _FOLDER / "worker-states.svg": _worker_states(),
-        _FOLDER / "model-states.svg": _model_states(),
-    }
+    return {_FOLDER / name: _diagram(boxes, title) for name, (title, boxes) in _DIAGRAMS.items()}
 
 
-def _worker_states() -> str:
-    state = InstanceState
-    boxes = {
-        state.STARTING: Box(90, 70, "starting", _WAITING),
-        state.LOADING: Box(270, 70, "loading", _WAITING),
-        state.READY: Box(450, 70, "ready", _READY),
-        state.BACKOFF: Box(180, 190, "backoff", _WAITING),
-        state.FAILED: Box(360, 190, "failed", _GONE),
-        state.STOPPING: Box(620, 130, "stopping", _WAITING),
-        state.STOPPED: Box(770, 130, "stopped", _GONE),
-    }
-    return _diagram(boxes, "States of a worker", 840, 260)
-
-
-def _model_states() -> str:
-    state = ModelState
-    boxes = {
-        state.STARTING: Box(90, 130, "starting", _WAITING),
-        state.READY: Box(280, 130, "ready", _READY),
-        state.NOT_READY: Box(450, 70, "not_ready", _WAITING),
-        state.UNLOADED: Box(450, 190, "unloaded", _WAITING),
-        state.STOPPING: Box(620, 130, "stopping", _WAITING),
-        state.STOPPED: Box(770, 130, "stopped", _GONE),
-    }
-    return _diagram(boxes, "States of a model", 840, 260)
-
-
-def _diagram(boxes: Mapping[Any, Box], title: str, width: int, height: int) -> str:
+def _diagram(boxes: Mapping[enum.Enum, Box], title: str) -> str:
     """Return the states with all transitions. Transitions that most states share start at a frame around these."""
     kind: type[enum.Enum] = type(next(iter(boxes)))
     missing = [state.name for state in kind if state not in boxes]
@@ -95,11 +95,11 @@ def _diagram(boxes: Mapping[Any, Box], title: str, width: int, height: int) -> s
     inner = [boxes[state] for state in framed]
     frame = Box(
         (min(box.x for box in inner) + max(box.x for box in inner)) / 2,
-        height / 2,
+        _HEIGHT / 2,
         "",
         "#ffffff",
         max(box.x for box in inner) - min(box.x for box in inner) + 150,
-        height - 30,
+        _HEIGHT - 30,
     )
     parts = [frame.svg(dashed=True)]
     parts += [_arrow(frame, boxes[state]) for state in sorted(shared, key=lambda one: one.value)]
@@ -109,7 +109,7 @@ def _diagram(boxes: Mapping[Any, Box], title: str, width: int, height: int) -> s
                 continue
             parts.append(_arrow(box, boxes[after], bend=14 if state in framed else 0))
     parts += [box.svg() for box in boxes.values()]
-    return _svg(title, width, height, parts)
+    return _svg(title, parts)
 
 
 def _arrow(start: Box, end: Box, bend: float = 0) -> str:
@@ -133,26 +133,18 @@ def _arrow(start: Box, end: Box, bend: float = 0) -> str:
     )
 
 
-def _svg(title: str, width: int, height: int, parts: Iterable[str]) -> str:
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img" font-family="sans-serif" font-size="13">'
-    )
-    marker = (
-        '<marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="9" markerHeight="9" '
-        'markerUnits="userSpaceOnUse" orient="auto"><path d="M0,0 L10,5 L0,10 z" fill="'
-        + _LINE
-        + '"/></marker>'
-    )
+def _svg(title: str, parts: Iterable[str]) -> str:
     return "\n".join(
         [
             "<!-- Generated by scripts/generate; see scripts/tools/generators/diagrams.py. -->",
-            head,
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+            f'height="{_HEIGHT}" role="img" font-family="sans-serif" font-size="13">',
             f"<title>{title}</title>",
             "<defs>",
-            marker,
+            '<marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="9" markerHeight="9" '
+            f'markerUnits="userSpaceOnUse" orient="auto"><path d="M0,0 L10,5 L0,10 z" fill="{_LINE}"/></marker>',
             "</defs>",
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+            f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
             *parts,
             "</svg>\n",
         ]
