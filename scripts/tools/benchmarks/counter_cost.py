@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+import timeit
 
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 
-_ROUNDS, _CALLS = 1000, 500
 #: How long a batch has waited for its worker.
 _WAITED_NS = 50_000
+_STATEMENTS = {
+    "a batch": "stats.end(stats.begin(1, 1, taken_ns))",
+    "a response of a stream": "stats.responded(taken_ns, first=False)",
+}
 
 
-def lines(rounds: int = _ROUNDS, calls: int = _CALLS) -> list[str]:
+def lines(rounds: int = 1000, calls: int = 500) -> list[str]:
     """Return a sentence on the cost for a batch, and one for a response.
 
     Args:
@@ -25,35 +28,14 @@ def lines(rounds: int = _ROUNDS, calls: int = _CALLS) -> list[str]:
     """
     near, descriptor = WorkerStatsPage.create()
     stats = WorkerStatsPage(descriptor)
-    try:
-        found = []
-        for title, work in (("a batch", _batches), ("a response of a stream", _responses)):
-            took = sorted(_per_call(work, stats, calls) for _ in range(rounds))
-            least = took[len(took) // 20]
-            found.append(f"{title}: {least:.0f} ns (median {statistics.median(took):.0f})")
-        return found
-    finally:
-        stats.close()
-        near.close()
-
-
-def _per_call(
-    work: Callable[[WorkerStatsPage, int], None], stats: WorkerStatsPage, calls: int
-) -> float:
-    begun = time.perf_counter_ns()
-    work(stats, calls)
-    return (time.perf_counter_ns() - begun) / calls
-
-
-def _batches(stats: WorkerStatsPage, calls: int) -> None:
-    begin, end = stats.begin, stats.end
-    taken_ns = time.monotonic_ns() - _WAITED_NS
-    for _ in range(calls):
-        end(begin(1, 1, taken_ns))
-
-
-def _responses(stats: WorkerStatsPage, calls: int) -> None:
-    responded = stats.responded
-    since_ns = time.monotonic_ns()
-    for _ in range(calls):
-        since_ns = responded(since_ns, first=False)
+    names = {"stats": stats, "taken_ns": time.monotonic_ns() - _WAITED_NS}
+    found = []
+    for title, statement in _STATEMENTS.items():
+        took_s = sorted(timeit.repeat(statement, globals=names, repeat=rounds, number=calls))
+        least, middle = (
+            one / calls * 1e9 for one in (took_s[len(took_s) // 20], statistics.median(took_s))
+        )
+        found.append(f"{title}: {least:.0f} ns (median {middle:.0f})")
+    stats.close()
+    near.close()
+    return found
