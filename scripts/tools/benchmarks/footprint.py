@@ -16,7 +16,7 @@ from benchmarks.load.generators import GeneratorFailed
 from benchmarks.load.wire import WrongAnswer
 from benchmarks.runner import Recorder
 from benchmarks.systems import System
-from benchmarks.workloads import WORKLOADS, Workload, copy_name
+from benchmarks.workloads import PLAIN, Workload, copy_name
 
 _IDLE_S = 10.0
 _MANY = 100
@@ -64,7 +64,7 @@ def _all(system: System, rounds: int) -> Rows:
     starts = [_cold_start(system) for _ in range(rounds)]
     middle = {name: sorted(one[name] for one in starts)[len(starts) // 2] for name in starts[0]}
     figures = [(name, value, _unit(name)) for name, value in middle.items()]
-    three = replace(_plain(), model=replace(_plain().model, instances=3))
+    three = replace(PLAIN, model=replace(PLAIN.model, instances=3))
     settled = sorted(_settled(system, three) for _ in range(rounds))[rounds // 2]
     per_instance = (settled - middle["memory, 1 model"]) / 2
     figures.append(("memory per further instance", per_instance, "MB"))
@@ -75,14 +75,10 @@ def _unit(name: str) -> str:
     return "MB" if name.startswith("memory") else "s"
 
 
-def _plain() -> Workload:
-    return next(one for one in WORKLOADS if one.key == "A")
-
-
 def _cold_start(system: System) -> dict[str, float]:
     """Start a server with one small model; return its times and its memory."""
     start = time.monotonic()
-    with Deployment(system, _plain()) as deployment:
+    with Deployment(system, PLAIN) as deployment:
         events = _events(deployment, _LOAD_S)
         deployment.wait_correct("http")
         answered = time.monotonic()
@@ -111,12 +107,12 @@ def _memory(deployment: Deployment, events: dict[str, Any]) -> float:
 
 def _several(system: System, copies: int) -> Rows:
     """Serve a small model under several names. Return the times that it took, and memory and CPU while idle."""
-    with Deployment(system, _plain(), copies=copies) as deployment:
+    with Deployment(system, PLAIN, copies=copies) as deployment:
         events = _events(deployment, _LOAD_S)
         used = process_trees.use(deployment.process.pid).cpu_s
         begun = time.monotonic()
         for index in range(copies):
-            _call(deployment, copy_name(_plain().model.name, index))
+            _call(deployment, copy_name(PLAIN.model.name, index))
         asked = time.monotonic() - begun
         memory = _memory(deployment, events)
         pid = deployment.process.pid
@@ -137,7 +133,7 @@ def _several(system: System, copies: int) -> Rows:
 
 def _call(deployment: Deployment, name: str) -> None:
     """Send a request to a model. Raises DidNotStart if its response is wrong."""
-    workload = replace(_plain(), model=replace(_plain().model, name=name))
+    workload = replace(PLAIN, model=replace(PLAIN.model, name=name))
     connection = Connection(deployment.system.request(workload, "http", deployment.ports))
     try:
         connection.send()

@@ -14,7 +14,7 @@ from benchmarks.deployment import Deployment, DidNotStart
 from benchmarks.load import generators
 from benchmarks.runner import Recorder
 from benchmarks.systems import System
-from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads import PLAIN
 
 _CONNECTIONS = 9_000  #: of each protocol; below the number of files that client and server may open
 _IDLE_S = 5.0
@@ -43,17 +43,13 @@ def measure(systems: list[System], quick: bool, recorder: Recorder) -> None:
             recorder.figure(what, system.name, value, unit)
 
 
-def _plain() -> Workload:
-    return next(one for one in WORKLOADS if one.key == "A")
-
-
 def _idle(system: System, quick: bool) -> Rows:
     """Open connections that send one request each. Return their memory and CPU."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     count = min(1_000 if quick else _CONNECTIONS, most - 1_000)
     rows: Rows = []
-    with Deployment(system, _plain()) as deployment:
+    with Deployment(system, PLAIN) as deployment:
         deployment.wait_correct()
         pid = deployment.process.pid
         for protocol in ("http", "grpc"):
@@ -95,7 +91,7 @@ def _unix(system: System, quick: bool) -> Rows:
     """Send the same load over TCP and unix sockets in turn, with h2load."""
     if system.frontend == "triton":  # NVIDIA's frontends listen on TCP only
         return []
-    with Deployment(system, _plain(), unix=True) as deployment:
+    with Deployment(system, PLAIN, unix=True) as deployment:
         deployment.wait_correct()
         return [
             row

@@ -164,7 +164,8 @@ WORKLOADS: tuple[Workload, ...] = (
     _model_workload("lightgbm", "LightGBM, 300 rounds, 3 classes", " ".join(str(one / 10) for one in range(30)), 3),
     _model_workload("pipeline", "scikit-learn: scaler, polynomials, forest", " ".join(str(one / 10) for one in range(8)), 3),
 )  # fmt: skip
-
+#: For figures that do not depend on the workload.
+PLAIN = WORKLOADS[0]
 
 #: Workloads that are not a load on every system: name -> what it measures.
 EXTRAS = {

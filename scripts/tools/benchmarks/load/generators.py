@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.load.wire import Request
 from benchmarks.workloads import percentile
@@ -41,6 +42,19 @@ class Load:
     failed: int  #: connections, statuses and time-outs
     hidden: int  #: responses with a good status, but the wrong size
     cpu_s: float
+
+    @classmethod
+    def of(cls, generator: str, times_ms: list[float], seconds: float, **others: Any) -> Load:
+        """Return the results of a generator that measured each request; `times_ms` are sorted."""
+        return cls(
+            generator,
+            len(times_ms),
+            seconds,
+            p50_ms=percentile(times_ms, 0.50),
+            p99_ms=percentile(times_ms, 0.99),
+            mean_ms=sum(times_ms) / max(1, len(times_ms)),
+            **others,
+        )
 
 
 def generator_for(request: Request) -> str:
@@ -150,17 +164,7 @@ def _h2load(
     bad = sum(status != 200 for status in statuses)
     # an error in the trailers has no data
     hidden = _hidden(len(times) - bad, int(traffic.group(1)), size, clients)
-    return Load(
-        generator="h2load",
-        requests=len(times),
-        seconds=seconds,
-        p50_ms=percentile(times, 0.50),
-        p99_ms=percentile(times, 0.99),
-        mean_ms=sum(times) / len(times),
-        failed=bad,
-        hidden=hidden,
-        cpu_s=cpu_s,
-    )
+    return Load.of("h2load", times, seconds, failed=bad, hidden=hidden, cpu_s=cpu_s)
 
 
 def _read_log(log: Path) -> tuple[list[float], list[int]]:

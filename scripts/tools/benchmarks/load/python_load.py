@@ -17,7 +17,6 @@ import time
 from benchmarks.load.client import Connection
 from benchmarks.load.generators import GeneratorFailed, Load
 from benchmarks.load.wire import Request, WrongAnswer
-from benchmarks.workloads import percentile
 
 
 def apply_python(request: Request, clients: int, seconds: float) -> Load:
@@ -43,13 +42,10 @@ def apply_python(request: Request, clients: int, seconds: float) -> Load:
         except (OSError, EOFError) as error:
             raise GeneratorFailed("a process of the Python generator exited (see above)") from error
     times = sorted(value for part, _, _ in parts for value in part)
-    return Load(
-        generator="python",
-        requests=len(times),
-        seconds=seconds,
-        p50_ms=percentile(times, 0.50),
-        p99_ms=percentile(times, 0.99),
-        mean_ms=sum(times) / max(1, len(times)),
+    return Load.of(
+        "python",
+        times,
+        seconds,
         failed=sum(failed for _, failed, _ in parts),
         hidden=0,  # every response was checked
         cpu_s=sum(cpu for _, _, cpu in parts),
