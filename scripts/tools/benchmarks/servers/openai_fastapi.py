@@ -9,7 +9,6 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-import openai_work
 import uvicorn
 import work
 from fastapi import FastAPI, Request
@@ -35,7 +34,7 @@ async def chat(request: Request) -> StreamingResponse:
         return f"data: {json.dumps({**head, 'choices': [choice]})}\n\n"
 
     async def events() -> AsyncIterator[str]:
-        async for token in openai_work.tokens(body["model"]):
+        async for token in work.openai_tokens(body["model"]):
             yield event({"content": token})
         yield event({}, "stop")
         yield "data: [DONE]\n\n"
@@ -48,7 +47,7 @@ async def embeddings(request: Request) -> JSONResponse:
     """Embed the texts of one request."""
     body = await request.json()
     async with one_at_a_time:
-        rows = await asyncio.to_thread(openai_work.embed, body["input"])
+        rows = await asyncio.to_thread(work.embed, body["input"])
     data = [
         {"object": "embedding", "index": index, "embedding": row}
         for index, row in enumerate(rows.tolist())

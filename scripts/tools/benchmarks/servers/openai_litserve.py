@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import litserve as ls
-import openai_work
 import work
 
 NAME = work.spec()["model"]["name"]
@@ -20,7 +19,7 @@ class Chat(ls.LitAPI):  # type: ignore[misc]
 
     async def predict(self, prompt: Any) -> AsyncIterator[str]:
         """Yield the tokens."""
-        async for token in openai_work.tokens(NAME):
+        async for token in work.openai_tokens(NAME):
             yield token
 
 
@@ -36,7 +35,7 @@ class Embed(ls.LitAPI):  # type: ignore[misc]
 
     def predict(self, inputs: Any) -> Any:
         """Embed the texts."""
-        return openai_work.embed(inputs)
+        return work.embed(inputs)
 
     def unbatch(self, output: Any) -> Any:
         """Return what each request gets."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import models_work
-import openai_work
 import work
 
 from pytriton.daemon import DaemonClient, connect
@@ -61,10 +60,10 @@ def register(client: DaemonClient, spec: dict[str, Any]) -> None:
 def openai_callable(name: str) -> Any:
     """Return the callable behind the OpenAI API as a user would write it."""
     if name == "embed":
-        return openai_work.embed
+        return work.embed
 
     async def talk(request: Any) -> AsyncIterator[str]:
-        async for token in openai_work.tokens(name):
+        async for token in work.openai_tokens(name):
             yield token
 
     return talk

@@ -6,11 +6,12 @@ Arrays have the batch axis first where the model has batching.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,20 @@ def callable_of(model: dict[str, Any], batch: Callable[[Any], Any]) -> Callable[
         return [{"y": compute(request["x"])} for request in requests]
 
     return single
+
+
+async def openai_tokens(name: str) -> AsyncIterator[str]:
+    """Yield the 100 tokens of the model `burst`, at once, or `paced`, one every 10 ms."""
+    for number in range(100):
+        if name == "paced":
+            await asyncio.sleep(0.01)
+        yield f"token{number} "
+
+
+def embed(texts: Sequence[Any]) -> Array:
+    """Return a row for each text. A batch takes 3 ms, whatever its size."""
+    time.sleep(0.003)
+    return np.full((len(texts), 384), 0.25, np.float32)
 
 
 def predict(text: str, top_k: int = 3) -> list[dict[str, Any]]:
