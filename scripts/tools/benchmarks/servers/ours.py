@@ -78,7 +78,7 @@ def launch(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         command += ["--frontend", spec["frontend"]]
     for name in ("http", "grpc"):
         if spec.get("unix"):
-            command += [f"--{name}-unix", str(Path(spec["folder"]) / f"{name}.sock")]
+            command += [f"--{name}-unix-socket", str(Path(spec["folder"]) / f"{name}.sock")]
     serves_openai = spec["model"]["work"] == "openai"
     for name in ("http", "grpc", "metrics", *(["openai"] if serves_openai else [])):
         command += [f"--{name}-port", str(spec[f"{name}_port"])]
