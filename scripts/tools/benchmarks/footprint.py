@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from benchmarks import process_trees
 from benchmarks.deployment import Deployment, DidNotStart
 from benchmarks.load.client import Connection
-from benchmarks.load.generators import GeneratorFailed
 from benchmarks.load.wire import WrongAnswer
-from benchmarks.runner import Recorder
+from benchmarks.runner import Recorder, Rows
 from benchmarks.systems import System
 from benchmarks.workloads import PLAIN, Workload, copy_name
 
@@ -28,36 +27,18 @@ _CALM_S = 10.0
 _WITH_EVENTS = ("ours", "nvidia-pytriton")
 
 
-Rows = list[tuple[str, float, str]]
-
-
 def measure(systems: list[System], rounds: int, recorder: Recorder) -> None:
     """Record the figures of all systems whose servers print events."""
-    _each(systems, "footprint", lambda system: _all(system, rounds), recorder)
+    for system in systems:
+        if system.name in _WITH_EVENTS:
+            recorder.rows(system.name, "footprint", partial(_all, system, rounds))
 
 
 def measure_many(systems: list[System], recorder: Recorder) -> None:
     """Record the figures of our daemon with 100 models."""
-    ours = [one for one in systems if one.name == "ours"]
-    _each(ours, "models100", lambda system: _several(system, _MANY), recorder)
-
-
-def _each(
-    systems: list[System],
-    name: str,
-    figures: Callable[[System], Rows],
-    recorder: Recorder,
-) -> None:
     for system in systems:
-        if system.name not in _WITH_EVENTS:
-            continue
-        try:
-            rows = figures(system)
-        except (DidNotStart, GeneratorFailed) as error:
-            recorder.miss(system.name, name, str(error))
-            continue
-        for what, value, unit in rows:
-            recorder.figure(what, system.name, value, unit)
+        if system.name == "ours":
+            recorder.rows(system.name, "models100", partial(_several, system, _MANY))
 
 
 def _all(system: System, rounds: int) -> Rows:

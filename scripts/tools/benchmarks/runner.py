@@ -36,6 +36,10 @@ _FAILURES = re.compile(
 )
 
 
+#: Figures: name, value, unit.
+Rows = list[tuple[str, float, str]]
+
+
 @dataclass(frozen=True)
 class Plan:
     """The extent of a run."""
@@ -70,6 +74,16 @@ class Recorder:
             return
         self.figures.append({"name": name, "system": system, "value": value, "unit": unit})
         print(f"[bench] {name}: {system} {value:.2f} {unit}", flush=True)
+
+    def rows(self, system: str, name: str, measure: Callable[[], Rows]) -> None:
+        """Record the figures that a function returns, or why it could not measure them."""
+        try:
+            found = measure()
+        except (DidNotStart, generators.GeneratorFailed) as error:
+            self.miss(system, name, str(error))
+            return
+        for what, value, unit in found:
+            self.figure(what, system, value, unit)
 
     def skip(self, system: str, workload: str, reason: str) -> None:
         """Record and print that a system does not support a workload."""

@@ -6,13 +6,14 @@ import resource
 import socket
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from benchmarks import process_trees
 from benchmarks.deployment import Deployment, DidNotStart
 from benchmarks.load import generators
-from benchmarks.runner import Recorder
+from benchmarks.runner import Recorder, Rows
 from benchmarks.systems import System
 from benchmarks.workloads import PLAIN
 
@@ -23,24 +24,13 @@ _CLIENTS = (1, 8, 32)
 #: What an HTTP/2 client sends first: the connection preface and empty SETTINGS. Source: RFC 9113, section 3.4.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
-Rows = list[tuple[str, float, str]]
-
 
 def measure(systems: list[System], quick: bool, recorder: Recorder) -> None:
     """Record the figures of our own systems."""
     for system in systems:
-        if not system.name.startswith("ours"):
-            continue
-        rows: Rows = []
-        try:
-            rows += _idle(system, quick)
-            rows += _unix(system, quick)
-        except DidNotStart as error:
-            recorder.miss(system.name, "sockets", str(error))
-        except generators.GeneratorFailed as error:
-            recorder.miss(system.name, "sockets", f"no load over unix sockets: {error}")
-        for what, value, unit in rows:
-            recorder.figure(what, system.name, value, unit)
+        if system.name.startswith("ours"):
+            for figures in (_idle, _unix):
+                recorder.rows(system.name, "sockets", partial(figures, system, quick))
 
 
 def _idle(system: System, quick: bool) -> Rows:

@@ -73,11 +73,12 @@ def test_a_row_with_errors_makes_a_run_fail(
 def test_sockets_that_cannot_be_measured_make_a_run_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def idle(system: System, quick: bool) -> sockets.Rows:
+    def fail(system: System, quick: bool) -> runner.Rows:
         raise DidNotStart("the port was lost")
 
     ours = _peer(name="ours")
-    monkeypatch.setattr(sockets, "_idle", idle)
+    monkeypatch.setattr(sockets, "_idle", fail)
+    monkeypatch.setattr(sockets, "_unix", fail)
     assert bench.measure([ours], [], PLAN, tmp_path, {"sockets"}) == 1
 
 
