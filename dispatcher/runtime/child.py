@@ -318,6 +318,8 @@ class ChildOutput:
         ):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(event.wait(), limit_s)
+            if not self._at_end.is_set():
+                self._readable()  # a busy event loop may not have read yet what the child wrote before its exit
             self._end()
 
     def _readable(self) -> None:

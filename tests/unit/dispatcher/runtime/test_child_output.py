@@ -60,10 +60,23 @@ def test_an_endless_line_arrives_in_pieces() -> None:
     assert [len(line) for line in lines] == [MAX_LINE_LENGTH] * 3 + [7]
 
 
+async def test_a_busy_loop_loses_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_ARRIVAL_TIMEOUT_S", 0)  # it has passed before the loop can read
+    lines: list[bytes] = []
+    code = "import os; os.write(1, b'line\\n' * 1000 + b'rest')"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        output = ChildOutput(process.stdout, lines.append)
+        process.wait()
+        await output.drained()
+    assert lines == [b"line"] * 1000 + [b"rest"]
+
+
 @pytest.mark.programs
 def test_excess_output_is_dropped_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "_MAX_QUEUED", 1 << 16)
     monkeypatch.setattr(child, "_PIPE_BYTES", 1 << 16)  # of which one more may wait
+    monkeypatch.setattr(child, "_LOGGING_TIMEOUT_S", _WAIT_S)
     line, count = b"x" * 99, 300_000
 
     def slow_log(_: bytes) -> None:
