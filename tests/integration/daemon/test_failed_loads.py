@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,23 +61,24 @@ def _raise(requests: Any) -> Any:
     raise ValueError("weights are not there yet")
 
 
-@pytest.fixture(params=["native", "triton"])
-def settings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+@pytest.fixture(scope="module", params=["native", "triton"])
+def settings(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     """Settings for a daemon whose tritonserver has no uninitialized memory that happens to be zero."""
-    monkeypatch.setenv("MALLOC_PERTURB_", "165")
-    retries = {"model-load-retry-count": "1000000"}
-    return {
-        "frontend": request.param,
-        "tritonserver_options": retries,
-        "grace_period_s": _GRACE_S,
-    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MALLOC_PERTURB_", "165")
+        yield {
+            "frontend": request.param,
+            "tritonserver_options": {"model-load-retry-count": "1000000"},
+            "grace_period_s": _GRACE_S,
+        }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def daemon(settings: dict[str, Any]) -> Iterator[RunningDaemon]:
     with RunningDaemon.start(**settings) as one:
         one.client.register(_add, "other", X, Y, progress=False)
         yield one
+        assert one.stop() == ExitCode.OK
 
 
 def put(repository: Path, name: str, config: str, code: str) -> None:
@@ -88,23 +87,23 @@ def put(repository: Path, name: str, config: str, code: str) -> None:
     (repository / name / "1" / "model.py").write_text(code)
 
 
-@pytest.mark.parametrize("replaces", [False, True])
-def test_an_exception_in_a_warm_up_fails_the_registration(
-    daemon: RunningDaemon, replaces: bool
-) -> None:
+def test_an_exception_in_a_warm_up_fails_the_registration(daemon: RunningDaemon) -> None:
+    """Of a new model, and of one that is to replace another."""
     server = daemon.server.pid
     config = ModelConfig(extra={"model_warmup": _WARMUP})
-    if replaces:
-        daemon.client.register(_add, "cold", X, Y, progress=False)
-    for _ in range(5):
-        with pytest.raises(RegistrationError, match="ValueError: weights are not there yet"):
-            daemon.client.register(_raise, "cold", X, Y, config, replace=True, progress=False)
-    assert daemon.server.pid == server
-    inference = Inference("http", daemon.http)
-    for name in ("other", "cold") if replaces else ("other",):
-        assert inference.infer(name, {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
-    inference.close()
-    assert daemon.stop() == ExitCode.OK
+    with contextlib.closing(Inference("http", daemon.http)) as inference:
+        for served in (["other"], ["other", "cold"]):
+            if "cold" in served:
+                daemon.client.register(_add, "cold", X, Y, progress=False)
+            for _ in range(5):
+                with pytest.raises(RegistrationError, match="ValueError: weights are not there"):
+                    daemon.client.register(
+                        _raise, "cold", X, Y, config, replace=True, progress=False
+                    )
+            assert daemon.server.pid == server
+            assert [model.name for model in daemon.client.models()] == served
+            for name in served:
+                assert inference.infer(name, {"x": ONES})["y"].tolist() == (ONES + 1).tolist()
 
 
 @pytest.mark.parametrize("runs_in", ["workers", "tritonserver"])
@@ -117,7 +116,7 @@ def test_failing_or_hanging_repository_models_hold_up_nothing(
     if runs_in == "tritonserver":
         code = _RAISES.replace("def execute(self, requests)", "def initialize(self, args)")
         (tmp_path / "bad" / "1" / "model.py").write_text(code)
-        settings["python_backend_model"] = ("bad", "hangs")
+        settings = {**settings, "python_backend_model": ("bad", "hangs")}
     with RunningDaemon.start(model_repository=(str(tmp_path),), **settings) as daemon:
         server = daemon.server.pid
         daemon.client.register(_add, "other", X, Y, progress=False)
@@ -148,12 +147,13 @@ def test_a_registration_is_refused_close_to_the_task_limit(daemon: RunningDaemon
             assert daemon.server.pid == server
         group.limit(None)
         client.register(_add, "many", X, Y, instances=9, progress=False)
+    client.unregister("many")
 
 
 def test_models_can_be_removed_and_the_daemon_stopped_without_a_free_task(
     daemon: RunningDaemon,
 ) -> None:
-    """tritonserver starts threads to unload a model, and aborts if it cannot."""
+    """tritonserver starts threads to unload a model, and aborts if it cannot. The last test with this daemon."""
     if mount() is None:
         pytest.skip("no control group can be made here")
     client, server = daemon.client, daemon.server.pid
@@ -177,26 +177,3 @@ def test_models_can_be_removed_and_the_daemon_stopped_without_a_free_task(
         assert daemon.server.pid == server
         assert daemon.stop() == ExitCode.OK
         assert "exited before its models were unloaded" not in daemon.said()
-
-
-def test_the_command_suggested_by_stop_ends_the_daemon(
-    daemon: RunningDaemon, tmp_path: Path
-) -> None:
-    """A batch blocks the shutdown; SIGINT does not wait for it."""
-    begun = tmp_path / "begun"
-
-    def hang(requests: Any) -> Any:
-        import threading
-        from pathlib import Path
-
-        Path(str(begun)).touch()
-        threading.Event().wait()
-
-    daemon.client.register(hang, "hangs", X, Y, ModelConfig(batching=False), progress=False)
-    with ThreadPoolExecutor(1) as asking:
-        asked = asking.submit(Inference("http", daemon.http).infer, "hangs", {"x": ONES[0]})
-        eventually(begun.exists, "the batch has begun")
-        daemon.client.shutdown()
-        eventually(lambda: daemon.client.status().state == "stopping", "it stops")
-        assert daemon.stop(signal.SIGINT) == ExitCode.INTERRUPTED
-        assert asked.exception() is not None

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from geventhttpclient.response import HTTPConnectionClosed
 from support.models.inference import Array, Inference
 from support.models.open_stream import open_stream
+from support.models.stream_client import Streaming
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -33,9 +33,8 @@ ONES = np.ones((1, 2), np.float32)
 
 
 def _register(daemon: RunningDaemon, infer: Any, name: str = "model", **options: Any) -> None:
-    daemon.client.register(
-        infer, name, X, Y, ModelConfig(max_batch_size=1), **{"progress": False, **options}
-    )
+    options = {"progress": False, "config": ModelConfig(max_batch_size=1), **options}
+    daemon.client.register(infer, name, X, Y, **options)
 
 
 def _slow(folder: Path, seconds: float) -> Any:
@@ -111,12 +110,6 @@ def test_child_processes_of_a_callable_end_with_the_daemon(
     assert not alive
 
 
-def test_a_client_can_shut_down_the_daemon(fresh_daemon: RunningDaemon) -> None:
-    _register(fresh_daemon, _slow(Path("/"), 0))
-    fresh_daemon.client.shutdown()
-    assert fresh_daemon.process.wait(100) == ExitCode.OK
-
-
 def test_a_drained_daemon_fails_no_request(
     fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
@@ -146,16 +139,20 @@ def test_a_batch_fails_after_the_grace_period(asking: ThreadPoolExecutor, tmp_pa
             asked.result()
 
 
-def test_a_second_signal_ends_the_daemon_at_once(
-    asking: ThreadPoolExecutor, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_shutdown_ends_the_daemon_at_once(
+    asking: ThreadPoolExecutor, tmp_path: Path, number: int
 ) -> None:
-    """The batches are lost, but nothing is left behind."""
+    """A second SIGTERM, or the first SIGINT, as `stop` suggests: batches are lost, but nothing is left behind."""
     with RunningDaemon.start(grace_period_s=600) as daemon:
         _register(daemon, _slow(tmp_path, 600))
         asked = _ask_and_wait(daemon, asking, tmp_path)
-        daemon.process.send_signal(signal.SIGTERM)
+        if number == signal.SIGTERM:
+            daemon.process.send_signal(number)
+        else:
+            daemon.client.shutdown()
         eventually(lambda: daemon.client.status().state == "stopping", "it stops")
-        assert daemon.stop(signal.SIGTERM) == ExitCode.INTERRUPTED
+        assert daemon.stop(number) == ExitCode.INTERRUPTED
         with pytest.raises(InferenceServerException):
             asked.result()
 
@@ -183,65 +180,10 @@ def test_a_killed_daemon_takes_everything_with_it(fresh_daemon: RunningDaemon) -
     )
 
 
-def test_tritonserver_is_restarted_and_workers_keep_their_models(
-    fresh_daemon: RunningDaemon, tmp_path: Path
-) -> None:
-    """No callable is constructed again."""
-
-    def factory() -> Any:
-        with open(tmp_path / "made", "a") as made:
-            made.write("once ")
-
-        @batch
-        def infer(x: Array) -> dict[str, Array]:
-            return {"y": x + os.getpid()}
-
-        return infer
-
-    _register(fresh_daemon, factory, factory=True)
-    before = fresh_daemon.client.status()
-    assert before.server.pid is not None
-    os.kill(before.server.pid, signal.SIGKILL)
-
-    def served_again() -> bool:
-        server = fresh_daemon.client.status().server
-        if server.pid in (None, before.server.pid) or server.state != "ready":
-            return False
-        connection = Inference("http", fresh_daemon.http)
-        try:
-            return connection.is_ready("model")
-        except (OSError, HTTPConnectionClosed):
-            return False  # not listening yet
-        finally:
-            connection.close()
-
-    eventually(served_again, "another tritonserver serves the model", 100)
-    connection = Inference("http", fresh_daemon.http)
-    answer = connection.infer("model", {"x": np.zeros((1, 1), np.float32)})["y"]
-    connection.close()
-    assert answer.item() == before.models[0].instances[0].pid
-    assert (tmp_path / "made").read_text() == "once "
-
-
-def test_an_unrecoverable_error_ends_the_daemon_with_its_code(
-    fresh_daemon: RunningDaemon,
-) -> None:
-    """The contract with service managers: the client gets the error, the daemon exits with 70."""
-
-    def infer(requests: Any) -> Any:
-        raise PyTritonUnrecoverableError("the GPU has fallen off the bus")
-
-    _register(fresh_daemon, infer)
-    with pytest.raises(InferenceServerException, match="the GPU has fallen off the bus"):
-        _ask(fresh_daemon)
-    assert fresh_daemon.process.wait(100) == ExitCode.UNRECOVERABLE
-    assert "the GPU has fallen off the bus" in fresh_daemon.said()
-
-
-def test_an_unrecoverable_error_lets_others_finish(
+def test_an_unrecoverable_error_ends_the_daemon_but_lets_others_finish(
     fresh_daemon: RunningDaemon, asking: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    """A batch of another model is answered before the daemon exits."""
+    """The client gets the error, a batch of another model is answered, and the daemon exits with 70."""
 
     def infer(requests: Any) -> Any:
         raise PyTritonUnrecoverableError("the GPU has fallen off the bus")
@@ -254,6 +196,21 @@ def test_an_unrecoverable_error_lets_others_finish(
         connection.infer("broken", {"x": ONES})
     connection.close()
     assert asked.result().tolist() == (ONES * 2).tolist()
+    assert fresh_daemon.process.wait(100) == ExitCode.UNRECOVERABLE
+    assert "the GPU has fallen off the bus" in fresh_daemon.said()
+
+
+def test_an_unrecoverable_error_of_a_generator_ends_the_daemon(fresh_daemon: RunningDaemon) -> None:
+    def infer(requests: Any) -> Iterator[list[Any]]:
+        yield [{"y": request["x"]} for request in requests]
+        raise PyTritonUnrecoverableError("the device is gone")
+
+    _register(fresh_daemon, infer, config=ModelConfig(decoupled=True))
+    with (
+        Streaming(fresh_daemon.grpc, "model", {"x": ONES}) as stream,
+        pytest.raises(InferenceServerException, match="the device is gone"),
+    ):
+        list(stream)
     assert fresh_daemon.process.wait(100) == ExitCode.UNRECOVERABLE
 
 
@@ -270,16 +227,6 @@ def test_a_shutdown_cancels_a_registration(fresh_daemon: RunningDaemon, tmp_path
         assert fresh_daemon.stop() == ExitCode.OK
         with pytest.raises(Exception, match=r"exited before it answered|stop"):
             registering.result()
-
-
-def test_two_daemons_run_side_by_side(daemon: RunningDaemon, tmp_path: Path) -> None:
-    """Each has its own runtime directory, ports and models."""
-    with RunningDaemon.start() as other:
-        _register(daemon, _slow(tmp_path, 0))
-        assert [model.name for model in daemon.client.models()] == ["model"]
-        assert other.client.models() == []
-        assert other.http != daemon.http
-        daemon.client.unregister("model")
 
 
 def test_a_tritonserver_that_keeps_exiting_is_restarted() -> None:
@@ -307,21 +254,6 @@ def test_a_registration_waits_for_tritonservers_restart() -> None:
         eventually(lambda: daemon.client.status().server.state == "starting", "its end is seen")
         with pytest.raises(RegistrationError, match=r"0.1 s, because tritonserver is being"):
             _register(daemon, _slow(Path("/"), 0))
-
-
-def test_a_registration_survives_a_server_exit(tmp_path: Path) -> None:
-    """Its workers have loaded, so only the last step is repeated."""
-    seen: list[str] = []
-
-    def kill(event: messages.Progress) -> None:
-        seen.append(event.stage)
-        if event.stage == "serving" and seen.count("serving") == 1:
-            _kill_server(daemon, 1)
-
-    with RunningDaemon.start() as daemon:
-        _register(daemon, _slow(Path("/"), 0), progress=kill)
-        # It may have been registered in the moment in which tritonserver was killed.
-        eventually(lambda: _answers(daemon), "it is served", 100)
 
 
 def _answers(daemon: RunningDaemon) -> bool:

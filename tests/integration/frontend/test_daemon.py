@@ -22,7 +22,6 @@ import tritonclient.http
 import trustme
 from support.load.all_clients import AllClients
 from support.models.inference import Array
-from support.models.stream_client import Streaming
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -172,32 +171,6 @@ def test_metrics_of_the_core_and_of_the_frontend(daemon: RunningDaemon) -> None:
     assert b"nv_inference_request_success{" in text
     assert b'pytriton_frontend_refusals_total{limit="header_bytes"} 1' in text
     assert b"pytriton_frontend_connections " in text
-
-
-def test_a_generator_is_closed_when_its_client_disconnects(
-    daemon: RunningDaemon, tmp_path: Path
-) -> None:
-    """Triton's request has been released by then: the compiled proxy no longer needs it once it has been read."""
-
-    def endless(requests: Any) -> Iterator[Any]:
-        import time
-
-        try:
-            while True:
-                time.sleep(0.01)
-                yield [{"y": request["x"]} for request in requests]
-        finally:
-            (tmp_path / "closed").touch()
-
-    daemon.client.register(
-        endless, "endless", inputs=X, outputs=Y, config=ModelConfig(decoupled=True, batching=False)
-    )
-    with Streaming(daemon.grpc, "endless", {"x": np.ones(2, np.float32)}) as stream:
-        assert next(iter(stream))["y"].tolist() == [1.0, 1.0]
-        assert not (tmp_path / "closed").exists()
-        stream.cancel()
-        eventually((tmp_path / "closed").exists, "the generator is closed")
-    daemon.client.unregister("endless")
 
 
 def test_a_registered_model_is_ready_until_it_is_unregistered(daemon: RunningDaemon) -> None:
@@ -355,21 +328,6 @@ def test_https_with_a_client_certificate(tmp_path: Path) -> None:
             http.client.HTTPSConnection(running.http, timeout=60, context=context)
         ) as friend:
             assert doubles(friend)
-
-
-def test_a_request_in_flight_is_answered_when_the_daemon_stops(tmp_path: Path) -> None:
-    begun, go = tmp_path / "begun", tmp_path / "go"
-
-    with RunningDaemon.start(frontend="native") as running:
-        running.client.register(waiting(begun, go), "double", inputs=X, outputs=Y)
-        with closing(connection(running)) as client:
-            client.request("POST", _INFER, _BODY)
-            eventually(begun.exists, "the request has begun")
-            running.process.send_signal(signal.SIGTERM)
-            eventually(lambda: "daemon stopping" in running.said(), "the daemon stops")
-            go.touch()
-            response = client.getresponse()
-            assert json.loads(response.read())["outputs"][0]["data"] == [1.0, 2.0]
 
 
 def test_nvidias_frontend_is_used_without_a_compiler(

@@ -167,7 +167,7 @@ def test_a_client_notices_that_the_daemon_exited(folder: Path, key_file: Path) -
         # The test does not wait for long; but a busy machine may need longer than that to connect.
         client = eventually(lambda: _reached_soon(address, key_file), "the daemon answers")
         daemon.client.shutdown()
-        daemon.process.wait(60)
+        assert daemon.process.wait(60) == ExitCode.OK
         with pytest.raises(DaemonNotRunningError, match="No daemon answers"):
             client.unregister("none")
 

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -31,8 +30,6 @@ from support.misbehaving_model import (
     SEGFAULT,
     MisbehavingModel,
     Serve,
-    X,
-    Y,
     batches,
     serving,
 )
@@ -91,16 +88,6 @@ def test_a_batch_that_kills_two_workers_is_not_retried(
     assert batches(tmp_path, SEGFAULT) == 2
     assert inference.infer("model", {"x": ONES})["y"].tolist() == ONES.tolist()
     model.wait_ready()
-
-
-def test_with_on_crash_fail_a_batch_is_not_retried(
-    inference: Inference, serve: Serve, tmp_path: Path
-) -> None:
-    """on_crash="fail": the clients get the error at once."""
-    serve(MisbehavingModel(tmp_path), instances=2, on_crash="fail")
-    with pytest.raises(InferenceServerException, match="SIGKILL"):
-        inference.infer("model", {"x": ONES * KILL_ONCE})
-    assert batches(tmp_path, KILL_ONCE) == 1
 
 
 def test_batches_that_have_not_started_are_never_lost(
@@ -298,53 +285,6 @@ def test_a_stopped_worker_is_replaced_and_its_batch_retried(
     halt(pid)
     assert inference.infer("model", {"x": ONES}, client_timeout=100)["y"].tolist() == ONES.tolist()
     assert model.instances[0].pid != pid
-
-
-def test_waiting_for_another_batch_is_not_hanging(
-    daemon: RunningDaemon, serve: Serve, tmp_path: Path
-) -> None:
-    """Proxies share the only worker that is left; each batch has its own execution timeout.
-
-    The last batch waits longer than that, though each runs for a fraction of it.
-    """
-    marker = tmp_path / "loaded"
-    instances = 12
-
-    def factory() -> Any:
-        if marker.exists() and marker.read_text() == "no more":
-            raise RuntimeError("no more workers")
-
-        def slow(requests: Any) -> Any:
-            time.sleep(0.9)
-            return [{"y": request["x"]} for request in requests]
-
-        return slow
-
-    with RunningDaemon.start(worker_restart_limit=1, worker_backoff_s=0.01) as own:
-        model = own.client.register(
-            factory, "slow", X, Y, ModelConfig(max_batch_size=1), factory=True, instances=instances,
-            execution_timeout_s=9.8, progress=False,
-        )  # fmt: skip
-        marker.write_text("no more")
-        for one in model.instances[1:]:
-            assert one.pid is not None
-            os.kill(one.pid, signal.SIGKILL)
-        eventually(
-            lambda: {one.state for one in model.instances[1:]} == {"failed"},
-            lambda: str(model.instances),
-        )
-
-        def ask() -> Any:
-            connection = Inference("grpc", own.grpc)
-            try:
-                return connection.infer("slow", {"x": ONES}, client_timeout=100)["y"]
-            finally:
-                connection.close()
-
-        with ThreadPoolExecutor(instances) as threads:
-            asked = [threads.submit(ask) for _ in range(instances)]
-        assert all(one.result().tolist() == ONES.tolist() for one in asked)
-        assert model.instances[0].restarts == 0
 
 
 # ── what reaches a worker by its lane ────────────────────────────────────────────────────────────

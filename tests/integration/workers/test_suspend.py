@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib import request as urlrequest
 from urllib.error import HTTPError
 
 import pytest
-from support.daemon_pool import DaemonPool
 from support.misbehaving_model import ONES, X, Y
 from support.models.inference import Inference
 from support.real_daemon import FRONT, RunningDaemon, eventually
@@ -35,12 +33,6 @@ def stream(requests: Any) -> Any:
 
 def broken() -> Any:
     raise RuntimeError("no weights")
-
-
-@pytest.fixture(scope="module")
-def daemon(daemon_pool: DaemonPool) -> Iterator[RunningDaemon]:
-    with daemon_pool.lend(proxy="native") as running:
-        yield running
 
 
 def until_asleep(model: Model) -> None:

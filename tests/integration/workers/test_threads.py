@@ -139,7 +139,7 @@ def test_each_callable_of_a_list_gets_its_own_instance(
         [times(2), times(3)], "model", X, Y, ModelConfig(batching=False),
         max_inflight_batches=1, isolation=isolation, progress=False,
     )  # fmt: skip
-    assert len(model.instances) == 2
+    assert len({one.pid for one in model.instances}) == (2 if isolation == "process" else 1)
     assert sorted(ask_at_once(daemon, 2)) == [2, 3]
     model.unregister()
 
