@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from support.misbehaving_model import X, Y
+from support.models.tensors import X, Y
 
 from pytriton.daemon import DaemonClient, Model
 from pytriton.model_config import ModelConfig

@@ -96,4 +96,4 @@ class _Kept:
 
     def end(self, error: BaseException | None = None) -> None:
         """Stop the daemon; fail if it leaves anything behind."""
-        self.daemon.__exit__(None if error is None else type(error), error, None)
+        self.daemon.__exit__(None, error, None)

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import TracebackType
 
 from support.forks.prefork import Forking
 
@@ -66,12 +65,7 @@ class ForkedShell:
     def __enter__(self) -> ForkedShell:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for process in [*self._running]:

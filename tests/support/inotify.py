@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from types import TracebackType
 
 IN_ATTRIB = 0x4
 IN_CREATE = 0x100
@@ -28,10 +27,5 @@ class Watch:
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self.descriptor)

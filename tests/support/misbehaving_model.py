@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig
+from support.models.tensors import X, Y
 
 if TYPE_CHECKING:
     from pytriton.daemon import Model
     from support.real_daemon import RunningDaemon
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-ONES = np.ones((1, 2), np.float32)
 #: First element of a request, by what the callable below does.
 ECHO, KILL, KILL_ONCE, SEGFAULT, HANG, PID, LEAK, FORK = 1, 9, 10, 11, 12, 13, 14, 15
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
@@ -83,12 +82,7 @@ class Script:
     def __enter__(self) -> Script:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

@@ -18,16 +18,9 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from support.models.calling_models import (
-    FLOATS_X,
-    FLOATS_Y,
-    UNBATCHED,
-    Ask,
-    Fails,
-    Serve,
-    tensors,
-)
-from support.models.inference import Array, Inference
+from support.models.calling_models import UNBATCHED, Ask, Fails, Serve
+from support.models.inference import Array, infer_once
+from support.models.tensors import X, Y, tensors
 from support.real_daemon import RunningDaemon, eventually
 
 import pytriton
@@ -147,13 +140,11 @@ def reporter(daemon: RunningDaemon) -> Callable[[str, str], list[str]]:
     register = partial(
         daemon.client.register, progress=False, config=UNBATCHED, max_inflight_batches=1
     )
-    register(Fails(), "fails", FLOATS_X, FLOATS_Y, on_crash="fail")
+    register(Fails(), "fails", X, Y, on_crash="fail")
     register(_report, "report", tensors(np.bytes_, "x"), tensors(np.bytes_, "y"))
 
     def report(model: str, kind: str) -> list[str]:
-        client = Inference("http", daemon.http)
-        answer = client.infer("report", {"x": np.array([model, kind], object)})
-        client.close()
+        answer = infer_once(daemon, "report", {"x": np.array([model, kind], object)})
         return [text.decode() for text in answer["y"].tolist()]
 
     return report

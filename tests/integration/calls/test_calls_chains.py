@@ -16,7 +16,7 @@ from support.models.calling_models import (
     Ask,
     Serve,
 )
-from support.models.inference import Inference
+from support.models.inference import infer_once
 from support.models.stream_client import Streaming
 from support.real_daemon import RunningDaemon
 from tritonclient.utils import InferenceServerException
@@ -77,13 +77,10 @@ def test_two_requests_that_wait_for_each_other_do_not_deadlock(
         serve(Meets(name, other, str(tmp_path)), name, config=UNBATCHED)
 
     def one(name: str) -> str:
-        client = Inference("grpc", daemon.grpc)
         try:
-            return str(client.infer(name, {"x": np.ones(1, np.float32)})["y"].item())
+            return str(infer_once(daemon, name, {"x": np.ones(1, np.float32)}, "grpc")["y"].item())
         except InferenceServerException as error:
             return str(error)
-        finally:
-            client.close()
 
     with ThreadPoolExecutor(2) as threads:
         said = sorted(threads.map(one, names), key=len)

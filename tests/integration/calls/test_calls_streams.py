@@ -11,16 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.models.calling_models import (
-    FLOATS_X,
-    FLOATS_Y,
-    STREAMS,
-    UNBATCHED,
-    Ask,
-    Fails,
-    Serve,
-)
+from support.models.calling_models import STREAMS, UNBATCHED, Ask, Fails, Serve
 from support.models.stream_client import Streaming
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -93,7 +86,7 @@ def _takes_three(requests: Any) -> Any:
 @pytest.fixture(scope="module")
 def counts(daemon: RunningDaemon, tmp_path_factory: pytest.TempPathFactory) -> Path:
     note: Path = tmp_path_factory.mktemp("counts") / "closed"
-    register = partial(daemon.client.register, inputs=FLOATS_X, outputs=FLOATS_Y, progress=False)
+    register = partial(daemon.client.register, inputs=X, outputs=Y, progress=False)
     register(Counts(str(note)), "counts", config=STREAMS)
     return note
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.daemon_pool import DaemonPool
-from support.models.calling_models import FLOATS_X, FLOATS_Y, STREAMS, UNBATCHED
+from support.models.calling_models import STREAMS, UNBATCHED
 from support.models.inference import Inference
 from support.models.stream_client import Streaming
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon
 from tritonclient.utils import InferenceServerException
 
@@ -60,9 +61,7 @@ def losing(daemon_pool: DaemonPool, request: pytest.FixtureRequest) -> Iterator[
     with daemon_pool.lend(proxy=request.param) as daemon:
         for name, (infer, config) in models.items():
             options: dict[str, Any] = {"execution_timeout_s": _LIMIT_S, "on_crash": "fail"}
-            daemon.client.register(
-                infer, name, FLOATS_X, FLOATS_Y, config, progress=False, **options
-            )
+            daemon.client.register(infer, name, X, Y, config, progress=False, **options)
         yield daemon
 
 

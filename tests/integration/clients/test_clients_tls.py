@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 import trustme
 from support.models.inference import Array
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon
 
 from pytriton.client import AsyncioModelClient, FuturesModelClient, ModelClient, TlsOptions
 from pytriton.client.exceptions import PyTritonClientError, PyTritonClientTlsError
 from pytriton.decorators import batch
-from pytriton.model_config import Tensor
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 ONES = np.ones(2, np.float32)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.forks.prefork import Forking
-from support.models.inference import Array, Inference
+from support.models.inference import Array, infer_once
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon, eventually, halt
 from tritonclient.utils import InferenceServerException
 
@@ -22,7 +22,7 @@ from pytriton._protocol.control import ControlClient
 from pytriton._register.message import plan
 from pytriton.decorators import batch
 from pytriton.exceptions import ModelExistsError, ModelNotFoundError
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig
 
 #: A module whose factory says that it runs, and then waits for a file that never comes.
 MODULE = """
@@ -44,9 +44,6 @@ import sys
 import pytriton, slow
 pytriton.connect(sys.argv[1]).register(slow.make, replace=sys.argv[2] == "replace", progress=False)
 """
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-ONES = np.ones((1, 2), np.float32)
 
 
 @batch
@@ -138,12 +135,8 @@ def workers(daemon: RunningDaemon) -> list[int]:
 
 
 def ask(daemon: RunningDaemon) -> list[float]:
-    connection = Inference("http", daemon.http)
-    try:
-        answer: list[float] = connection.infer("slow", {"x": ONES})["y"][0].tolist()
-        return answer
-    finally:
-        connection.close()
+    answer: list[float] = infer_once(daemon, "slow", {"x": ONES})["y"][0].tolist()
+    return answer
 
 
 def test_a_client_killed_during_its_registration_leaves_nothing(

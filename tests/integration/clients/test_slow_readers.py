@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from support.models.calling_models import FLOATS_X, FLOATS_Y, STREAMS, UNBATCHED, Ask, Serve
+from support.models.calling_models import STREAMS, UNBATCHED, Ask, Serve
 from support.models.inference import Inference
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -164,7 +165,7 @@ def stage(
     folder = tmp_path_factory.mktemp("parts")
     os.mkfifo(folder / "go-on")
     name = f"parts-{request.param}"
-    given: dict[str, Any] = {"inputs": FLOATS_X, "outputs": FLOATS_Y, "progress": False}
+    given: dict[str, Any] = {"inputs": X, "outputs": Y, "progress": False}
     if request.param == "model.py":
         (folder / "1").mkdir()
         (folder / "config.pbtxt").write_text(MODEL_PY_CONFIG)

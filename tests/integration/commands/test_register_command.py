@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 from support.forks.prefork import command
-from support.models.inference import Inference
+from support.models.inference import Inference, infer_once
 from support.real_daemon import FRONT, RunningDaemon
 
 from pytriton._protocol.exit_codes import ExitCode
@@ -64,9 +64,7 @@ def test_a_module_is_imported_by_the_chosen_interpreter(
     )
     assert code == ExitCode.OK, said
     assert "there is ready: http" in said
-    connection = Inference("http", daemon.http)
-    assert connection.infer("there", {"x": np.ones((1, 1), np.float32)})["y"].tolist() == [[65]]
-    connection.close()
+    assert infer_once(daemon, "there", {"x": np.ones((1, 1), np.float32)})["y"].tolist() == [[65]]
     (model,) = [one for one in daemon.client.status().models if one.name == "there"]
     assert model.python == str(other / "bin" / "python")
     for wrong, expected, reported in (

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.forks.prefork import command
-from support.models.inference import Inference
+from support.models.inference import infer_once
+from support.models.tensors import X, Y
 from support.real_daemon import FRONT, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -24,10 +25,7 @@ from pytriton._host.settings.start_flags import StartFlags
 from pytriton.daemon import Model
 from pytriton.decorators import batch
 from pytriton.exceptions import ModelNotFoundError, PyTritonDaemonError
-from pytriton.model_config import Tensor
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 ROWS = np.ones((1, 1), np.float32)
 
 
@@ -88,11 +86,7 @@ class Case:
         )
 
     def infer(self, value: float = 1.0) -> None:
-        connection = Inference("http", self.daemon.http)
-        try:
-            connection.infer(self.name, {"x": ROWS * value})
-        finally:
-            connection.close()
+        infer_once(self.daemon, self.name, {"x": ROWS * value})
 
     def said(self) -> str:
         """Return the output of `explain` without the events."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.models.inference import Array, Inference
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -25,10 +26,7 @@ from pytriton.daemon import connect
 from pytriton.decorators import batch
 from pytriton.exceptions import CanaryError, FleetError
 from pytriton.fleet import Canary, FleetClient
-from pytriton.model_config import Tensor
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 #: Between a client's rounds: without, it has the CPU time that the rollout needs.
 _PAUSE_S = 0.01
 

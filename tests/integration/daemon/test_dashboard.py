@@ -14,15 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.models.inference import Inference
+from support.models.inference import infer_once
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon, eventually
 
 from pytriton.decorators import batch
-from pytriton.model_config import Tensor
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 
 
 @batch
@@ -63,9 +61,7 @@ def test_the_queue_of_a_loaded_model_is_shown(daemon: RunningDaemon, tmp_path: P
     rows = np.zeros((1, 1), np.float32)
 
     def infer(_: int) -> None:
-        connection = Inference("http", daemon.http)
-        connection.infer("held", {"x": rows})
-        connection.close()
+        infer_once(daemon, "held", {"x": rows})
 
     def waiting() -> int | None:
         shown = ask(daemon, "/page/view.json")["rows"]

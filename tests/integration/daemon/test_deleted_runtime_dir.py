@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.models.inference import Array, Inference
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon, eventually
 
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton.decorators import batch
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-ONES = np.ones((1, 2), np.float32)
 #: As soon as that, one that cannot be asked counts as hung.
 _HUNG = {"server_probe_interval_s": 0.2, "server_probe_timeout_s": 5.0}
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 import pytest
-from support.misbehaving_model import ONES, X, Y
 from support.models.inference import Inference
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon, eventually
 from support.task_groups import mount, task_group
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.forks.prefork import command
-from support.models.inference import Array, Inference
+from support.models.inference import Array, Inference, infer_once
+from support.models.tensors import X, Y
 from support.ports import lasting_port
 from support.real_daemon import RunningDaemon
 
@@ -23,10 +24,6 @@ from pytriton.fleet import FleetClient
 from pytriton.fleet.balancer.balance import Balancer
 from pytriton.fleet.balancer.configuration import BalancerSettings
 from pytriton.fleet.balancer.haproxy import INSTALL, HAProxy, HAProxyError, find_haproxy
-from pytriton.model_config import Tensor
-
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 
 
 @batch
@@ -61,11 +58,9 @@ def fleet(nodes: list[str], key_file: Path) -> FleetClient:
 
 
 def answers(daemon: RunningDaemon, model: str) -> list[list[float]]:
-    connection = Inference("http", daemon.http)
-    found: list[list[float]] = connection.infer(model, {"x": np.ones((1, 2), np.float32)})[
+    found: list[list[float]] = infer_once(daemon, model, {"x": np.ones((1, 2), np.float32)})[
         "y"
     ].tolist()
-    connection.close()
     return found
 
 

@@ -15,15 +15,13 @@ import psutil
 import pytest
 from geventhttpclient.response import HTTPConnectionClosed
 from support.models.inference import PROTOCOLS, Array, Inference
+from support.models.tensors import X, Y
 from support.real_daemon import FRONT, RunningDaemon, eventually, halt
 from tritonclient.utils import InferenceServerException
 
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton.decorators import batch
-from pytriton.model_config import Tensor
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 #: So that a test need not wait long; what a loaded machine makes late still counts as an answer.
 SOON = {"server_probe_interval_s": 0.1, "server_probe_timeout_s": 6.0}
 #: Requests of 4 MB from each of eight clients: seconds of load, in which the server is asked hundreds of times.

@@ -20,16 +20,14 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from support.models.inference import Inference
+from support.models.inference import Inference, infer_once
+from support.models.tensors import X, Y
 from support.ports import lasting_port
 from support.real_daemon import RunningDaemon, eventually
 from support.telemetry.metric_receiver import MetricReceiver, metric_receiver
 
 from pytriton.decorators import batch
-from pytriton.model_config import Tensor
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 ROWS = np.zeros((3, 2), np.float32)
 MONITORING = Path(__file__).parents[3] / "deploy" / "monitoring"
 PROMTOOL = shutil.which("promtool")
@@ -74,9 +72,7 @@ def _double(hold: Path) -> Any:
 
 
 def _infer(daemon: RunningDaemon) -> None:
-    connection = Inference("http", daemon.http)
-    connection.infer("double", {"x": ROWS})
-    connection.close()
+    infer_once(daemon, "double", {"x": ROWS})
 
 
 def scrape(daemon: RunningDaemon, **headers: str) -> str:

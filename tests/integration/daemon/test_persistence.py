@@ -12,20 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from support.load.under_load import under_load
-from support.models.inference import Inference
+from support.models.inference import infer_once
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon, eventually
 
 from pytriton._host import gpus
 from pytriton.dispatcher.models.persistence import state_dir
 from pytriton.exceptions import RegistrationError
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-ONES = np.ones((1, 2), np.float32)
 #: Whether files tell how many GPUs there are.
 HAS_COUNTED_GPUS = gpus.missing("999") is not None
 #: Some start four daemons, one after the other.
@@ -42,11 +39,7 @@ def register(daemon: RunningDaemon, step: float, name: str = "model", **options:
 
 
 def answer(daemon: RunningDaemon, name: str = "model") -> float:
-    connection = Inference("grpc", daemon.grpc)
-    try:
-        return float(connection.infer(name, {"x": ONES})["y"][0, 0])
-    finally:
-        connection.close()
+    return float(infer_once(daemon, name, {"x": ONES}, "grpc")["y"][0, 0])
 
 
 def states(daemon: RunningDaemon) -> dict[str, str]:

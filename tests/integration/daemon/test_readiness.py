@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc
+from support.models.tensors import X, Y
 from support.ports import lasting_port
 from support.real_daemon import FRONT, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 _REQUEST = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}
 #: Between a client's requests: without, they have the CPU time that a start needs.
 _PAUSE_S = 0.01

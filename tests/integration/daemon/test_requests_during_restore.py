@@ -14,16 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from support.models.inference import Inference
+from support.models.inference import infer_once
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import FRONT, RunningDaemon
 
-from pytriton.model_config import Tensor
-
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-ONES = np.ones((1, 2), np.float32)
 #: Each starts two daemons.
 pytestmark = pytest.mark.timeout(400)
 
@@ -63,11 +58,7 @@ def restarted(
 
 
 def _asked(daemon: RunningDaemon, protocol: str) -> float:
-    inference = Inference(protocol, daemon.http if protocol == "http" else daemon.grpc)
-    try:
-        return float(inference.infer("slow", {"x": ONES})["y"][0, 0])
-    finally:
-        inference.close()
+    return float(infer_once(daemon, "slow", {"x": ONES}, protocol)["y"][0, 0])
 
 
 def _status(daemon: RunningDaemon, path: str) -> int:

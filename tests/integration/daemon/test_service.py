@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from support.forks.prefork import command
 from support.models.inference import Inference
+from support.models.tensors import ONES, X
 from support.real_daemon import ANSWER_S, AS_SHIPPED, RunningDaemon, eventually, halt
 from tritonclient.utils import InferenceServerException
 
@@ -31,10 +31,8 @@ from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.daemon import connect
 from pytriton.exceptions import PyTritonUnrecoverableError
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-ONES = np.ones((1, 2), np.float32)
 WATCHDOG_S = 1.0
 BIN = Path(sys.executable).parent
 PORTS = {"http_port": "0", "grpc_port": "0", "metrics_port": "0", "openai_port": "0"}

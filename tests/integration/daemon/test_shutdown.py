@@ -12,12 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
-from support.models.inference import Array, Inference
+from support.models.inference import Array, infer_once
 from support.models.open_stream import open_stream
 from support.models.stream_client import Streaming
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -25,11 +25,7 @@ from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonUnrecoverableError, RegistrationError
-from pytriton.model_config import ModelConfig, Tensor
-
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-ONES = np.ones((1, 2), np.float32)
+from pytriton.model_config import ModelConfig
 
 
 def _register(daemon: RunningDaemon, infer: Any, name: str = "model", **options: Any) -> None:
@@ -56,11 +52,7 @@ def asking() -> Iterator[ThreadPoolExecutor]:
 
 
 def _ask(daemon: RunningDaemon) -> Any:
-    connection = Inference("grpc", daemon.grpc)
-    try:
-        return connection.infer("model", {"x": ONES})["y"]
-    finally:
-        connection.close()
+    return infer_once(daemon, "model", {"x": ONES}, "grpc")["y"]
 
 
 def _ask_and_wait(daemon: RunningDaemon, asking: ThreadPoolExecutor, folder: Path) -> Future[Any]:
@@ -191,10 +183,8 @@ def test_an_unrecoverable_error_ends_the_daemon_but_lets_others_finish(
     _register(fresh_daemon, _slow(tmp_path, 1.5))
     _register(fresh_daemon, infer, "broken")
     asked = _ask_and_wait(fresh_daemon, asking, tmp_path)
-    connection = Inference("grpc", fresh_daemon.grpc)
     with pytest.raises(InferenceServerException, match="the GPU has fallen off the bus"):
-        connection.infer("broken", {"x": ONES})
-    connection.close()
+        infer_once(fresh_daemon, "broken", {"x": ONES}, "grpc")
     assert asked.result().tolist() == (ONES * 2).tolist()
     assert fresh_daemon.process.wait(100) == ExitCode.UNRECOVERABLE
     assert "the GPU has fallen off the bus" in fresh_daemon.said()

@@ -24,15 +24,13 @@ import psutil
 import pytest
 from support.load.all_clients import AllClients
 from support.models.inference import Inference
+from support.models.tensors import X, Y
 from support.real_daemon import FRONT, eventually
 
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton.daemon import DaemonClient, connect
 from pytriton.exceptions import PyTritonDaemonError
-from pytriton.model_config import Tensor
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 pytestmark = [
     pytest.mark.timeout(400),  # each starts daemons, one after the other
     pytest.mark.skipif(FRONT == "triton", reason="NVIDIA's executable cannot inherit sockets"),
@@ -117,13 +115,12 @@ def _register(client: DaemonClient) -> None:
     client.register(lambda requests: [{"y": one["x"] + 1} for one in requests], "model", X, Y)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_connection_is_refused_between_two_daemons(manager: ServiceManager, number: int) -> None:
-    """The second daemon answers clients that connect after the first has exited."""
+def test_no_connection_is_refused_after_a_kill(manager: ServiceManager) -> None:
+    """The second daemon answers clients that connect after the first was killed."""
     daemon = manager.start()
     _register(manager.client())
     assert _ask("http", manager.http) == _ask("grpc", manager.grpc) == 2
-    daemon.send_signal(number)
+    daemon.kill()
     daemon.wait(60)
     with ThreadPoolExecutor(4) as clients:
         asked = threading.Semaphore(0)
@@ -158,7 +155,7 @@ def test_restarts_under_load_fail_no_request(manager: ServiceManager) -> None:
         lambda requests: [{"y": one["x"] * 2} for one in requests], "double", X, Y
     )
     with AllClients(manager, _doubles) as load:
-        for _ in range(3):
+        for _ in range(2):
             daemon.send_signal(signal.SIGTERM)
             assert daemon.wait(60) == 0
             daemon = manager.start()

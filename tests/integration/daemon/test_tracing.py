@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http
-from support.models.inference import PROTOCOLS, Inference
+from support.models.inference import PROTOCOLS, Inference, infer_once
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon, eventually
 from support.telemetry.collector import Collector, Span, collector
 from tritonclient.utils import InferenceServerException
@@ -21,11 +22,9 @@ from tritonclient.utils import InferenceServerException
 from pytriton.client import DecoupledModelClient
 from pytriton.client.auth import create_auth_headers
 from pytriton.decorators import batch
-from pytriton.model_config import DynamicBatcher, ModelConfig, Tensor
+from pytriton.model_config import DynamicBatcher, ModelConfig
 
 ONE = np.ones((1, 3), np.float32)
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 
 
 #: A batch waits until it is full, however late its requests are.
@@ -197,9 +196,7 @@ def test_one_model_can_export_its_spans_elsewhere(
             trace_config=[f"opentelemetry,url={other.url}", "opentelemetry,bsp_schedule_delay=100"],
             progress=False,
         )
-        inference = Inference("http", traced.http)
-        inference.infer("elsewhere", {"x": ONE}, headers=headers)
-        inference.close()
+        infer_once(traced, "elsewhere", {"x": ONE}, headers=headers)
         (call,) = spans_of(other, trace, "proxy_inference_callable")
     assert call.service == "pytriton"  # the daemon's variables are for the daemon's place
     spans_of(collected, trace, "InferRequest", "elsewhere", "compute")
@@ -223,9 +220,7 @@ def test_a_callable_in_a_registrants_thread_has_spans(
     model = traced.client.register(
         merged, "hosted", X, Y, isolation="thread", trace_config=settings, progress=False
     )
-    inference = Inference("http", traced.http)
-    inference.infer("hosted", {"x": ONE}, headers=headers)
-    inference.close()
+    infer_once(traced, "hosted", {"x": ONE}, headers=headers)
     execute, call = spans_of(collected, trace, "python_backend_execute", "proxy_inference_callable")
     assert call.parent == execute.id
     assert call.service == "a thread"
@@ -234,10 +229,8 @@ def test_a_callable_in_a_registrants_thread_has_spans(
 
 def test_an_error_is_recorded_in_the_spans(traced: RunningDaemon, collected: Collector) -> None:
     trace, headers = traceparent(0x20)
-    inference = Inference("http", traced.http)
     with pytest.raises(InferenceServerException, match="not today"):
-        inference.infer("failing", {"x": ONE}, headers=headers)
-    inference.close()
+        infer_once(traced, "failing", {"x": ONE}, headers=headers)
     spans = spans_of(collected, trace, "python_backend_execute", "proxy_inference_callable")
     assert [span.failed for span in spans] == [True, True]
 
@@ -247,9 +240,7 @@ def test_each_request_of_a_batch_has_spans_in_its_own_trace(
 ) -> None:
     def send(number: int) -> str:
         trace, headers = traceparent(number)
-        inference = Inference("http", traced.http)
-        inference.infer("together", {"x": ONE}, headers=headers)
-        inference.close()
+        infer_once(traced, "together", {"x": ONE}, headers=headers)
         return trace
 
     with ThreadPoolExecutor(3) as pool:
@@ -316,9 +307,7 @@ def test_a_traced_calls_duration_has_an_exemplar(
 
 
 def test_a_request_without_a_trace_starts_one(traced: RunningDaemon, collected: Collector) -> None:
-    inference = Inference("http", traced.http)
-    inference.infer("merged", {"x": ONE})
-    inference.close()
+    infer_once(traced, "merged", {"x": ONE})
 
     def root() -> Span | None:
         """Return the only span without a parent: all others belong to a client's trace."""

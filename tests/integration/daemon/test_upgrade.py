@@ -14,12 +14,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from support.load.under_load import under_load
 from support.models.inference import Array
 from support.models.open_stream import open_stream
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon, eventually
 
 from pytriton._protocol import messages
@@ -27,17 +27,14 @@ from pytriton._protocol.exit_codes import ExitCode
 from pytriton.daemon import connect
 from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonDaemonError
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-ONES = np.ones((1, 2), np.float32)
 pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[RunningDaemon]:
-    with RunningDaemon.start(frontend="native") as daemon:
+    with RunningDaemon.start(frontend="native", management_address="127.0.0.1:0") as daemon:
         register(daemon, "model", instances=2)
         yield daemon
 
@@ -270,32 +267,33 @@ sys.stdin.read()
 """
 
 
-def test_every_part_of_the_daemon_survives_an_upgrade(tmp_path: Path) -> None:
+def test_every_part_of_the_daemon_survives_an_upgrade(
+    daemon: RunningDaemon, tmp_path: Path
+) -> None:
     """Listening sockets, suspended models, client-bound models, and counters."""
     script = tmp_path / "owner.py"
     script.write_text(_OWNER)
-    with RunningDaemon.start(frontend="native", management_address="127.0.0.1:0") as daemon:
-        register(daemon, "model")
-        register(daemon, "suspended", lazy=True)
-        ephemeral = subprocess.Popen(
-            [sys.executable, script, daemon.config.runtime_dir], stdin=subprocess.PIPE
-        )
-        eventually(lambda: "ephemeral" in workers(daemon), "it is registered")
-        with under_load(daemon) as load:
-            load.wait(20)
-        (page,) = daemon.client.status().management_urls
-        before = _requests(page)
-        daemon.client.upgrade()
-        status = daemon.client.status()
-        assert status.management_urls == [page]
-        assert {one.name: one.state for one in status.models} == {
-            "model": "ready", "suspended": "suspended", "ephemeral": "ready",
-        }  # fmt: skip
-        assert _requests(page) >= before >= 20
-        with under_load(daemon, "suspended") as load:
-            load.wait(5)
-        ephemeral.communicate()
-        eventually(lambda: "ephemeral" not in workers(daemon), "it has gone with its process")
+    register(daemon, "suspended", lazy=True)
+    ephemeral = subprocess.Popen(
+        [sys.executable, script, daemon.config.runtime_dir], stdin=subprocess.PIPE
+    )
+    eventually(lambda: "ephemeral" in workers(daemon), "it is registered")
+    with under_load(daemon) as load:
+        load.wait(20)
+    (page,) = daemon.client.status().management_urls
+    before = _requests(page)
+    daemon.client.upgrade()
+    status = daemon.client.status()
+    assert status.management_urls == [page]
+    assert {one.name: one.state for one in status.models} == {
+        "model": "ready", "suspended": "suspended", "ephemeral": "ready",
+    }  # fmt: skip
+    assert _requests(page) >= before >= 20
+    with under_load(daemon, "suspended") as load:
+        load.wait(5)
+    ephemeral.communicate()
+    eventually(lambda: "ephemeral" not in workers(daemon), "it has gone with its process")
+    daemon.client.unregister("suspended")
 
 
 def _requests(page: str) -> float:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.daemon_pool import DaemonPool
-from support.models.calling_models import FLOATS_X, STREAMS, UNBATCHED
+from support.models.calling_models import STREAMS, UNBATCHED
 from support.models.inference import PROTOCOLS, Inference
+from support.models.tensors import X
 from support.real_daemon import RunningDaemon
 from tritonclient.utils import InferenceServerException
 
@@ -61,10 +62,10 @@ def huge(daemon_pool: DaemonPool, request: pytest.FixtureRequest) -> Iterator[Ru
     """A daemon with models whose output size is 2 to the power of their input."""
     with daemon_pool.lend(proxy=request.param) as daemon:
         register = daemon.client.register
-        register(_answers, "answers", FLOATS_X, _BYTES, UNBATCHED, progress=False)
-        register(_streams, "streams", FLOATS_X, _BYTES, STREAMS, progress=False)
+        register(_answers, "answers", X, _BYTES, UNBATCHED, progress=False)
+        register(_streams, "streams", X, _BYTES, STREAMS, progress=False)
         said = [Tensor(name="y", dtype=object, shape=(-1,))]
-        register(_calls, "calls", FLOATS_X, said, UNBATCHED, progress=False)
+        register(_calls, "calls", X, said, UNBATCHED, progress=False)
         server = daemon.client.status().server.pid
         yield daemon
         assert daemon.client.status().server.pid == server

@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from support.models.inference import Array, Inference
+from support.models.inference import Array, Inference, infer_once
+from support.models.tensors import Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -29,7 +30,6 @@ from pytriton.exceptions import RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
 
 X = [Tensor(name="x", dtype=np.float32, shape=(-1,), optional=True)]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 PLAIN = ModelConfig(batching=False)
 #: Every request is a batch of its own.
 SINGLY = ModelConfig(max_batch_size=8, batcher=None)
@@ -101,11 +101,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def ask(daemon: RunningDaemon, x: Array) -> Array:
-    connection = Inference("grpc", daemon.grpc)
-    try:
-        return connection.infer("model", {"x": x}, client_timeout=60)["y"]
-    finally:
-        connection.close()
+    return infer_once(daemon, "model", {"x": x}, "grpc", client_timeout=60)["y"]
 
 
 def calls(folder: Path) -> list[list[int | None]]:

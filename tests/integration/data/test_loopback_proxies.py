@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from support.models.inference import Inference
+from support.models.inference import infer_once
 from support.real_daemon import RunningDaemon
 
 from pytriton.client import AsyncioModelClient, ModelClient
@@ -86,8 +86,6 @@ def test_clients_bypass_the_proxy(daemon: RunningDaemon, protocol: str, host: st
 
 def test_workers_bypass_the_proxy(daemon: RunningDaemon) -> None:
     """Also when a callable uses its own HTTP client."""
-    inference = Inference("http", daemon.http)
     url = f"http://{daemon.http}/v2/models/echo"
-    text = inference.infer("asks", {"url": np.array([url.encode()], np.object_)})["text"][0]
+    text = infer_once(daemon, "asks", {"url": np.array([url.encode()], np.object_)})["text"][0]
     assert b'"echo"' in text
-    inference.close()

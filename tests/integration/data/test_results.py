@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.models.inference import PROTOCOLS, Array, Inference
+from support.models.tensors import X
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -18,7 +19,6 @@ from pytriton._host.log_files import tail
 from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig, ModelWarmup, Tensor, WarmupInput
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 YZ = [
     Tensor(name="y", dtype=np.float32, shape=(-1,)),
     Tensor(name="z", dtype=np.float32, shape=(-1,)),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.models.inference import PROTOCOLS, Inference
+from support.models.tensors import Y
 from support.real_daemon import RunningDaemon, eventually
 
 from pytriton.daemon import Model
@@ -21,7 +22,6 @@ from pytriton.model_config import ModelConfig, Tensor
 
 _ROW = 500_000  #: float32: 2 MB
 X = [Tensor(name="x", dtype=np.float32, shape=(1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 _CLIENTS = 4
 
 

@@ -22,6 +22,7 @@ import tritonclient.http
 import trustme
 from support.load.all_clients import AllClients
 from support.models.inference import Array
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -29,10 +30,8 @@ from pytriton._cli import daemon_connection
 from pytriton._cli.errors import CliError
 from pytriton._host.install.server_runtime import ServerChoice, find_or_install_server
 from pytriton.decorators import batch
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 _TOKEN = "a-token-that-is-long-enough"
 _BODY = json.dumps(
     {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import grpc
 import pytest
-from support.frontend.frontend_pair import Frontend, both_frontends
+from support.frontend.frontend_pair import Frontend
 from support.frontend.grpc.corpus import corpus
 from support.frontend.grpc.decisions import GRPC_DECISIONS, GrpcReply
 from support.frontend.grpc.requests import Call
 from tritonclient.grpc import service_pb2_grpc
 
 CORPUS = list(corpus())
-
-
-@pytest.fixture(scope="module")
-def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Frontend, Frontend]]:
-    with both_frontends(tmp_path_factory.mktemp("frontends")) as both:
-        yield both
 
 
 def reply(frontend: Frontend, call: Call) -> GrpcReply:

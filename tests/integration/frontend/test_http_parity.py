@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from support.frontend.corpus import corpus
 from support.frontend.decisions import DECISIONS, is_same, is_the_clients_fault
-from support.frontend.frontend_pair import Frontend, both_frontends
+from support.frontend.frontend_pair import Frontend
 from support.frontend.http_client import answer
 from support.frontend.requests import Ask
 
 CORPUS = list(corpus())
-
-
-@pytest.fixture(scope="module")
-def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Frontend, Frontend]]:
-    with both_frontends(tmp_path_factory.mktemp("frontends")) as both:
-        yield both
 
 
 @pytest.mark.parametrize("ask", CORPUS, ids=[ask.name for ask in CORPUS])

@@ -11,23 +11,16 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.frontend.decisions import Reply, is_equal
-from support.frontend.frontend_pair import TYPES, Frontend, both_frontends
+from support.frontend.frontend_pair import TYPES, Frontend
 from support.frontend.http_client import answer
 from support.frontend.requests import Ask
 
 #: What FP32 holds, and each integer type.
 _RANGES = {name: _range for bits in (8, 16, 32, 64) for name, _range in (
     (f"INT{bits}", (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)), (f"UINT{bits}", (0, 2**bits - 1)))}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def frontends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Frontend, Frontend]]:
-    with both_frontends(tmp_path_factory.mktemp("frontends")) as both:
-        yield both
 
 
 def values(datatype: str) -> st.SearchStrategy[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.daemon_pool import DaemonPool
 from support.models.inference import Inference
-from support.models.model_folders import CONFIG, make_model
+from support.models.model_folders import CONFIG, ask, make_model
 from support.models.stream_client import Streaming
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
@@ -158,15 +158,6 @@ def daemon(
         register = running.client.register_model  # each lane has a proxy, and each proxy a process
         list(several.map(lambda name: register(folder / name, max_inflight_batches=1), names))
         yield running
-
-
-def ask(daemon: RunningDaemon, model: str, what: str) -> str:
-    inference = Inference("grpc", daemon.grpc)
-    try:
-        reported = inference.infer(model, {"what": np.array([what.encode()], np.object_)})["told"]
-    finally:
-        inference.close()
-    return str(reported[0].decode())
 
 
 def text(what: object) -> dict[str, np.ndarray]:

@@ -18,8 +18,7 @@ import tritonclient.grpc
 import tritonclient.http
 from support.environments import find_interpreter
 from support.forks.prefork import command
-from support.models.inference import Inference
-from support.models.model_folders import CONFIG, make_model
+from support.models.model_folders import CONFIG, ask, make_model
 from support.real_daemon import FRONT, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -30,16 +29,6 @@ from pytriton.exceptions import (
     PyTritonValidationError,
     RegistrationError,
 )
-
-
-def ask(daemon: RunningDaemon, model: str, what: str) -> str:
-    """Return the text that a model of `make_model` responds with."""
-    inference = Inference("http", daemon.http)
-    try:
-        reported = inference.infer(model, {"what": np.array([what.encode()], np.object_)})["told"]
-    finally:
-        inference.close()
-    return str(reported[0].decode())
 
 
 @pytest.mark.timeout(600)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.models.inference import PROTOCOLS, Array, Inference
+from support.models.inference import PROTOCOLS, Array, infer_once
 from support.models.stream_client import Streaming
 from support.plain_triton import plain_triton
 from support.real_daemon import FRONT, RunningDaemon, eventually
@@ -38,13 +38,10 @@ class Server:
         self, protocol: str, model: str, inputs: Mapping[str, Array], **options: Any
     ) -> tuple[str, Any]:
         """Send a request; return its status and its outputs, or the error."""
-        inference = Inference(protocol, self.http if protocol == "http" else self.grpc)
         try:
-            return "", plain(inference.infer(model, inputs, **options))
+            return "", plain(infer_once(self, model, inputs, protocol, **options))
         except InferenceServerException as error:
             return str(error.status()), error.message()
-        finally:
-            inference.close()
 
     def stream(self, model: str, inputs: Mapping[str, Array]) -> tuple[list[Any], str]:
         """Send a request to a decoupled model; return all responses, and the error that ended them, if any."""

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.models.inference import Inference
-from support.models.model_folders import CONFIG, make_model
+from support.models.model_folders import CONFIG, ask, make_model
 from support.models.stream_client import Streaming
 from support.real_daemon import RunningDaemon, eventually
 
@@ -55,15 +54,6 @@ STREAMING = """
 def daemon() -> Iterator[RunningDaemon]:
     with RunningDaemon.start(not_ready_after_s=0.5) as running:
         yield running
-
-
-def ask(daemon: RunningDaemon, model: str, what: str) -> str:
-    inference = Inference("http", daemon.http)
-    try:
-        reported = inference.infer(model, {"what": np.array([what.encode()], np.object_)})["told"]
-    finally:
-        inference.close()
-    return str(reported[0].decode())
 
 
 def health(daemon: RunningDaemon, model: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.models import repositories
-from support.models.inference import Inference
+from support.models.inference import infer_once
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -69,14 +69,11 @@ def test_ensembles_with_limited_queues_and_decoupled_steps(tmp_path: Path, front
         ]
 
         def ask(_: int) -> str:
-            inference = Inference("http", daemon.http)
             try:
-                inference.infer("chained", {"x": _X})
+                infer_once(daemon, "chained", {"x": _X})
                 return ""
             except InferenceServerException as error:
                 return str(error)
-            finally:
-                inference.close()
 
         with ThreadPoolExecutor(16) as pool:
             answers = set(pool.map(ask, range(48)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.forks.prefork import command
 from support.models import repositories
-from support.models.inference import Inference
+from support.models.inference import infer_once
 from support.real_daemon import RunningDaemon
 
 from pytriton.exceptions import (
@@ -21,12 +21,8 @@ X = np.ones((1, 4), np.float32)
 
 
 def ask(daemon: RunningDaemon, model: str, version: int | None = None) -> float:
-    inference = Inference("http", daemon.http)
-    try:
-        version_of = {} if version is None else {"model_version": str(version)}
-        return float(inference.infer(model, {"x": X}, **version_of)["y"][0, 0])
-    finally:
-        inference.close()
+    version_of = {} if version is None else {"model_version": str(version)}
+    return float(infer_once(daemon, model, {"x": X}, **version_of)["y"][0, 0])
 
 
 def names(daemon: RunningDaemon) -> set[str]:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from support.forks.prefork import command
 from support.models import repositories
-from support.models.inference import Inference
+from support.models.inference import Inference, infer_once
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -79,12 +79,8 @@ def daemon(repository: Path) -> Iterator[RunningDaemon]:
 
 
 def ask(daemon: RunningDaemon, model: str, version: int | None = None, x: Any = X) -> float:
-    inference = Inference("grpc", daemon.grpc)
-    try:
-        version_of = {} if version is None else {"model_version": str(version)}
-        return float(inference.infer(model, {"x": x}, **version_of)["y"][0, 0])
-    finally:
-        inference.close()
+    version_of = {} if version is None else {"model_version": str(version)}
+    return float(infer_once(daemon, model, {"x": x}, "grpc", **version_of)["y"][0, 0])
 
 
 def test_explicit_control_loads_named_models_and_the_steps_of_ensembles(

@@ -18,16 +18,14 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from support.models.inference import PROTOCOLS, Array, Inference
+from support.models.inference import PROTOCOLS, Array, infer_once
+from support.models.tensors import X, Y
 from support.real_daemon import FRONT, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import DaemonClient
 from pytriton.decorators import batch
-from pytriton.model_config import Tensor
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 REFUSED = "restricted, expecting header"
 
 #: Endpoint -> a harmless question to it, as a method of tritonclient with its arguments.
@@ -62,12 +60,8 @@ def serving(daemon: RunningDaemon) -> RunningDaemon:
 
 
 def _infer(daemon: RunningDaemon, protocol: str, **options: Any) -> Array:
-    connection = Inference(protocol, getattr(daemon, protocol))
-    try:
-        ones = np.ones((1, 2), np.float32)
-        return connection.infer("double", {"x": ones}, **options)["y"]
-    finally:
-        connection.close()
+    ones = np.ones((1, 2), np.float32)
+    return infer_once(daemon, "double", {"x": ones}, protocol, **options)["y"]
 
 
 @pytest.fixture(params=PROTOCOLS)
@@ -105,7 +99,7 @@ def test_inference_endpoints_need_no_token(
     assert _infer(serving, protocol).tolist() == [[2, 2]]
 
 
-def test_each_start_generates_a_new_token(
+def test_each_start_generates_a_new_token_and_each_end_deletes_it(
     serving: RunningDaemon, fresh_daemon: RunningDaemon
 ) -> None:
     mine, other = serving.client.access_token, fresh_daemon.client.access_token
@@ -113,6 +107,10 @@ def test_each_start_generates_a_new_token(
     assert other is not None
     assert mine != other
     assert len(mine) == len(other) == 43  # 32 random bytes
+    file = Path(fresh_daemon.config.runtime_dir) / "access_token"
+    assert file.read_text() == other
+    fresh_daemon.stop()
+    assert not file.exists()
 
 
 def test_the_token_is_shown_only_to_its_owner(serving: RunningDaemon) -> None:
@@ -136,13 +134,6 @@ def test_the_token_is_shown_only_to_its_owner(serving: RunningDaemon) -> None:
     # HTTP and gRPC: it was there, and all else still is. The native frontend is told otherwise.
     assert shown.count(hidden) == (2 if FRONT == "triton" else 0)
     assert FRONT == "native" or b"--model-control-mode=explicit\0" in shown
-
-
-def test_the_token_file_is_deleted_with_the_daemon(fresh_daemon: RunningDaemon) -> None:
-    file = Path(fresh_daemon.config.runtime_dir) / "access_token"
-    assert file.read_text() == fresh_daemon.client.access_token
-    fresh_daemon.stop()
-    assert not file.exists()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.forks.prefork import command
-from support.models.inference import Array, Inference
+from support.models.inference import Array, infer_once
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon, eventually
 
 from pytriton._host.client_keys import KeyStore
@@ -21,10 +22,7 @@ from pytriton._protocol.exit_codes import ExitCode
 from pytriton.daemon import DaemonClient, connect
 from pytriton.decorators import batch
 from pytriton.exceptions import DaemonNotRunningError, PyTritonDaemonError
-from pytriton.model_config import ModelConfig, Tensor
-
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
+from pytriton.model_config import ModelConfig
 
 
 @batch
@@ -78,9 +76,9 @@ def test_a_client_with_a_key_registers_a_model(remote: RunningDaemon, key_file: 
     assert endpoint(remote).startswith("tcp://127.0.0.1:")
     with reach(remote, key_file) as client:
         client.register(double, "far", X, Y, ModelConfig(), progress=False)
-        connection = Inference("http", remote.http)
-        assert connection.infer("far", {"x": np.ones((1, 2), np.float32)})["y"].tolist() == [[2, 2]]
-        connection.close()
+        assert infer_once(remote, "far", {"x": np.ones((1, 2), np.float32)})["y"].tolist() == [
+            [2, 2]
+        ]
         client.unregister("far")
         assert client.models() == []
 

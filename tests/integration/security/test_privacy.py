@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support.inotify import IN_ATTRIB, IN_CREATE, Watch
-from support.models.inference import PROTOCOLS, Array, Inference
+from support.models.inference import PROTOCOLS, Array, infer_once
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon, eventually
 
 from pytriton.decorators import batch
-from pytriton.model_config import Tensor
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -126,10 +124,11 @@ def test_files_and_shared_memory_are_private_at_all_times(
             (tmp_path / "go").touch()
             registering.result(timeout=100)
             for protocol in PROTOCOLS:
-                connection = Inference(protocol, getattr(fresh_daemon, protocol))
                 megabytes = np.ones((1, 1 << 22), np.float32)  # the region grows
-                assert connection.infer("model", {"x": megabytes})["y"].sum() == 2 << 22
-                connection.close()
+                assert (
+                    infer_once(fresh_daemon, "model", {"x": megabytes}, protocol)["y"].sum()
+                    == 2 << 22
+                )
         finally:
             (tmp_path / "go").touch()
             watcher.stop()

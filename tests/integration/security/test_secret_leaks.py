@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import trustme
 from support.forks.prefork import command
-from support.models.inference import Inference
+from support.models.inference import Inference, infer_once
 from support.real_daemon import RunningDaemon, eventually
 from support.telemetry.metric_receiver import MetricReceiver, metric_receiver
 from tritonclient.utils import InferenceServerException
@@ -187,10 +187,10 @@ def _ask_everything(daemon: RunningDaemon) -> None:
         with pytest.raises(InferenceServerException):  # Triton's own refusal
             ask("answer", rows=1000)
         connection.close()
-    dying = Inference("http", daemon.http)
     with pytest.raises(InferenceServerException):
-        dying.infer("obey", {"x": np.array([[f"die {SECRETS['input']}".encode()]], np.object_)})
-    dying.close()
+        infer_once(
+            daemon, "obey", {"x": np.array([[f"die {SECRETS['input']}".encode()]], np.object_)}
+        )
 
     def serves_again() -> bool:
         (one,) = daemon.client.model("obey").info().instances

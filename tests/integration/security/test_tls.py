@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import trustme
-from support.models.inference import Array, Inference
+from support.models.inference import Array, infer_once
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon
 from tritonclient.utils import InferenceServerException
 
@@ -21,10 +22,6 @@ from pytriton._host.settings.triton_options import Options
 from pytriton.decorators import batch
 from pytriton.dispatcher.server.frontend import Unreached
 from pytriton.dispatcher.server.frontends.triton_frontend import AdminClient
-from pytriton.model_config import Tensor
-
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
-Y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +100,8 @@ def test_grpc_over_tls_beside_plain_http(authority: trustme.CA, tmp_path: Path) 
     files = Certificates(authority, tmp_path, ["localhost", "127.0.0.1"])
     with RunningDaemon.start(tritonserver_options=files.mutual) as daemon:
         daemon.client.register(_double, "double", X, Y, progress=False)
-        connection = Inference("http", daemon.http)
         ones = np.ones((1, 2), np.float32)
-        assert connection.infer("double", {"x": ones})["y"].tolist() == [[2, 2]]
-        connection.close()
+        assert infer_once(daemon, "double", {"x": ones})["y"].tolist() == [[2, 2]]
         trust = {"ssl": True, "root_certificates": str(files.root)}
         with pytest.raises(InferenceServerException):
             _infer(daemon, **trust)  # shows no certificate

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.forks.prefork import command
-from support.models.inference import Inference
-from support.models.model_folders import make_model
+from support.models.inference import infer_once
+from support.models.model_folders import ask, make_model
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -44,16 +44,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDaemon]:
             lambda: str(running.client.repository()),
         )
         yield running
-
-
-def ask(daemon: RunningDaemon, model: str, what: str) -> str:
-    inference = Inference("http", daemon.http)
-    try:
-        answer = inference.infer(model, {"what": np.array([what.encode()], np.object_)})
-        reported: bytes = answer["told"][0]
-        return reported.decode()
-    finally:
-        inference.close()
 
 
 def evaluates(requests: Any) -> Any:
@@ -152,9 +142,7 @@ def test_arguments_are_the_registrants(daemon: RunningDaemon, tmp_path: Path) ->
     command = [sys.executable, str(script), daemon.config.runtime_dir, "--size=3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    inference = Inference("http", daemon.http)
-    assert inference.infer("parses", {"x": np.ones(1, np.float32)})["y"].tolist() == [3]
-    inference.close()
+    assert infer_once(daemon, "parses", {"x": np.ones(1, np.float32)})["y"].tolist() == [3]
 
 
 COMPLETES = """

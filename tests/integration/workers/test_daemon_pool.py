@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import real_daemon
 from support.daemon_pool import DaemonPool
-from support.misbehaving_model import X, Y
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.environments import find_interpreter, installed_files, make_environment
-from support.models.inference import PROTOCOLS, Array, Inference
+from support.models.inference import PROTOCOLS, Array, infer_once
+from support.models.tensors import X
 from support.real_daemon import RunningDaemon
 
 from pytriton._host import gpus
@@ -21,7 +22,6 @@ from pytriton.decorators import batch
 from pytriton.exceptions import PyTritonBadParameterError, PyTritonError, RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
 
-X = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 TEXT = [Tensor(name="text", dtype=np.object_, shape=(1,))]
 
 #: Registers a closure by value that answers with where it runs.
@@ -88,18 +88,16 @@ def test_two_clients_of_different_pythons_and_numpys(daemon: RunningDaemon, tmp_
         assert done.returncode == 0, done.stdout + done.stderr
     x = np.array([[1, 2], [3, 4]], np.float32)
     for protocol in PROTOCOLS:
-        connection = Inference(protocol, getattr(daemon, protocol))
         for name, step, (python, version), numpy in (
             ("old", 1, old, "1.26"),
             ("new", 2, new, "2."),
         ):
-            answer = connection.infer(name, {"x": x})
+            answer = infer_once(daemon, name, {"x": x}, protocol)
             assert answer["y"].tolist() == (x + step).tolist()
             got_version, got_numpy, prefix = json.loads(answer["where"][0, 0])
             assert ".".join(map(str, got_version)) == version
             assert got_numpy.startswith(numpy)
             assert prefix == str(Path(python).parent.parent)
-        connection.close()
     for name in ("old", "new"):
         daemon.client.unregister(name)
 
@@ -168,11 +166,9 @@ def test_values_of_numpy_cross_its_major_versions(
     command = [python, "script.py", daemon.config.runtime_dir, other, name]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    connection = Inference("http", daemon.http)
-    version, _, said = connection.infer(name, {"x": np.ones(1, np.float32)})["text"][0].partition(
+    version, _, said = infer_once(daemon, name, {"x": np.ones(1, np.float32)})["text"][0].partition(
         b" "
     )
-    connection.close()
     assert said.decode() == done.stdout.strip()
     assert version.startswith(b"2." if registrant == "1.24" else b"1.24")
     daemon.client.unregister(name)
@@ -227,11 +223,9 @@ def test_an_environment_gets_the_worker_s_requirements(
 
     y = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
     daemon.client.register(double, "provided", X, y, python=python, progress=False)
-    connection = Inference("http", daemon.http)
-    assert connection.infer("provided", {"x": np.ones((1, 2), np.float32)})["y"].tolist() == [
+    assert infer_once(daemon, "provided", {"x": np.ones((1, 2), np.float32)})["y"].tolist() == [
         [2, 2]
     ]
-    connection.close()
     daemon.client.unregister("provided")
 
 
@@ -263,9 +257,7 @@ def test_a_worker_gets_the_requested_environment(daemon: RunningDaemon, tmp_path
         devices=["cpu"],
         progress=False,
     )
-    connection = Inference("http", daemon.http)
-    text = connection.infer("world", {"x": np.ones(1, np.float32)})["text"][0]
-    connection.close()
+    text = infer_once(daemon, "world", {"x": np.ones(1, np.float32)})["text"][0]
     assert json.loads(text) == [str(folder), "yes", "", "found"]
     assert [instance.device for instance in model.instances] == [""]
     model.unregister()

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from support.misbehaving_model import ONES, X, Y
 from support.models.inference import Inference
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon, eventually
 
 #: Threads, and forks of what has had them, are the subject.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.misbehaving_model import ONES, X, Y
 from support.models.inference import Inference
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import FRONT, RunningDaemon, eventually
 
 from pytriton import ModelConfig, batch

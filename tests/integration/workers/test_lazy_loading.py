@@ -10,8 +10,8 @@ from urllib.error import HTTPError
 
 import psutil
 import pytest
-from support.misbehaving_model import ONES, X, Y
-from support.models.inference import Inference
+from support.models.inference import Inference, infer_once
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import FRONT, RunningDaemon, eventually
 
 import pytriton
@@ -56,10 +56,7 @@ def is_deferred(daemon: RunningDaemon, name: str) -> bool:
 
 
 def infer(daemon: RunningDaemon, name: str, protocol: str = "http") -> bool:
-    address = daemon.http if protocol == "http" else daemon.grpc
-    inference = Inference(protocol, address)
-    answer = inference.infer(name, {"x": ONES})["y"]
-    inference.close()
+    answer = infer_once(daemon, name, {"x": ONES}, protocol)["y"]
     return bool((answer == ONES).all())
 
 
@@ -119,9 +116,7 @@ def test_a_probe_loads_no_lazy_model(daemon: RunningDaemon) -> None:
 
 def test_a_call_from_another_model_loads_a_lazy_model(daemon: RunningDaemon) -> None:
     assert is_deferred(daemon, "m0")
-    inference = Inference("http", daemon.http)
-    assert (inference.infer("asks", {"x": ONES})["y"] == ONES + 1).all()
-    inference.close()
+    assert (infer_once(daemon, "asks", {"x": ONES})["y"] == ONES + 1).all()
 
 
 def test_an_unregistered_lazy_model_is_unknown(daemon: RunningDaemon) -> None:

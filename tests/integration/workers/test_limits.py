@@ -5,25 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from support.misbehaving_model import (
-    FORK,
-    LEAK,
-    ONES,
-    PID,
-    MisbehavingModel,
-    Serve,
-    X,
-    Y,
-    serving,
-)
+from support.misbehaving_model import FORK, LEAK, PID, MisbehavingModel, Serve
 from support.models.inference import Inference
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -33,12 +23,6 @@ from pytriton._protocol.errors import RemoteFailure
 from pytriton.exceptions import RegistrationError
 from pytriton.limits import Limits
 from pytriton.model_config.triton_config import to_triton_config
-
-
-@pytest.fixture
-def serve(daemon: RunningDaemon) -> Iterator[Serve]:
-    with serving(daemon) as register:
-        yield register
 
 
 def test_a_leaking_worker_is_replaced_between_batches(

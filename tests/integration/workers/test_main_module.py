@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from support.models.inference import Inference
+from support.models.model_folders import ask
 from support.real_daemon import RunningDaemon, eventually
 
 #: A script without a guard: whoever runs it again registers again, and leaves a line.
@@ -95,16 +94,6 @@ FOUND = {
 }
 
 
-def ask(daemon: RunningDaemon, what: str, model: str = "scripted") -> str:
-    inference = Inference("http", daemon.http)
-    try:
-        answer = inference.infer(model, {"what": np.array([what.encode()], np.object_)})
-        reported: bytes = answer["told"][0]
-        return reported.decode()
-    finally:
-        inference.close()
-
-
 @pytest.mark.timeout(300)
 def test_names_of_the_main_script_resolve_in_workers(daemon: RunningDaemon, tmp_path: Path) -> None:
     """The script does not run again and may be deleted or changed: the registered code is served."""
@@ -114,7 +103,7 @@ def test_names_of_the_main_script_resolve_in_workers(daemon: RunningDaemon, tmp_
     command = [sys.executable, str(script), daemon.config.runtime_dir]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert {what: ask(daemon, what) for what in FOUND} == FOUND
+    assert {what: ask(daemon, "scripted", what) for what in FOUND} == FOUND
     script.unlink()
     (tmp_path / "beside.py").write_text("def tripled(x):\n    return 'changed'\n")
     first = daemon.client.models()[0].instances[0].pid
@@ -126,7 +115,7 @@ def test_names_of_the_main_script_resolve_in_workers(daemon: RunningDaemon, tmp_
         ],
         lambda: str(daemon.client.models()),
     )
-    assert {what: ask(daemon, what) for what in FOUND} == FOUND
+    assert {what: ask(daemon, "scripted", what) for what in FOUND} == FOUND
     assert (tmp_path / "runs").read_text() == "run\n"
     daemon.client.unregister("scripted")
 
@@ -166,5 +155,5 @@ def test_a_model_py_can_run_its_functions_in_process_pools(
     (folder / "1" / "model.py").write_text(MODEL)
     daemon.client.register_model(folder, execution_timeout_s=60, progress=False)
     for method in ("spawn", "forkserver", "fork"):
-        assert ask(daemon, method, "pooled") == "[1, 4]"
+        assert ask(daemon, "pooled", method) == "[1, 4]"
     daemon.client.unregister("pooled")

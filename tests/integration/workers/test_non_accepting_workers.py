@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.models.inference import Array, Inference
+from support.models.inference import Array, infer_once
 from support.models.stream_client import Streaming
 from support.real_daemon import RunningDaemon, halt
 
@@ -60,9 +60,10 @@ def test_a_model_with_a_stuck_worker_is_unregistered_quickly(
     name = act.__name__.strip("_")
     x, y = Tensor(name="x", **TENSOR), Tensor(name="y", **TENSOR)  # type: ignore[arg-type]
     patient.client.register(infer, name, [x], [y], ModelConfig(max_batch_size=1), progress=False)
-    connection = Inference("grpc", patient.grpc)
-    assert connection.infer(name, {"x": np.ones((1, 2), np.float32)})["y"].shape == (1, 2)
-    connection.close()
+    assert infer_once(patient, name, {"x": np.ones((1, 2), np.float32)}, "grpc")["y"].shape == (
+        1,
+        2,
+    )
     _unregister(patient, name)
     assert _said(patient, said, name)
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.daemon_pool import DaemonPool
-from support.misbehaving_model import X, Y
-from support.models.inference import Inference
+from support.models.inference import infer_once
+from support.models.tensors import X, Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -70,14 +70,13 @@ def ask_together(daemon: RunningDaemon, model: str, *values: float) -> list[floa
     """Return for each value the response or the error."""
 
     def ask(value: float) -> float | str:
-        connection = Inference("grpc", daemon.grpc)
         try:
             array = np.full((1, 2), value, np.float32)
-            return float(connection.infer(model, {"x": array}, client_timeout=100)["y"][0, 0])
+            return float(
+                infer_once(daemon, model, {"x": array}, "grpc", client_timeout=100)["y"][0, 0]
+            )
         except InferenceServerException as error:
             return str(error)
-        finally:
-            connection.close()
 
     with ThreadPoolExecutor(TOGETHER) as threads:
         return list(threads.map(ask, values))

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib import request as urlrequest
@@ -15,29 +14,15 @@ from urllib.error import HTTPError
 import numpy as np
 import pytest
 from support.load.under_load import under_load
-from support.misbehaving_model import (
-    KILL,
-    ONES,
-    MisbehavingModel,
-    Serve,
-    X,
-    Y,
-    refused,
-    serving,
-)
+from support.misbehaving_model import KILL, MisbehavingModel, Serve, refused
 from support.models.inference import Inference
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton.autoscale import Autoscale
 from pytriton.exceptions import PyTritonValidationError, RegistrationError
 from pytriton.model_config import ModelConfig
-
-
-@pytest.fixture
-def serve(daemon: RunningDaemon) -> Iterator[Serve]:
-    with serving(daemon) as register:
-        yield register
 
 
 def is_ready(daemon: RunningDaemon, name: str) -> bool:

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,6 @@ from support.load.under_load import under_load
 from support.misbehaving_model import (
     HANG,
     KILL_ONCE,
-    ONES,
     PID,
     SEGFAULT,
     MisbehavingModel,
@@ -34,6 +32,7 @@ from support.misbehaving_model import (
     serving,
 )
 from support.models.inference import Inference
+from support.models.tensors import ONES
 from support.real_daemon import RunningDaemon, eventually, halt
 from tritonclient.utils import InferenceServerException
 
@@ -43,12 +42,6 @@ from pytriton.model_config import DynamicBatcher, ModelConfig
 
 #: What a batch may take that takes no time: long, where others want the same cores.
 PATIENCE_S = 3.0
-
-
-@pytest.fixture
-def serve(daemon: RunningDaemon) -> Iterator[Serve]:
-    with serving(daemon) as register:
-        yield register
 
 
 def _error_of(connection: Inference) -> str | None:

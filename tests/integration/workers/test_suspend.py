@@ -9,8 +9,8 @@ from urllib import request as urlrequest
 from urllib.error import HTTPError
 
 import pytest
-from support.misbehaving_model import ONES, X, Y
-from support.models.inference import Inference
+from support.models.inference import PROTOCOLS, Inference, infer_once
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import FRONT, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -52,10 +52,7 @@ def answers_of_a_model_that_sleeps(daemon: RunningDaemon) -> list[int]:
     model = daemon.client.register(echo, "m", X, Y, instances=AT_ONCE, progress=False)
 
     def ask(number: int) -> list[Any]:
-        protocol, address = [("http", daemon.http), ("grpc", daemon.grpc)][number % 2]
-        inference = Inference(protocol, address)
-        answer = inference.infer("m", {"x": ONES * number})["y"]
-        inference.close()
+        answer = infer_once(daemon, "m", {"x": ONES * number}, PROTOCOLS[number % 2])["y"]
         return list(answer.reshape(-1))
 
     until_asleep(model)

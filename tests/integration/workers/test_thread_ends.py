@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from fakes.in_process_models import pytriton_threads, serve
-from support.misbehaving_model import ONES, X, Y
-from support.models.inference import Array, Inference
+from support.models.inference import Array, Inference, infer_once
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -46,11 +46,9 @@ def test_an_unrecoverable_error_stops_the_daemon(
         raise PyTritonUnrecoverableError("the GPU fell off")
 
     serve(connect(fresh_daemon.config.runtime_dir), infer)
-    connection = Inference("grpc", fresh_daemon.grpc)
     with pytest.raises(InferenceServerException, match="the GPU fell off"):
-        connection.infer("model", {"x": ONES})
+        infer_once(fresh_daemon, "model", {"x": ONES}, "grpc")
     assert fresh_daemon.process.wait(60) == ExitCode.UNRECOVERABLE
-    connection.close()
     eventually(lambda: not pytriton_threads(), "the threads have ended")
     assert "no longer served by this process: the daemon is stopping" in caplog.text
 

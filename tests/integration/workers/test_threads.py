@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.in_process_models import pytriton_threads, serve
-from support.misbehaving_model import ONES, X, Y
-from support.models.inference import Array, Inference
+from support.models.inference import Array, Inference, infer_once
 from support.models.stream_client import Streaming
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -46,11 +46,7 @@ def ask_at_once(daemon: RunningDaemon, count: int) -> list[float]:
     """Send requests concurrently, each on its own connection; return the first element of each response."""
 
     def ask(_: int) -> float:
-        connection = Inference("grpc", daemon.grpc)
-        try:
-            return float(connection.infer("model", {"x": ONES[0]})["y"][0])
-        finally:
-            connection.close()
+        return float(infer_once(daemon, "model", {"x": ONES[0]}, "grpc")["y"][0])
 
     with ThreadPoolExecutor(count) as executor:
         return list(executor.map(ask, range(count)))

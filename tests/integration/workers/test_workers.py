@@ -9,15 +9,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from support.misbehaving_model import ONES, Serve, X, Y, refused, serving
+from support.misbehaving_model import Serve, refused
 from support.models.inference import Array, Inference
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
@@ -29,13 +29,6 @@ from pytriton.exceptions import (
     PicklingError,
     RegistrationError,
 )
-
-
-@pytest.fixture
-def serve(daemon: RunningDaemon) -> Iterator[Serve]:
-    with serving(daemon) as register:
-        yield register
-
 
 # ── kinds of callables ───────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from pytriton._host.settings.declarations import ENV_OWNER
 from support.charts.chart import Object, only, pod_of
@@ -119,12 +118,7 @@ class Pod:
     def __enter__(self) -> Pod:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:

@@ -6,22 +6,12 @@ import http.client
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Protocol
 
 import numpy as np
 import tritonclient.grpc
 
+from support.models.inference import Running
 from support.real_daemon import eventually
-
-
-class Running(Protocol):
-    """The addresses of a daemon."""
-
-    @property
-    def http(self) -> str: ...
-
-    @property
-    def grpc(self) -> str: ...
 
 
 class AllClients:

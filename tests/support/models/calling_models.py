@@ -9,9 +9,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig
+from support.models.tensors import X, Y
 
 if TYPE_CHECKING:
     from pytriton.daemon import Model
@@ -24,18 +23,11 @@ UNBATCHED = ModelConfig(batching=False)
 STREAMS = ModelConfig(batching=False, decoupled=True)
 
 
-def tensors(dtype: Any, *names: str) -> list[Tensor]:
-    return [Tensor(name=name, dtype=dtype, shape=(-1,)) for name in names]
-
-
-FLOATS_X, FLOATS_Y = tensors(np.float32, "x"), tensors(np.float32, "y")
-
-
 def serving(daemon: RunningDaemon) -> Serve:
     """Yield a function that registers a model, which is served until the daemon ends."""
 
     def register(infer: Any, name: str, **options: Any) -> Model:
-        options = {"inputs": FLOATS_X, "outputs": FLOATS_Y, "max_inflight_batches": 1, **options}
+        options = {"inputs": X, "outputs": Y, "max_inflight_batches": 1, **options}
         return daemon.client.register(infer, name, progress=False, **options)
 
     return register

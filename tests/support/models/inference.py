@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import closing
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,16 @@ from tritonclient.utils import np_to_triton_dtype
 
 Array = npt.NDArray[Any]
 PROTOCOLS = ("http", "grpc")
+
+
+class Running(Protocol):
+    """The addresses of a running server."""
+
+    @property
+    def http(self) -> str: ...
+
+    @property
+    def grpc(self) -> str: ...
 
 
 def triton_datatype(array: Array) -> str:
@@ -59,3 +70,15 @@ class Inference:
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
+
+
+def infer_once(
+    server: Running,
+    model: str,
+    inputs: Mapping[str, Array],
+    protocol: str = "http",
+    **options: Any,
+) -> dict[str, Array]:
+    """Send one request on a new connection; return the outputs by name."""
+    with closing(Inference(protocol, getattr(server, protocol))) as connection:
+        return connection.infer(model, inputs, **options)

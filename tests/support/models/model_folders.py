@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from support.models.inference import Running, infer_once
+
 #: One text in, one text out.
 CONFIG = """
 backend: "python"
@@ -51,3 +55,10 @@ def make_model(
         CODE.replace("{initialize}", lines).replace("{more}", more)
     )
     return folder
+
+
+def ask(server: Running, model: str, what: str, protocol: str = "http") -> str:
+    """Return the text with which a model that takes `what` and returns `told` responds."""
+    text = np.array([what.encode()], np.object_)
+    told: bytes = infer_once(server, model, {"what": text}, protocol)["told"][0]
+    return told.decode()

@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tritonclient.grpc
 
-from pytriton.model_config import ModelConfig, Tensor
+from pytriton.model_config import ModelConfig
+from support.models.tensors import ONES, X, Y
 from support.real_daemon import RunningDaemon
-
-ONES = np.ones((1, 2), np.float32)
 
 
 class OpenStream:
@@ -50,9 +48,8 @@ def open_stream(daemon: RunningDaemon, folder: Path) -> Iterator[OpenStream]:
             threading.Event().wait(0.02)
         yield [{"y": requests[0]["x"] * 2}]
 
-    x, y = ([Tensor(name=name, dtype=np.float32, shape=(-1,))] for name in "xy")
     config = ModelConfig(max_batch_size=1, decoupled=True)
-    daemon.client.register(count, "stream", x, y, config, progress=False)
+    daemon.client.register(count, "stream", X, Y, config, progress=False)
     answers: queue.Queue[Any] = queue.Queue()
     with tritonclient.grpc.InferenceServerClient(daemon.grpc) as client:
         client.start_stream(lambda result, error: answers.put(error or result.as_numpy("y")))
