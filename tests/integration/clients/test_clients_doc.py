@@ -49,10 +49,3 @@ def test_the_examples_run(
     assert "(100, 'linear')" in said
     assert "Waiting for model no-such-model/<latest> to be ready timed out. After" in said
     assert "data-type is 'FP64', but model 'linear' expects 'FP32'" in said
-
-
-def test_examples_that_are_not_run_compile() -> None:
-    skipped = [code for skipped, code in BLOCKS if skipped]
-    assert len(skipped) == 2
-    for code in skipped:
-        compile(code, str(DOCUMENT), "exec")

@@ -13,20 +13,8 @@ from elastic.bench import main
 def test_six_models_stay_within_the_memory_of_three(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [
-        "--seconds",
-        "3",
-        "--models",
-        "6",
-        "--models-in-memory",
-        "3",
-        "--weights",
-        "16",
-        "--rate",
-        "4",
-        "--out",
-    ]
-    code = main(["budget", *options, str(tmp_path)])
+    options = "--seconds 3 --models 6 --models-in-memory 3 --weights 16 --rate 4"
+    code = main(["budget", *options.split(), "--out", str(tmp_path)])
     output = capsys.readouterr().out
     assert code == 0, output
     assert " 0 wrong, 0 failed" in output
@@ -37,20 +25,8 @@ def test_six_models_stay_within_the_memory_of_three(
 def test_scaling_with_a_square_wave_loses_no_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [
-        "--seconds",
-        "2",
-        "--period",
-        "2",
-        "--rate",
-        "20",
-        "--service",
-        "0.02",
-        "--max-instances",
-        "2",
-        "--out",
-    ]
-    code = main(["square", *options, str(tmp_path)])
+    options = "--seconds 2 --period 2 --rate 20 --service 0.02 --max-instances 2"
+    code = main(["square", *options.split(), "--out", str(tmp_path)])
     output = capsys.readouterr().out
     assert code == 0, output
     assert output.count(" 0 wrong, 0 failed") == 2

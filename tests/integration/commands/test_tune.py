@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,8 +56,8 @@ def _env(daemon: RunningDaemon) -> dict[str, str]:
 
 
 @contextmanager
-def _served(daemon: RunningDaemon, function: object) -> Iterator[str]:
-    model = daemon.client.register(function, progress=False)  # type: ignore[arg-type]
+def _served(daemon: RunningDaemon, *function: Any, **options: Any) -> Iterator[str]:
+    model = daemon.client.register(*function, progress=False, **options)
     try:
         yield model.name
     finally:
@@ -110,28 +111,18 @@ def test_a_request_that_the_function_refuses(daemon: RunningDaemon) -> None:
 
 
 def test_a_list_of_callables_for_scalars_that_was_scaled_down(daemon: RunningDaemon) -> None:
-    model = daemon.client.register(
-        [double] * 3, "scalars", inputs=_SCALAR, outputs=_SCALAR, progress=False
-    )
-    try:
+    with _served(daemon, [double] * 3, "scalars", _SCALAR, _SCALAR):
         daemon.client.scale("scalars", 2)
         done = command("tune", "scalars", "--json", "--clients", "2", env=_env(daemon))
         assert done.returncode == ExitCode.OK, done.stderr
         assert {one["instances"] for one in json.loads(done.stdout)["measurements"]} == {2}
-    finally:
-        model.unregister()
 
 
 def test_a_model_of_threads_has_no_copy(daemon: RunningDaemon) -> None:
-    model = daemon.client.register(
-        double, "threads", inputs=_SCALAR, outputs=_SCALAR, isolation="thread", progress=False
-    )
-    try:
+    with _served(daemon, double, "threads", _SCALAR, _SCALAR, isolation="thread"):
         done = command("tune", "threads", env=_env(daemon))
         assert done.returncode == ExitCode.USAGE
         assert "threads of the process that registered it" in done.stderr
-    finally:
-        model.unregister()
 
 
 @pytest.mark.parametrize("needs_certificate", [False, True])
@@ -158,13 +149,10 @@ def test_a_daemon_with_https(tmp_path: Path, needs_certificate: bool) -> None:
 
 
 def test_an_ephemeral_model_has_no_copy(daemon: RunningDaemon) -> None:
-    model = daemon.client.register(shout, "fleeting", ephemeral=True, progress=False)
-    try:
+    with _served(daemon, shout, "fleeting", ephemeral=True):
         done = command("tune", "fleeting", env=_env(daemon))
         assert done.returncode == ExitCode.USAGE
         assert "fleeting cannot be tuned: the daemon does not persist it" in done.stderr
-    finally:
-        model.unregister()
 
 
 def test_an_interrupted_run_leaves_nothing(daemon: RunningDaemon) -> None:

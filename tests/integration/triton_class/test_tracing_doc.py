@@ -43,10 +43,3 @@ def test_the_example_exports_spans(monkeypatch: pytest.MonkeyPatch) -> None:
         assert own.parent == spans["proxy_inference_callable"][0].id
         assert int(own.attributes["rows"]) == 1
         assert spans["InferRequest"][0].parent == "b7ad6b7169203331"
-
-
-def test_examples_that_are_not_run_compile() -> None:
-    skipped = [code for skipped, code in BLOCKS if skipped]
-    assert len(skipped) == 1
-    for code in skipped:
-        compile(code, str(DOCUMENT), "exec")

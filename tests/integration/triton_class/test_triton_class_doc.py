@@ -69,10 +69,3 @@ def test_documented_differences_from_pytriton_hold(tmp_path: Path) -> None:
         assert script.wait_gone() == 0, script.said()
         said = script.said().splitlines()
     assert [line for line in said if line in reported] == reported, said
-
-
-def test_examples_that_are_not_run_compile() -> None:
-    skipped = [code for mark, code in _BLOCK.findall(DOCUMENT) if mark]
-    assert len(skipped) == 3
-    for code in skipped:
-        compile(code, "docs/how-to/pytriton.md", "exec")

@@ -7,14 +7,15 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import pytest
+from support.forks.prefork import command
 from support.real_daemon import FRONT, RunningDaemon, eventually
 
 from pytriton import HTTPError, MediaType, UploadFile
@@ -131,16 +132,8 @@ def test_a_stream_arrives_item_by_item_and_can_be_cancelled(daemon: RunningDaemo
 
 
 def test_many_threads_and_tasks(daemon: RunningDaemon) -> None:
-    with ApiClient(url(daemon), "reverse") as reverse:
-        results: list[bytes] = []
-        threads = [
-            threading.Thread(target=lambda: results.extend(reverse(b"ab") for _ in range(20)))
-            for _ in range(8)
-        ]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+    with ApiClient(url(daemon), "reverse") as reverse, ThreadPoolExecutor(8) as threads:
+        results = list(threads.map(reverse, [b"ab"] * 160))
     assert results == [b"ba"] * 160
 
     async def call() -> list[Any]:
@@ -153,17 +146,21 @@ def test_many_threads_and_tasks(daemon: RunningDaemon) -> None:
 # ── call ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def call(
-    daemon: RunningDaemon, *words: str, given: bytes = b""
-) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
+def call(daemon: RunningDaemon, *words: str) -> subprocess.CompletedProcess[str]:
+    return command("call", *words, env=environment(daemon))
+
+
+def call_with(daemon: RunningDaemon, given: bytes, *words: str) -> bytes:
+    """Return the output of `call` for an input."""
+    done = subprocess.run(
         [sys.executable, "-m", "pytriton._cli", "call", *words],
-        input=given,
-        capture_output=True,
-        check=False,
-        timeout=120,
-        env={**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": daemon.config.runtime_dir},
-    )
+        input=given, capture_output=True, check=False, timeout=120, env=environment(daemon),
+    )  # fmt: skip
+    return done.stdout
+
+
+def environment(daemon: RunningDaemon) -> dict[str, str]:
+    return {**os.environ, "PYTRITON_DAEMON_RUNTIME_DIR": daemon.config.runtime_dir}
 
 
 @pytest.mark.parametrize(
@@ -186,9 +183,9 @@ def test_call_types_arguments_by_the_schema(
     daemon: RunningDaemon, words: list[str], expected: Any
 ) -> None:
     done = call(daemon, *words)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (0, "")
     if expected is None:
-        assert done.stdout == b"0\n1\n2\n"
+        assert done.stdout == "0\n1\n2\n"
     else:
         assert json.loads(done.stdout) == expected
 
@@ -199,11 +196,11 @@ def test_call_sends_and_writes_files(daemon: RunningDaemon, tmp_path: Path) -> N
     done = call(daemon, "upload", f"image=@{file}", f"more=@{file}", "note=7")
     assert json.loads(done.stdout) == "cat.jpg 10 [10] 7"
     (tmp_path / "text.txt").write_text("from a file")
-    assert b'"from a file"' in call(daemon, "echo", f"text=@{tmp_path}/text.txt").stdout
-    assert call(daemon, "customer", "-", given=b'{"age": 4}').stdout == b'"4 None"\n'
-    assert call(daemon, "reverse", "-", given=b"ab").stdout == b"ba"
-    assert call(daemon, "reverse", f"@{tmp_path}/text.txt").stdout == b"elif a morf"
-    assert call(daemon, "picture", "size=2", "-o", str(tmp_path / "a.png")).stdout == b""
+    assert '"from a file"' in call(daemon, "echo", f"text=@{tmp_path}/text.txt").stdout
+    assert call_with(daemon, b'{"age": 4}', "customer", "-") == b'"4 None"\n'
+    assert call_with(daemon, b"ab", "reverse", "-") == b"ba"
+    assert call(daemon, "reverse", f"@{tmp_path}/text.txt").stdout == "elif a morf"
+    assert call(daemon, "picture", "size=2", "-o", str(tmp_path / "a.png")).stdout == ""
     assert (tmp_path / "a.png").read_bytes() == b"\x89PNG" * 2
 
 
@@ -229,5 +226,5 @@ def test_call_explains_what_is_wrong(
 ) -> None:
     done = call(daemon, *words)
     assert done.returncode == code
-    assert said in done.stderr.decode()
-    assert b"Traceback" not in done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -15,10 +15,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 import zipfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,14 @@ def post(
         return status, json.loads(text)
     except ValueError:
         return status, text
+
+
+def post_together(
+    daemon: RunningDaemon, path: str, bodies: Sequence[Any], content_type: str = "application/json"
+) -> list[tuple[int, Any]]:
+    """Send requests at the same time; return the responses in their order."""
+    with ThreadPoolExecutor(len(bodies)) as threads:
+        return list(threads.map(lambda body: post(daemon, path, body, content_type), bodies))
 
 
 def operation(daemon: RunningDaemon, path: str) -> tuple[Any, Any]:
@@ -353,17 +362,7 @@ def test_a_torchserve_archive_gets_requests_as_torchserve_passes_them(
     assert (status, problem["detail"]) == (404, "no such word")
     status, problem = post(daemon, path, b"bad", "text/plain")
     assert (status, problem["detail"]) == (400, "a bad word")
-    sizes = []
-    threads = [
-        threading.Thread(
-            target=lambda: sizes.append(post(daemon, path, b"two", "text/plain")[1]["batch"])
-        )
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    sizes = [body["batch"] for _, body in post_together(daemon, path, [b"two"] * 4, "text/plain")]
     assert max(sizes) > 1, sizes
 
 
@@ -549,19 +548,10 @@ def test_a_litserve_api_answers_as_under_litserve(
 
 
 def test_a_litserve_api_gets_batches(daemon: RunningDaemon, litserve_models: Path) -> None:
-    answers: list[Any] = []
-    threads = [
-        threading.Thread(target=lambda x=x: answers.append(post(daemon, "/batched", {"x": x})))
-        for x in (1, 2, 3, None)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    good = sorted(body["x"] for status, body in answers if status == 200)
-    assert good == [1, 2, 3]
-    assert [status for status, _ in answers if status != 200] == [400]
-    assert max(body["batch"] for status, body in answers if status == 200) > 1
+    *good, wrong = post_together(daemon, "/batched", [{"x": x} for x in (1, 2, 3, None)])
+    assert [(status, body["x"]) for status, body in good] == [(200, 1), (200, 2), (200, 3)]
+    assert wrong[0] == 400
+    assert max(body["batch"] for _, body in good) > 1
 
 
 def test_serve_replaces_the_model_when_its_file_changes(
@@ -679,16 +669,8 @@ def test_pipelines(daemon: RunningDaemon, transformers_models: Path) -> None:
     assert status == 200
     assert {one["label"] for one in labels} == {"yes", "no"}
     assert sum(one["score"] for one in labels) == pytest.approx(1, abs=1e-4)
-    answers: list[Any] = []
-    texts = ["good", "a good film", "the bad film"] * 3
-    threads = [
-        threading.Thread(target=lambda x=x: answers.append(post(daemon, "/labels", {"inputs": x})))
-        for x in texts
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    texts = [{"inputs": text} for text in ("good", "a good film", "the bad film")] * 3
+    answers = post_together(daemon, "/labels", texts)
     assert [(status, len(found)) for status, found in answers] == [(200, 1)] * len(texts)
     status, entities = post(daemon, "/entities", {"inputs": "a good film"})
     assert (status, [one["word"] for one in entities]) == (200, ["a", "good", "film"])

@@ -1,13 +1,11 @@
-"""The twelve endpoints as LitServe and BentoML have them, and how long each version is."""
+"""The twelve endpoints as LitServe and BentoML have them."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib.util
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -28,12 +26,6 @@ from pytriton._host.ports import free_ports
 pytestmark = pytest.mark.timeout(300)
 
 APPS = Path(typed_functions.__file__).parent
-FILES = {
-    "pytriton-daemon": "typed_functions.py",
-    "BentoML": "bentoml_app.py",
-    "FastAPI": "fastapi_app.py",
-    "LitServe": "litserve_app.py",
-}
 #: LitServe refuses an empty body, and BentoML takes it for the JSON `{}`.
 COMPARED = [one for one in REQUESTS if one.body]
 
@@ -150,24 +142,3 @@ def test_bentoml_responds_alike(models: RunningDaemon, bentoml: str, sent: Sent)
         wanted = content(ours)
         # It sends a str as plain text.
         assert content(theirs) == (wanted.encode() if isinstance(wanted, str) else wanted)
-
-
-def lines_of_code(path: Path) -> int:
-    """Count the lines that are neither blank, nor a comment, nor a docstring."""
-    source = path.read_text()
-    docstrings: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                docstrings.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
-    return sum(
-        bool(line.strip()) and not line.lstrip().startswith("#") and number not in docstrings
-        for number, line in enumerate(source.splitlines(), 1)
-    )
-
-
-def test_the_documented_numbers_of_lines() -> None:
-    page = Path(__file__).parents[3] / "docs" / "tutorials" / "index.md"
-    documented = dict(re.findall(r"^\| ([\w-]+) \| (\d+) \|$", page.read_text(), re.MULTILINE))
-    assert documented == {server: str(lines_of_code(APPS / name)) for server, name in FILES.items()}

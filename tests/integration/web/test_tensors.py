@@ -7,6 +7,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal, Optional
 
 import msgspec
@@ -195,20 +196,15 @@ def test_rows_of_a_request_and_requests_share_a_batch(daemon: RunningDaemon, pro
     with pytest.raises(InferenceServerException, match="odd"):
         infer(daemon, protocol, "square", x=[[1], [13]])
 
-    results: dict[int, Any] = {}
-
-    def call(x: int) -> None:
+    def call(x: int) -> Any:
         kind = {"x": [[x]]} if x % 2 else {"body": [[json.dumps({"x": x})]]}
         try:
-            results[x] = infer(daemon, protocol, "square", ["result"], **kind)["result"].tolist()
+            return infer(daemon, protocol, "square", ["result"], **kind)["result"].tolist()
         except InferenceServerException as error:
-            results[x] = str(error)
+            return str(error)
 
-    threads = [threading.Thread(target=call, args=(x,)) for x in range(8, 16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        results = dict(zip(range(8, 16), threads.map(call, range(8, 16))))
     assert "odd" in results.pop(13)
     assert results == {x: [[x * x]] for x in range(8, 16) if x != 13}
 
