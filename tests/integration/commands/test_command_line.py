@@ -38,13 +38,6 @@ def linear(x):
     if x[0, 0] < 0:
         raise ValueError("no negative numbers")
     return {"y": 2 * x}
-
-@declare("made", inputs=X, outputs=Y, factory=True)
-def make():
-    raise RuntimeError("cannot be made")
-
-def undeclared(requests):
-    return requests
 """
 
 #: These are, or start, a daemon: they run as users have them.
@@ -142,20 +135,6 @@ def test_the_life_of_a_daemon(shell: Shell) -> None:
     assert shell.json("status")["pid"] != status["pid"]
     assert "stopped the daemon" in shell("stop")
     assert "no daemon is running" in shell("stop", code=ExitCode.NO_DAEMON)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_unregisterable_targets_are_refused(shell: Shell) -> None:
-    """Each mistake has its own readable message, and nothing is registered."""
-    shell("start", "--detach", *PORTS)
-    said = shell("register", "mine:make", code=ExitCode.REGISTRATION_FAILED)
-    assert "RuntimeError: cannot be made" in said
-    assert "mine.py" in said  # the remote traceback
-    assert "no_such" in shell("register", "no_such:thing", code=ExitCode.USAGE)
-    assert "nothing" in shell("register", "mine:nothing", code=ExitCode.USAGE)
-    assert "undeclared" in shell("register", "mine:undeclared", code=ExitCode.USAGE)
-    assert shell.json("models") == []
 
 
 def test_a_port_in_use_is_reported_with_its_owner(shell: Shell) -> None:

@@ -83,6 +83,36 @@ def test_a_module_is_imported_by_the_chosen_interpreter(
     daemon.client.unregister("shout")
 
 
+_BROKEN = """
+from pytriton import Tensor, declare
+
+X = [Tensor((1,), "float32", "x")]
+
+@declare("made", inputs=X, outputs=X, factory=True)
+def make():
+    raise RuntimeError("cannot be made")
+
+def undeclared(requests):
+    return requests
+"""
+
+
+def test_unregisterable_targets_are_refused(daemon: RunningDaemon, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(_BROKEN)
+    code, said = _register(daemon, tmp_path, "mine:make")
+    assert code == ExitCode.REGISTRATION_FAILED
+    assert "RuntimeError: cannot be made" in said
+    assert "mine.py" in said  # the remote traceback
+    for target, word in (
+        ("no_such:thing", "no_such"),
+        ("mine:nothing", "nothing"),
+        ("mine:undeclared", "undeclared"),
+    ):
+        code, said = _register(daemon, tmp_path, target)
+        assert (code, word in said) == (ExitCode.USAGE, True), said
+    assert daemon.client.models() == []
+
+
 def test_the_route_of_a_typed_function_is_shown(daemon: RunningDaemon, tmp_path: Path) -> None:
     (tmp_path / "words.py").write_text("def shout(text: str) -> str:\n    return text.upper()\n")
     code, said = _register(daemon, tmp_path, "words:shout")

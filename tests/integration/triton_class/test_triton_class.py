@@ -114,37 +114,6 @@ def test_a_callable_for_each_instance(triton: Triton) -> None:
     assert answers == {3.0, 4.0}
 
 
-class Learner:
-    """One model trains it, another one calls it: both in this process, through one object with a lock."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.seen = 0.0
-
-    @batch
-    def train(self, **inputs: Array) -> list[Array]:
-        (x,) = inputs.values()
-        with self.lock:
-            self.seen += float(x.sum())
-        return [x]
-
-    @batch
-    def infer(self, **inputs: Array) -> list[Array]:
-        (x,) = inputs.values()
-        with self.lock:
-            return [x * self.seen]
-
-
-def test_two_models_share_a_live_object(triton: Triton) -> None:
-    learner = Learner()
-    triton.bind("train", learner.train, X, X, config=BATCHING, isolation="thread")
-    triton.bind("infer", learner.infer, X, X, config=BATCHING, isolation="thread")
-    assert triton.is_alive()
-    ask(triton.http_url, "train")
-    assert learner.seen == 3.0
-    assert ask(triton.http_url, "infer").tolist() == [3, 3, 3]
-
-
 def test_workers_get_the_scripts_environment_and_folder(triton: Triton) -> None:
     os.environ["OF_THE_SCRIPT_API_KEY"] = "12"  # forwarded although it looks like a secret
 
