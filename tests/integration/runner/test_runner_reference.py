@@ -16,7 +16,6 @@ from support.ports import lasting_port
 from support.real_daemon import eventually
 from tritonclient.grpc import InferInput, InferRequestedOutput
 
-from pytriton.client.exceptions import PyTritonClientInferenceServerError
 from pytriton.exceptions import RegistrationError
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.runner import Runner, RunnerArgumentError
@@ -108,18 +107,6 @@ def test_a_model_named_like_a_method_is_reached_by_index(runner: Runner) -> None
     runner.sync.load_model("infer")
     assert runner["infer"].run(X).as_numpy("y")[0, 0] == 5
     assert callable(runner.infer)
-
-
-def test_any_version_can_be_called(runner: Runner) -> None:
-    """By the model's attribute, and by `infer(model_version=)`; BentoML's runner has only the latest."""
-    tensor = runner.link().sync.module.InferInput("x", [1, 4], "FP32")
-    tensor.set_data_from_numpy(X)
-    answer = runner.sync.infer("batched", [tensor], model_version="1")
-    assert answer.get_response(as_json=True)["model_version"] == "1"
-    response = runner.batched.version(2).run(X).get_response(as_json=True)
-    assert response["model_version"] == "2"
-    with pytest.raises(PyTritonClientInferenceServerError, match="version 3"):
-        runner.batched.version(3).run(X)
 
 
 def test_requests_are_batched_by_triton(runner: Runner) -> None:
