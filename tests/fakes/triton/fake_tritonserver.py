@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,20 @@ from pytriton._protocol import messages
 from pytriton._protocol.control import frames, parse
 from pytriton._protocol.lanes import tensors
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
-from pytriton._protocol.lanes.lane_messages import Batch, BatchDone, ResponseRef, TensorRef
+from pytriton._protocol.lanes.lane_messages import (
+    Batch,
+    BatchBegun,
+    BatchDone,
+    BatchPart,
+    Credit,
+    ResponseDetails,
+    ResponseRef,
+    Room,
+    TensorRef,
+)
 
+#: The lines of the responses that `streaming` sends to the first request of a batch.
+STREAMED = [f"response to 0, flags {flags}: y 11 [1,2] 0000803f0000803f" for flags in (0, 1)]
 #: The dispatcher's answer about a batch whose worker was lost.
 LOST = messages.Verdict("fail", "the worker was lost: é")
 
@@ -241,3 +253,71 @@ def echo(lane: Lane, batch: Batch) -> BatchDone:
             )
         )
     return BatchDone(batch.id, responses)
+
+
+def begin(lane: Lane) -> Batch:
+    """Receive a batch of a decoupled model, and begin it."""
+    batch = lane.receive()
+    assert isinstance(batch, Batch)
+    lane.send(BatchBegun(batch.id))
+    return batch
+
+
+def begin_first(lane: Lane, room: int = 1) -> Batch:
+    """Offer room for a number of batches, and begin the first one."""
+    lane.send(Room(room))
+    return begin(lane)
+
+
+def send_part(lane: Lane, batch: int, requests: int = 1, *, final: bool) -> None:
+    """Send a response to each request of a batch: two ones as output `y`."""
+    ref = output(lane, "y", np.ones((1, 2), np.float32))
+    part = ResponseRef([ref], None, ResponseDetails(final=final))
+    lane.send(BatchPart(batch, [part] * requests))
+
+
+def streaming(lane: Lane) -> None:
+    """Respond to each request of a decoupled model twice, until the proxy closes the lane."""
+    lane.send(Room(1))
+    with suppress(LaneClosed):
+        while True:
+            batch = lane.receive()
+            if isinstance(batch, Credit):
+                continue
+            assert isinstance(batch, Batch)
+            lane.send(BatchBegun(batch.id))
+            for final in (False, True):
+                send_part(lane, batch.id, len(batch.requests), final=final)
+            lane.send(BatchDone(batch.id, []))
+
+
+def read_credits(lane: Lane, parts: int) -> list[int]:
+    """Receive credits for a number of parts; return what each is for."""
+    credits: list[int] = []
+    while sum(credits) < parts:
+        message = lane.receive()
+        assert isinstance(message, Credit)
+        credits.append(message.parts)
+    return credits
+
+
+def socket_of(lane: Lane) -> closing[socket.socket]:
+    """Return another descriptor of the lane's socket, which the caller closes with a `with` statement."""
+    return closing(socket.socket(fileno=os.dup(lane.fileno()), type=socket.SOCK_SEQPACKET))
+
+
+def wait_for_close(lane: Lane) -> None:
+    """Receive messages until the proxy closes the lane."""
+    with suppress(LaneClosed):
+        while True:
+            lane.receive()
+
+
+def responses(lines: list[str]) -> list[str]:
+    """Return the lines about responses."""
+    return [line for line in lines if line.startswith("response to ")]
+
+
+def contents(lines: list[str]) -> list[str]:
+    """Return the content of each response: its outputs, or its error."""
+    return [line.partition(": ")[2] for line in responses(lines)]

@@ -26,6 +26,8 @@ _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark all tests here: they run programs that have to be compiled first."""
     item.add_marker("programs")
+    # Compiling with sanitizers has been seen to take 75 s on a core that others use, too; then come many runs.
+    item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,6 @@ import pytest
 
 from pytriton._protocol import messages
 
-pytestmark = pytest.mark.timeout(600)
-
 #: What a ZeroMQ socket says first, and that it is ready (https://rfc.zeromq.org/spec/23/).
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
@@ -32,12 +30,9 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-def ask(program: Path, listener: socket.socket) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [program, f"ipc://{listener.getsockname()}", str(LIMIT_MS)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def ask(program: Path, path: str, limit_ms: int = LIMIT_MS) -> subprocess.Popen[str]:
+    argv = [program, f"ipc://{path}", str(limit_ms)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 
 def reported(asking: subprocess.Popen[str]) -> str:
@@ -57,7 +52,9 @@ def test_a_dispatcher_that_accepts_no_connection_times_out(
                 waiting.connect(listener.getsockname())
             except BlockingIOError:
                 break
-        assert "cannot send a request to the dispatcher: " in reported(ask(ask_program, listener))
+        assert "cannot send a request to the dispatcher: " in reported(
+            ask(ask_program, listener.getsockname())
+        )
 
 
 @pytest.mark.parametrize(
@@ -66,7 +63,7 @@ def test_a_dispatcher_that_accepts_no_connection_times_out(
 def test_a_dispatcher_that_stops_in_the_handshake_times_out(
     ask_program: Path, listener: socket.socket, said: bytes
 ) -> None:
-    asking = ask(ask_program, listener)
+    asking = ask(ask_program, listener.getsockname())
     connection, _ = listener.accept()
     with closing(connection):
         connection.sendall(said)
@@ -87,11 +84,7 @@ def test_a_request_is_repeated_after_an_upgrade_of_the_dispatcher(
     ask_program: Path, listener: socket.socket, heard: int
 ) -> None:
     """The dispatcher closes the connection, and listens: the request is sent again on a new one."""
-    asking = subprocess.Popen(
-        [ask_program, f"ipc://{listener.getsockname()}", "60000"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    asking = ask(ask_program, listener.getsockname(), 60_000)
     for last in (False, True):
         connection, _ = listener.accept()
         with closing(connection):
@@ -113,7 +106,7 @@ def test_a_request_is_repeated_after_an_upgrade_of_the_dispatcher(
 def test_a_dispatcher_that_closes_every_connection_is_given_up(
     ask_program: Path, listener: socket.socket
 ) -> None:
-    asking = ask(ask_program, listener)
+    asking = ask(ask_program, listener.getsockname())
     listener.settimeout(_HANGS_S)
     taken = 0
     while asking.poll() is None:
@@ -143,9 +136,7 @@ def test_a_dispatchers_answer_is_returned(
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.linger = 0
         router.bind(f"ipc://{tmp_path}/router")
-        asking = subprocess.Popen(
-            [ask_program, f"ipc://{tmp_path}/router", "60000"], stdout=subprocess.PIPE, text=True
-        )
+        asking = ask(ask_program, f"{tmp_path}/router", 60_000)
         peer, number, _ = router.recv_multipart()
         router.send_multipart([peer, number, msgspec.msgpack.encode(answer)])
         assert reported(asking).endswith(f"{expected}\n")

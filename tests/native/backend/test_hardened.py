@@ -13,13 +13,20 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from fakes.triton.fake_tritonserver import echo, output, run, serving
+from fakes.triton.fake_tritonserver import (
+    echo,
+    output,
+    run,
+    serving,
+    socket_of,
+    wait_for_close,
+)
 
 from pytriton._protocol import linux
 from pytriton._protocol.calls.call_connection import MAX_MEMORIES
 from pytriton._protocol.calls.call_messages import Memory
 from pytriton._protocol.lanes import tensors
-from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
     MAX_METRICS,
     Batch,
@@ -29,8 +36,6 @@ from pytriton._protocol.lanes.lane_messages import (
     ResponseRef,
     Room,
 )
-
-pytestmark = pytest.mark.timeout(600)
 
 #: linux/fcntl.h.
 _ADD_SEALS = 1033
@@ -87,28 +92,36 @@ def test_trailing_response_fields_are_optional(program: Path, tmp_path: Path, fi
         response = [[ref], None, ["INTERNAL"]][:fields]
         lane.announce(0, lane.arena.open_readonly())
         data = msgspec.msgpack.encode(["BatchDone", batch.id, [response]])
-        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+        with socket_of(lane) as connection:
             connection.send(data)
-        with suppress(LaneClosed):
-            lane.receive()
+        wait_for_close(lane)
 
     lines, _ = run(program, tmp_path, [answer])
     assert lines[1] == "response to 0, flags 1: y 11 [1,2] 0000803f0000803f"
+
+
+def leave(lane: Lane) -> None:
+    """Receive the batch, and leave without answering it."""
+    assert isinstance(lane.receive(), Batch)
+
+
+def counted(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("metric ")]
+
+
+def complaints(lines: list[str]) -> list[str]:
+    return [line for line in lines if "custom metric" in line]
 
 
 def test_custom_metrics_cannot_use_tritonservers_names(program: Path, tmp_path: Path) -> None:
     def work(lane: Lane) -> None:
         lane.send(Room(1))
         lane.send(Metrics([MetricUpdate("nv_inference_count", "", "COUNTER", {})]))
-        with suppress(LaneClosed):
-            lane.receive()
+        leave(lane)
 
     lines, _ = run(program, tmp_path, [work], decoupled=True)
-    (said,) = [line for line in lines if "custom metric" in line]
-    assert (
-        "custom metric nv_inference_count: names that begin with nv_ are reserved for tritonserver"
-        in said
-    )
+    (said,) = complaints(lines)
+    assert "nv_inference_count: names that begin with nv_ are reserved for tritonserver" in said
 
 
 def test_custom_metrics_are_counted_by_tritonserver(
@@ -125,12 +138,10 @@ def test_custom_metrics_are_counted_by_tritonserver(
         lane.send(Metrics([update("", 0, model="a"), update("increment", 2, model="a")]))
         lane.send(Metrics([update("increment", 3, model="a"), update("increment", 4, model="b")]))
         lane.send(Metrics([MetricUpdate("held", "", "GAUGE", {}, None, "set", 1.5)]))
-        with suppress(LaneClosed):
-            lane.receive()
+        leave(lane)
 
     lines, _ = run(program, tmp_path, [work], decoupled=True)
-    counted = [line for line in lines if line.startswith("metric ")]
-    assert sorted(counted) == [
+    assert sorted(counted(lines)) == [
         "metric held{} 1.5",
         'metric seen{model="a"} 5',
         'metric seen{model="b"} 4',
@@ -151,15 +162,12 @@ def test_a_metric_family_is_deleted_with_its_last_metric(
         lane.send(Metrics([update("delete", 0, "COUNTER"), update("set", 2, "GAUGE")]))
         lane.send(Metrics([update("delete", 0, "COUNTER", a="1"), update("set", 3, "GAUGE")]))
         lane.send(Metrics([update("delete", 0, "COUNTER", a="never")]))
-        with suppress(LaneClosed):
-            lane.receive()
+        leave(lane)
 
     lines, _ = run(program, tmp_path, [work], decoupled=True)
-    counted = [line for line in lines if line.startswith("metric ")]
-    assert counted == ["metric seen{} 0", 'metric seen{a="1"} 1', "metric seen{} 3"]
-    said = [line for line in lines if "custom metric" in line]
-    assert len(said) == 1  # while one of the counters was there
-    assert "another kind already exists" in said[0]
+    assert counted(lines) == ["metric seen{} 0", 'metric seen{a="1"} 1', "metric seen{} 3"]
+    (said,) = complaints(lines)  # while one of the counters was there
+    assert "another kind already exists" in said
 
 
 def test_the_number_of_a_workers_metrics_is_limited(
@@ -181,14 +189,12 @@ def test_the_number_of_a_workers_metrics_is_limited(
         for begin in range(0, 2 * MAX_METRICS, MAX_METRICS):
             lane.send(Metrics([update(begin + number) for number in range(MAX_METRICS)]))
         lane.send(Metrics([update(0)]))
-        with suppress(LaneClosed):
-            lane.receive()
+        leave(lane)
 
     lines, _ = run(program, tmp_path, [work], decoupled=True)
-    counted = [line for line in lines if line.startswith("metric ")]
-    assert len(counted) == MAX_METRICS
-    assert 'metric seen{user="0"} 2' in counted
-    said = [line for line in lines if "custom metric" in line]
+    assert len(counted(lines)) == MAX_METRICS
+    assert 'metric seen{user="0"} 2' in counted(lines)
+    said = complaints(lines)
     assert "the label 'le' is reserved for a histogram's buckets" in said[0]
     assert "have more than 64 KiB" in said[1]
     assert "this instance has too many metrics" in said[2]

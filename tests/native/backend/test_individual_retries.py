@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.triton.fake_tritonserver import Work, echo, run, serving
+from fakes.triton.fake_tritonserver import Work, echo, responses, run, serving
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
 from pytriton._protocol.lanes.lane_messages import Batch, BatchFailed
-
-#: Compiling with sanitizers has been seen to take 75 s on a core that others use, too.
-pytestmark = pytest.mark.timeout(600)
 
 Loss = tuple[int, int, int]
 
@@ -41,7 +38,7 @@ def losses(heard: list[Any]) -> list[Loss]:
 
 def outcomes(lines: list[str]) -> list[str]:
     """Return for each request, in the order of the responses, whether it succeeded, or its error."""
-    reported = [line for line in lines if line.startswith("response to ")]
+    reported = responses(lines)
     assert [int(line.split()[2].rstrip(",")) for line in reported] == list(range(len(reported)))
     return ["right" if " y 11 " in line else line.rpartition(" ")[2] for line in reported]
 

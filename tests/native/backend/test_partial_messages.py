@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from fakes.triton.fake_tritonserver import Work, echo, run, serving
+from fakes.triton.fake_tritonserver import (
+    Work,
+    begin_first,
+    contents,
+    echo,
+    run,
+    serving,
+    socket_of,
+    wait_for_close,
+)
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.lane import Lane, LaneClosed
 from pytriton._protocol.lanes.lane_messages import (
     Announce,
-    Batch,
     BatchBegun,
     BatchDone,
     BatchPart,
@@ -31,15 +38,6 @@ from pytriton._protocol.lanes.lane_messages import (
     Spilled,
 )
 
-pytestmark = pytest.mark.timeout(600)
-
-
-def waits(lane: Lane) -> None:
-    """Receive messages until the proxy closes the lane."""
-    with suppress(LaneClosed):
-        while True:
-            lane.receive()
-
 
 def says(*said: Any, room: int | None = None) -> Work:
     """Return a worker that reads a batch, sends a raw message, and waits as if it had responded."""
@@ -48,19 +46,15 @@ def says(*said: Any, room: int | None = None) -> Work:
         if room is not None:
             lane.send(Room(room))
         lane.receive()
-        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+        with socket_of(lane) as connection:
             try:
                 for message in said:
                     connection.send(msgspec.msgpack.encode(message), socket.MSG_NOSIGNAL)
             except ConnectionError:
                 return
-        waits(lane)
+        wait_for_close(lane)
 
     return work
-
-
-def answers(lines: list[str]) -> list[str]:
-    return [line.partition(": ")[2] for line in lines if line.startswith("response")]
 
 
 @pytest.mark.parametrize(
@@ -89,20 +83,10 @@ def test_a_partial_response_fails_its_batch(
     program: Path, tmp_path: Path, said: list[Any], complaint: str
 ) -> None:
     lines, _ = run(program, tmp_path, [says(*said), serving(echo)], batches=2)
-    wrong, right = answers(lines)
+    wrong, right = contents(lines)
     assert wrong.startswith("error 4 model model: ")
     assert complaint in wrong
     assert "y 11 " in right
-
-
-def roomy(batches: int) -> Work:
-    """Return a worker that offers room for a number of batches, and waits."""
-
-    def work(lane: Lane) -> None:
-        lane.send(Room(batches))
-        waits(lane)
-
-    return work
 
 
 @pytest.mark.parametrize("batches", [0, -5, -(2**63)])
@@ -110,9 +94,14 @@ def test_a_worker_that_offers_room_for_no_batch_fails_the_batch(
     program: Path, tmp_path: Path, batches: int
 ) -> None:
     """The batch does not wait for a third worker; the first lane may have been closed before the batch arrived."""
-    lines, _ = run(program, tmp_path, [roomy(batches)] * 2, decoupled=True)
+
+    def work(lane: Lane) -> None:
+        lane.send(Room(batches))
+        wait_for_close(lane)
+
+    lines, _ = run(program, tmp_path, [work] * 2, decoupled=True)
     complaint = "the worker set a batch limit below one: Room"
-    assert answers(lines) == [f"error 4 model model: {complaint}"]
+    assert contents(lines) == [f"error 4 model model: {complaint}"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +144,7 @@ def test_a_partial_response_fails_its_stream(
     program: Path, tmp_path: Path, said: list[Any], complaint: str
 ) -> None:
     lines, _ = run(program, tmp_path, [says(*said, room=1)], decoupled=True)
-    (answer,) = answers(lines)
+    (answer,) = contents(lines)
     assert answer.startswith("error 4 ")
     assert complaint in answer
 
@@ -180,7 +169,7 @@ def _ended_from_outside() -> tuple[Work, Callable[[], None]]:
         lanes.append(lane)
         for message in said:
             lane.send(message)
-        waits(lane)
+        wait_for_close(lane)
 
     return work, lambda: lanes[0].hang_up()
 
@@ -199,7 +188,7 @@ def test_a_stream_that_does_not_begin_becomes_overdue(
     )
     overdue = [one for one in heard if isinstance(one, messages.BatchOverdue)]
     assert [one.was_read for one in overdue] == [bool(said)]
-    assert answers(lines) == ["error 4 it hangs" if said else "error 4 no worker is left"]
+    assert contents(lines) == ["error 4 it hangs" if said else "error 4 no worker is left"]
 
 
 def test_a_chatty_worker_becomes_overdue(program: Path, tmp_path: Path) -> None:
@@ -208,10 +197,7 @@ def test_a_chatty_worker_becomes_overdue(program: Path, tmp_path: Path) -> None:
 
     def chatters(lane: Lane) -> None:
         lanes.append(lane)
-        lane.send(Room(1))
-        batch = lane.receive()
-        assert isinstance(batch, Batch)
-        lane.send(BatchBegun(batch.id))
+        begin_first(lane)
         with suppress(LaneClosed):
             while True:
                 for _ in range(8):  # then it gets a credit for them
@@ -221,7 +207,7 @@ def test_a_chatty_worker_becomes_overdue(program: Path, tmp_path: Path) -> None:
     judge = condemns(lambda: lanes[0].hang_up())
     lines, heard = run(program, tmp_path, [chatters], decoupled=True, judge=judge, patience_s=0.2)
     assert any(isinstance(one, messages.BatchOverdue) for one in heard)
-    assert answers(lines) == ["error 4 it hangs"]
+    assert contents(lines) == ["error 4 it hangs"]
 
 
 def test_the_dispatcher_learns_how_long_a_batch_has_been_read(
@@ -241,4 +227,4 @@ def test_the_dispatcher_learns_how_long_a_batch_has_been_read(
     lines, _ = run(program, tmp_path, [work], judge=judge, patience_s=0.1)
     assert asked[0] == 0
     assert asked[-1] >= 100
-    assert answers(lines) == ["error 4 it hangs"]
+    assert contents(lines) == ["error 4 it hangs"]

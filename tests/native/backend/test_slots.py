@@ -6,10 +6,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
 
 def test_memory_of_many_calls_is_released_after_a_delay(slots_program: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="pt-", dir="/tmp") as folder:

@@ -9,8 +9,6 @@ import pytest
 
 from pytriton._protocol.lanes.lane import ACTIVE_WAITS_VARIABLE
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def _said(program: Path, environment: dict[str, str]) -> list[str]:
     done = subprocess.run([program], env=environment, check=True, stdout=subprocess.PIPE, text=True)

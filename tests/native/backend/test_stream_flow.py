@@ -5,10 +5,6 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.timeout(600)
-
 
 def test_a_flow_is_full_until_half_of_it_has_been_read(flow_program: Path) -> None:
     said = subprocess.run([flow_program], check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -2,135 +2,91 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import socket
-from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from fakes.triton.fake_tritonserver import output, run
+from fakes.triton.fake_tritonserver import (
+    STREAMED,
+    begin,
+    begin_first,
+    output,
+    read_credits,
+    responses,
+    run,
+    socket_of,
+    streaming,
+    wait_for_close,
+)
 
-from pytriton._protocol.lanes.lane import Lane, LaneClosed
+from pytriton._protocol.lanes.lane import Lane
 from pytriton._protocol.lanes.lane_messages import (
-    Batch,
-    BatchBegun,
     BatchDone,
     BatchPart,
     BatchParts,
     BatchTexts,
-    Credit,
     PartRef,
     ResponseDetails,
     ResponseRef,
     Room,
 )
 
-#: Compiling with sanitizers has been seen to take 75 s on a core that others use, too; then come many runs.
-pytestmark = pytest.mark.timeout(600)
-
-
-def streaming(lane: Lane) -> None:
-    """Respond to each batch of a decoupled model with two parts, until the proxy closes the lane."""
-    lane.send(Room(1))
-    try:
-        while True:
-            batch = lane.receive()
-            if isinstance(batch, Credit):
-                continue
-            assert isinstance(batch, Batch)
-            lane.send(BatchBegun(batch.id))
-            for final in (False, True):
-                ref = output(lane, "y", np.ones((1, 2), np.float32))
-                details = ResponseDetails(final=final)
-                lane.send(BatchPart(batch.id, [ResponseRef([ref], None, details)]))
-            lane.send(BatchDone(batch.id, []))
-    except LaneClosed:
-        return
-
-
-_STREAMED = [f"response to 0, flags {flags}: y 11 [1,2] 0000803f0000803f" for flags in (0, 1)]
-
 
 def test_one_message_can_hold_responses_of_several_batches(program: Path, tmp_path: Path) -> None:
     """A trailing element of a later version is ignored."""
-    credits: list[Credit] = []
+    credits: list[int] = []
 
     def work(lane: Lane) -> None:
-        lane.send(Room(2))
-        numbers = []
-        for _ in range(2):
-            batch = lane.receive()
-            assert isinstance(batch, Batch)
-            lane.send(BatchBegun(batch.id))
-            numbers.append(batch.id)
+        numbers = [begin_first(lane, 2).id, begin(lane).id]
         ref = output(lane, "y", np.ones((1, 2), np.float32))
         lane.send(BatchParts([PartRef(number, [ResponseRef([ref])]) for number in numbers * 4]))
-        message = lane.receive()
-        assert isinstance(message, Credit)
-        credits.append(message)
+        credits.extend(read_credits(lane, 8))
         last = ResponseRef([ref], None, ResponseDetails(final=True))
         raw = msgspec.msgpack.encode(BatchParts([PartRef(number, [last]) for number in numbers]))
         parts = msgspec.msgpack.decode(raw)
         parts[1][0].append("later")
-        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+        with socket_of(lane) as connection:
             connection.send(msgspec.msgpack.encode(parts))
         for number in numbers:
             lane.send(BatchDone(number, []))
-        with suppress(LaneClosed):
-            while True:
-                lane.receive()
+        wait_for_close(lane)
 
     lines, _ = run(program, tmp_path, [work], batches=2, decoupled=True)
-    assert credits == [Credit(8)]
-    found = sorted(line for line in lines if line.startswith("response"))
-    assert found == sorted([*[_STREAMED[0]] * 8, *[_STREAMED[1]] * 2])
+    assert credits == [8]
+    assert sorted(responses(lines)) == sorted([*[STREAMED[0]] * 8, *[STREAMED[1]] * 2])
 
 
 def test_texts_are_responses_with_one_string(program: Path, tmp_path: Path) -> None:
     """However long they are."""
     texts = ["", "é", "x" * (1 << 17)]
-    credits: list[Credit] = []
+    credits: list[int] = []
 
     def work(lane: Lane) -> None:
-        lane.send(Room(2))
-        numbers = []
-        for _ in range(2):
-            batch = lane.receive()
-            assert isinstance(batch, Batch)
-            lane.send(BatchBegun(batch.id))
-            numbers.append(batch.id)
+        numbers = [begin_first(lane, 2).id, begin(lane).id]
         lane.send(BatchTexts("z", numbers * 3, [text for text in texts for _ in numbers]))
         for number in numbers:
             lane.send(BatchDone(number, []))
-        message = lane.receive()
-        assert isinstance(message, Credit)
-        credits.append(message)
-        with suppress(LaneClosed):
-            while True:
-                lane.receive()
+        credits.extend(read_credits(lane, 6))
+        wait_for_close(lane)
 
     lines, _ = run(program, tmp_path, [work], batches=2, decoupled=True)
-    assert credits == [Credit(6)]
+    assert credits == [6]
     data = [text.encode() for text in texts]
     shown = [(len(one).to_bytes(4, "little") + one).hex() for one in data]
-    found = [line for line in lines if line.startswith("response")]
-    assert sorted(found) == sorted(f"response to 0, flags 0: z 13 [1] {one}" for one in shown * 2)
+    assert sorted(responses(lines)) == sorted(
+        f"response to 0, flags 0: z 13 [1] {one}" for one in shown * 2
+    )
 
 
 def test_a_text_for_one_of_several_requests_is_refused(program: Path, tmp_path: Path) -> None:
     def work(lane: Lane) -> None:
-        lane.send(Room(1))
-        batch = lane.receive()
-        assert isinstance(batch, Batch)
-        lane.send(BatchBegun(batch.id))
+        batch = begin_first(lane)
         lane.send(BatchTexts("z", [batch.id], ["x"]))
-        with suppress(LaneClosed):
-            while True:
-                lane.receive()
+        wait_for_close(lane)
 
     lines, _ = run(program, tmp_path, [work], requests=2, decoupled=True)
     errors = [line for line in lines if "too few or too many responses" in line]
@@ -149,53 +105,40 @@ def test_a_waiting_worker_gets_all_its_memory_back(
     credits: list[int] = []
 
     def work(lane: Lane) -> None:
-        lane.send(Room(1))
-        batch = lane.receive()
-        assert isinstance(batch, Batch)
-        lane.send(BatchBegun(batch.id))
+        batch = begin_first(lane)
         lane.arena.allocate(before)
         lane.set_receive_timeout(20)
         ref = output(lane, "y", np.ones((1, nbytes // 4), np.float32))
         for _ in range(3):
             lane.send(BatchPart(batch.id, [ResponseRef([ref])]))
-        while sum(credits) < 3:
-            message = lane.receive()
-            assert isinstance(message, Credit)
-            credits.append(message.parts)
+        credits.extend(read_credits(lane, 3))
         lane.send(BatchDone(batch.id, []))
-        with suppress(LaneClosed):
-            while True:
-                lane.receive()
+        wait_for_close(lane)
 
     lines, _ = run(program, tmp_path, [work], decoupled=True)
     # Of parts that are given back in silence, a machine that is busy may make more than one.
     assert credits == expected if expected else sum(credits) == 3
-    assert sum(line.startswith("response") for line in lines) == 3
+    assert len(responses(lines)) == 3
 
 
 def test_a_stream_that_has_not_begun_is_retried(program: Path, tmp_path: Path) -> None:
     """While a stream that had begun is being answered with an error, which takes a while."""
 
     def leave(lane: Lane) -> None:
-        lane.send(Room(2))
-        begun = lane.receive()
-        assert isinstance(begun, Batch)
-        lane.send(BatchBegun(begun.id))
-        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+        begin_first(lane, 2)
+        with socket_of(lane) as connection:
             connection.recv(1, socket.MSG_PEEK)
 
     lines, heard = run(program, tmp_path, [leave, streaming], batches=2, decoupled=True)
-    assert [type(message).__name__ for message in heard] == [
-        *["Attach", "LaneLost", "Attach", "Detach"]
-    ]
+    names = [type(message).__name__ for message in heard]
+    assert names == ["Attach", "LaneLost", "Attach", "Detach"]
     assert heard[1].final
-    answers = [line for line in lines if line.startswith("response")]
-    assert answers == ["response to 0, flags 1: error 4 the worker was lost: é", *_STREAMED]
+    assert responses(lines) == ["response to 0, flags 1: error 4 the worker was lost: é", *STREAMED]
 
 
 def test_a_worker_that_stops_reading_blocks_nothing(program: Path, tmp_path: Path) -> None:
     def deaf(lane: Lane) -> None:
-        with closing(socket.socket(fileno=os.dup(lane.fileno()))) as connection:
+        with socket_of(lane) as connection:
             connection.shutdown(socket.SHUT_RD)
             lane.send(Room(1))
             ended = select.poll()
@@ -203,7 +146,7 @@ def test_a_worker_that_stops_reading_blocks_nothing(program: Path, tmp_path: Pat
             assert ended.poll(50_000)
 
     lines, _ = run(program, tmp_path, [deaf, streaming], decoupled=True)
-    assert [line for line in lines if line.startswith("response")] == _STREAMED
+    assert responses(lines) == STREAMED
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
@@ -214,17 +157,14 @@ def test_a_cancelled_stream_gets_no_responses_and_ends_once(
     lines, _ = run(
         program, tmp_path, [streaming], batches=3, requests=1, decoupled=True, environment=gone
     )
-    assert [line for line in lines if line.startswith("response")] == _STREAMED[:after] * 3
+    assert responses(lines) == STREAMED[:after] * 3
     assert lines.count("flags 1 to 0") == (3 if after < 2 else 0)
     assert lines[-1] == "released 3, statistics of 3"
 
 
 def test_a_cancelled_stream_of_a_lost_worker_gets_no_error(program: Path, tmp_path: Path) -> None:
     def leave(lane: Lane) -> None:
-        lane.send(Room(1))
-        batch = lane.receive()
-        assert isinstance(batch, Batch)
-        lane.send(BatchBegun(batch.id))
+        begin_first(lane)
 
     gone = {"FAKE_GONE_AFTER": "0"}
     lines, _ = run(program, tmp_path, [leave], decoupled=True, environment=gone)
@@ -245,10 +185,7 @@ def test_texts_are_credited_in_groups_again_after_the_memory_was_full(
     credits: list[int] = []
 
     def work(lane: Lane) -> None:
-        lane.send(Room(1))
-        batch = lane.receive()
-        assert isinstance(batch, Batch)
-        lane.send(BatchBegun(batch.id))
+        batch = begin_first(lane)
         lane.arena.allocate(8 << 20)
         lane.set_receive_timeout(20)
         ref = output(lane, "y", np.ones((1, 2), np.float32))
@@ -257,14 +194,9 @@ def test_texts_are_credited_in_groups_again_after_the_memory_was_full(
             lane.send(BatchTexts("z", [batch.id], ["x"]))
         for count in (15, 2):
             lane.send(BatchTexts("z", [batch.id] * count, ["x"] * count))
-        while sum(credits) < 82:
-            message = lane.receive()
-            assert isinstance(message, Credit)
-            credits.append(message.parts)
+        credits.extend(read_credits(lane, 82))
         lane.send(BatchDone(batch.id, []))
-        with suppress(LaneClosed):
-            while True:
-                lane.receive()
+        wait_for_close(lane)
 
     run(program, tmp_path, [work], decoupled=True)
     # The worker gets one credit for the last two messages, or two if this machine stalls between them.

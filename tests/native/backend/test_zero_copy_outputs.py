@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from fakes.triton.fake_tritonserver import Work, echo, output, run, serving
+from fakes.triton.fake_tritonserver import Work, contents, echo, output, run, serving
 
 from pytriton._protocol import linux, messages
 from pytriton._protocol.lanes import tensors
@@ -55,10 +55,6 @@ def second(answer: Callable[[Lane, Batch], Any]) -> Work:
     return work
 
 
-def answers(lines: list[str]) -> list[str]:
-    return [line.partition(": ")[2] for line in lines if line.startswith("response")]
-
-
 def test_an_output_is_read_in_place_and_returned(program: Path, tmp_path: Path) -> None:
     heard: list[Any] = []
 
@@ -70,7 +66,7 @@ def test_an_output_is_read_in_place_and_returned(program: Path, tmp_path: Path) 
             lane.receive()
 
     lines, _ = run(program, tmp_path, [second(answer)], batches=2, requests=2)
-    assert answers(lines)[2:] == [f"z 11 [1,4] {HEX} y 11 [1,4] {HEX}", f"y 11 [1,4] {HEX}"]
+    assert contents(lines)[2:] == [f"z 11 [1,4] {HEX} y 11 [1,4] {HEX}", f"y 11 [1,4] {HEX}"]
     assert heard == [Credit(1)]
     assert lines[-1] == "released 4, statistics of 4"
 
@@ -99,7 +95,7 @@ def test_another_worker_answers_when_one_dies_while_being_read(
 
     lines, heard = run(program, tmp_path, [second(leaves), serving(rest)], batches=2, requests=2)
     z, y = (2 * ONES).tobytes().hex(), (3 * ONES).tobytes().hex()
-    assert answers(lines)[2:] == [f"z 11 [1,4] {HEX}", f"z 11 [1,4] {z} y 11 [1,4] {y}"]
+    assert contents(lines)[2:] == [f"z 11 [1,4] {HEX}", f"z 11 [1,4] {z} y 11 [1,4] {y}"]
     assert asked == [1]
     assert [one.lost_workers for one in heard if isinstance(one, messages.LaneLost)] == [1]
     assert lines[-1] == "released 4, statistics of 4"
@@ -116,8 +112,8 @@ def test_the_next_worker_serves_the_next_batches(
         return _again(lane, batch, output(lane, "y", ONES), small)
 
     lines, _ = run(program, tmp_path, [second(leaves), serving(rest)], batches=3, requests=2)
-    assert answers(lines)[3] == f"z 11 [1,4] {HEX} y 11 [1,4] {HEX}"
-    assert answers(lines)[4:] == [f"y 11 [1,4] {HEX} z 11 [1,4] {HEX}"] * 2
+    assert contents(lines)[3] == f"z 11 [1,4] {HEX} y 11 [1,4] {HEX}"
+    assert contents(lines)[4:] == [f"y 11 [1,4] {HEX} z 11 [1,4] {HEX}"] * 2
 
 
 def test_a_retry_cannot_change_the_shape_of_a_begun_response(
@@ -129,14 +125,14 @@ def test_a_retry_cannot_change_the_shape_of_a_begun_response(
         return _again(lane, batch, output(lane, "y", np.ones((1, 5), np.float32)))
 
     lines, _ = run(program, tmp_path, [second(leaves), serving(rest)], batches=2, requests=2)
-    assert "the next worker answered with different shapes" in answers(lines)[3]
+    assert "the next worker answered with different shapes" in contents(lines)[3]
 
 
 def test_without_another_worker_a_begun_response_ends_with_an_error(
     program: Path, tmp_path: Path
 ) -> None:
     lines, _ = run(program, tmp_path, [second(leaves)], batches=2, requests=2)
-    assert answers(lines)[2:] == [f"z 11 [1,4] {HEX}", "error 4 the worker was lost: é"]
+    assert contents(lines)[2:] == [f"z 11 [1,4] {HEX}", "error 4 the worker was lost: é"]
     assert lines[-1].startswith("released 4")
 
 
@@ -159,9 +155,9 @@ def test_an_unreadable_output_fails_only_its_batch(
             lane.receive()
 
     lines, _ = run(program, tmp_path, [second(answer), serving(echo)], batches=3)
-    assert "error 4 model model: " in answers(lines)[1]
-    assert complaint in answers(lines)[1]
-    assert "y 11 " in answers(lines)[2]
+    assert "error 4 model model: " in contents(lines)[1]
+    assert complaint in contents(lines)[1]
+    assert "y 11 " in contents(lines)[2]
 
 
 def test_a_worker_cannot_lend_memory_unasked(program: Path, tmp_path: Path) -> None:
@@ -174,7 +170,7 @@ def test_a_worker_cannot_lend_memory_unasked(program: Path, tmp_path: Path) -> N
             lane.receive()
 
     lines, _ = run(program, tmp_path, [unasked, second(plainly)], batches=3)
-    first, _, third = answers(lines)
+    first, _, third = contents(lines)
     for one in (first, third):
         assert "output y is in memory that was not requested" in one
 
