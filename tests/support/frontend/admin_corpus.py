@@ -65,11 +65,8 @@ def settings() -> Iterator[Ask]:
         {"trace_rate": None},
         {"trace_count": "3", "log_frequency": "2"},
     ):
-        yield Ask(
-            f"trace of one {document}",
-            "/v2/models/one/trace/setting",
-            json.dumps(document).encode(),
-        )
+        body = json.dumps(document).encode()
+        yield Ask(f"trace of one {document}", "/v2/models/one/trace/setting", body)
     yield Ask("trace of nobody", "/v2/models/nobody/trace/setting", b'{"trace_rate":"1"}')
     yield Ask("trace, no JSON", "/v2/trace/setting", b"x")
     for document in ({"log_info": False}, {"log_info": 1}, {"log_file": "x"}, {"log_format": "ISO8601"}, {"log_format": "x"}, {"log_format": "default"}, {"log_verbose_level": 1}, {"log_verbose_level": 0},
@@ -87,20 +84,14 @@ def memory() -> Iterator[Ask]:
             yield Ask(f"get {path}{more}", path + more)
         for document in ({}, {"key": "/nobody-has-this", "byte_size": 8}, {"key": "/x", "offset": -1, "byte_size": 8}, {"key": 5, "byte_size": 8}, {"key": "/x", "byte_size": "8"}, {"raw_handle": {"b64": "AAAA"}, "device_id": 0, "byte_size": 8},
                          {"raw_handle": {}, "device_id": 0, "byte_size": 8}, [], "x"):  # fmt: skip
-            yield Ask(
-                f"register {kind} {document}",
-                f"{path}/region/x/register",
-                json.dumps(document).encode(),
-            )
+            body = json.dumps(document).encode()
+            yield Ask(f"register {kind} {document}", f"{path}/region/x/register", body)
         yield Ask(f"unregister {kind} x", f"{path}/region/x/unregister", b"")
         yield Ask(f"unregister {kind}", f"{path}/unregister", b"")
-    region = {"shared_memory_region": "x", "shared_memory_byte_size": 8}
-    yield asked("input in a region that nobody knows", inputs(tensor(None, parameters=region)))
-    yield asked(
-        "input in a region without a size",
-        inputs(tensor(None, parameters={"shared_memory_region": "x"})),
-    )
-    yield asked(
-        "input in a region that is no text",
-        inputs(tensor(None, parameters={**region, "shared_memory_region": 5})),
-    )
+    size = {"shared_memory_byte_size": 8}
+    for name, region in (
+        ("that nobody knows", {"shared_memory_region": "x", **size}),
+        ("without a size", {"shared_memory_region": "x"}),
+        ("that is no text", {"shared_memory_region": 5, **size}),
+    ):
+        yield asked(f"input in a region {name}", inputs(tensor(None, parameters=region)))

@@ -57,48 +57,22 @@ def _information() -> Iterator[Ask]:
 
 
 def _types() -> Iterator[Ask]:
-    wrong: Any
+    path = "types/infer"
+    to_binary = {"parameters": {"binary_data_output": True}}
     for datatype, values in VALUES.items():
         one = {"name": f"INPUT{datatype}", "shape": [2], "datatype": datatype, "data": values}
-        yield asked(f"type {datatype}", {"inputs": [one]}, "types/infer")
-        yield asked(
-            f"type {datatype}, binary answer",
-            {"inputs": [one], "parameters": {"binary_data_output": True}},
-            "types/infer",
-        )
-        for wrong in (
-            [True, "x"],
-            [1.5, 2],
-            [None, None],
-            [-1, 2**70],
-            [[1], [2]],
-            [{}, {}],
-            "text",
-            5,
-        ):
-            yield asked(
-                f"type {datatype}, data {wrong}",
-                {"inputs": [{**one, "data": wrong}]},
-                "types/infer",
-            )
+        yield asked(f"type {datatype}", inputs(one), path)
+        yield asked(f"type {datatype}, binary answer", inputs(one, **to_binary), path)
+        wrongs = ([True, "x"], [1.5, 2], [None, None], [-1, 2**70], [[1], [2]], [{}, {}], "text", 5)
+        for wrong in wrongs:
+            yield asked(f"type {datatype}, data {wrong}", inputs({**one, "data": wrong}), path)
     for datatype in ("FP16", "BF16"):
         one = {"name": f"INPUT{datatype}", "shape": [2], "datatype": datatype}
-        yield asked(
-            f"type {datatype} as JSON", {"inputs": [{**one, "data": [1.0, 2.0]}]}, "types/infer"
-        )
-        with_size = {**one, "parameters": {"binary_data_size": 4}}
-        yield binary(
-            f"type {datatype}, binary",
-            {"inputs": [with_size], "parameters": {"binary_data_output": True}},
-            b"\0<\0@",
-            path="types/infer",
-        )
-        yield binary(
-            f"type {datatype}, answered as JSON",
-            {"inputs": [with_size]},
-            b"\0<\0@",
-            path="types/infer",
-        )
+        yield asked(f"type {datatype} as JSON", inputs({**one, "data": [1.0, 2.0]}), path)
+        sized = {**one, "parameters": {"binary_data_size": 4}}
+        halves = b"\0<\0@"
+        yield binary(f"type {datatype}, binary", inputs(sized, **to_binary), halves, path=path)
+        yield binary(f"type {datatype}, answered as JSON", inputs(sized), halves, path=path)
 
 
 def _structure() -> Iterator[Ask]:
@@ -167,84 +141,51 @@ def _outputs() -> Iterator[Ask]:
     ):  # fmt: skip
         yield asked(f"outputs: {name}", inputs(None, outputs=wanted))
     for datatype in ("INT32", "UINT8", "FP64", "BOOL", "BYTES"):
-        one = {
-            "name": f"INPUT{datatype}",
-            "shape": [2],
-            "datatype": datatype,
-            "data": VALUES[datatype],
-        }
+        data = VALUES[datatype]
+        one = {"name": f"INPUT{datatype}", "shape": [2], "datatype": datatype, "data": data}
         wanted = [{"name": f"OUTPUT{datatype}", "parameters": {"classification": 2}}]
         yield asked(f"classes of {datatype}", {"inputs": [one], "outputs": wanted}, "types/infer")
     batch = tensor([1.0, 3.0, 2.0, 6.0, 5.0, 4.0], shape=[2, 3])
-    yield asked(
-        "classes of a batch",
-        inputs(batch, outputs=[{"name": "OUTPUT0", "parameters": {"classification": 2}}]),
-    )
+    wanted = [{"name": "OUTPUT0", "parameters": {"classification": 2}}]
+    yield asked("classes of a batch", inputs(batch, outputs=wanted))
     for value in (True, False, 1, "true", None):
-        yield asked(
-            f"binary_data_output {value!r}", inputs(None, parameters={"binary_data_output": value})
-        )
-    both = inputs(
-        None,
-        parameters={"binary_data_output": True},
-        outputs=[{"name": "OUTPUT0", "parameters": {"binary_data": False}}],
-    )
+        parameters = {"binary_data_output": value}
+        yield asked(f"binary_data_output {value!r}", inputs(None, parameters=parameters))
+    wanted = [{"name": "OUTPUT0", "parameters": {"binary_data": False}}]
+    both = inputs(None, parameters={"binary_data_output": True}, outputs=wanted)
     yield asked("binary_data_output, and an output that is not", both)
 
 
 def _binary() -> Iterator[Ask]:
-    sized = tensor(None, parameters={"binary_data_size": 8})
+    def of_size(size: Any) -> dict[str, Any]:
+        return tensor(None, parameters={"binary_data_size": size})
+
+    sized = of_size(8)
     yield binary("binary", inputs(sized), FLOATS)
-    yield binary(
-        "binary, both ways", inputs(sized, parameters={"binary_data_output": True}), FLOATS
-    )
+    to_binary = {"binary_data_output": True}
+    yield binary("binary, both ways", inputs(sized, parameters=to_binary), FLOATS)
     yield binary("binary, too little", inputs(sized), FLOATS[:7])
     yield binary("binary, too much", inputs(sized), FLOATS + b"x")
-    yield binary(
-        "binary, size too small",
-        inputs(tensor(None, parameters={"binary_data_size": 4})),
-        FLOATS[:4],
-    )
+    yield binary("binary, size too small", inputs(of_size(4)), FLOATS[:4])
     for size in (-8, "8", 1.5, None, 2**63, 2**64, 0):
-        yield binary(
-            f"binary, size {size!r}",
-            inputs(tensor(None, parameters={"binary_data_size": size})),
-            FLOATS,
-        )
-    yield binary(
-        "binary, and data as well", inputs(tensor(parameters={"binary_data_size": 8})), FLOATS
-    )
+        yield binary(f"binary, size {size!r}", inputs(of_size(size)), FLOATS)
+    twice = tensor(parameters={"binary_data_size": 8})
+    yield binary("binary, and data as well", inputs(twice), FLOATS)
     for length in ("-1", "x", "", "99999", "99999999999999999999", "1.5", " 5", "+5", "5x"):
         yield binary(f"binary, header length {length!r}", inputs(sized), FLOATS, length)
-    yield Ask("raw", "/v2/models/single/infer", FLOATS, {"Inference-Header-Content-Length": "0"})
-    yield Ask(
-        "raw, of several inputs",
-        "/v2/models/one/infer",
-        FLOATS,
-        {"Inference-Header-Content-Length": "0"},
-    )
-    yield Ask(
-        "raw, nothing", "/v2/models/single/infer", b"", {"Inference-Header-Content-Length": "0"}
-    )
-    yield Ask(
-        "raw, odd size",
-        "/v2/models/single/infer",
-        FLOATS[:7],
-        {"Inference-Header-Content-Length": "0"},
-    )
-    strings = {
-        "name": "INPUT1",
-        "shape": [1, 2],
-        "datatype": "BYTES",
-        "parameters": {"binary_data_size": 10},
-    }
-    for name, raw in (
+    raw = {"Inference-Header-Content-Length": "0"}
+    yield Ask("raw", "/v2/models/single/infer", FLOATS, raw)
+    yield Ask("raw, of several inputs", "/v2/models/one/infer", FLOATS, raw)
+    yield Ask("raw, nothing", "/v2/models/single/infer", b"", raw)
+    yield Ask("raw, odd size", "/v2/models/single/infer", FLOATS[:7], raw)
+    strings = {**of_size(10), "name": "INPUT1", "shape": [1, 2], "datatype": "BYTES"}
+    for name, data in (
         ("right", b"\1\0\0\0a\1\0\0\0b"),
         ("no UTF-8", b"\1\0\0\0\xff\1\0\0\0b"),
         ("too long", b"\1\0\0\0a\xff\0\0\0b"),
         ("cut", b"\6\0\0\0aaaaaa"),
     ):
-        yield binary(f"binary strings, {name}", inputs(None, strings), raw)
+        yield binary(f"binary strings, {name}", inputs(None, strings), data)
     yield binary("two binary inputs", inputs(sized, strings), FLOATS + b"\1\0\0\0a\1\0\0\0b")
 
 
@@ -271,24 +212,11 @@ def _encodings() -> Iterator[Ask]:
     path = "/v2/models/one/infer"
     for name, packed in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body)), ("gzip", b"nonsense"), ("deflate", b"nonsense"), ("gzip", gzip.compress(body)[:-9]),
                          ("gzip", gzip.compress(body) + b"x"), ("br", body), ("identity", body), ("", body), ("GZIP", gzip.compress(body)), ("gzip, deflate", body)):  # fmt: skip
-        yield Ask(
-            f"encoded {name!r} {packed[:3]!r} {len(packed)}",
-            path,
-            packed,
-            {"Content-Encoding": name},
-        )
-    for name in (
-        "gzip",
-        "deflate",
-        "br",
-        "identity",
-        "*",
-        "gzip, deflate",
-        "deflate, gzip",
-        "gzip;q=0",
-        "gzip;q=0.5, deflate;q=1",
-        "x",
-    ):
+        case = f"encoded {name!r} {packed[:3]!r} {len(packed)}"
+        yield Ask(case, path, packed, {"Content-Encoding": name})
+    plain = ("gzip", "deflate", "br", "identity", "*")
+    listed = ("gzip, deflate", "deflate, gzip", "gzip;q=0", "gzip;q=0.5, deflate;q=1", "x")
+    for name in (*plain, *listed):
         yield Ask(f"accepting {name}", path, body, {"Accept-Encoding": name})
     for name in ("text/plain", "application/octet-stream", ""):
         yield Ask(f"content type {name!r}", path, body, {"Content-Type": name})

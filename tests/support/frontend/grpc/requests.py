@@ -71,3 +71,18 @@ def request(
         model_name=model, model_version=version, id=id, inputs=inputs or [tensor()], outputs=outputs,
         raw_input_contents=raw, parameters=given,
     )  # fmt: skip
+
+
+def call(name: str, message: Any) -> Call:
+    """Return a call of the method that takes this message."""
+    return Call(name, type(message).__name__.removesuffix("Request"), [message])
+
+
+def infer(name: str, /, *inputs: Any, **options: Any) -> Call:
+    """Return a ModelInfer; see `request`."""
+    return call(name, request(*inputs, **options))
+
+
+def stream(name: str, *messages: Any) -> Call:
+    """Return a ModelStreamInfer."""
+    return Call(name, "ModelStreamInfer", messages)
