@@ -31,7 +31,7 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def ask(program: Path, path: str, limit_ms: int = LIMIT_MS) -> subprocess.Popen[str]:
-    argv = [program, f"ipc://{path}", str(limit_ms)]
+    argv: list[str | Path] = [program, f"ipc://{path}", str(limit_ms)]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 

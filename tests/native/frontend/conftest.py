@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.frontend.c_programs import built_of
+from support.frontend.c_programs import ADDRESSES, THREADS, built_of
+from support.frontend.calls import Run, program
 from support.frontend.driver import Driver
 from support.frontend.echo import EchoServer, Start
 from support.frontend.echo import build as build_echo
@@ -61,7 +62,13 @@ def driver(driver_program: Path) -> Iterator[Driver]:
     driver.end()
 
 
-@pytest.fixture(scope="session", params=["address,undefined", "thread"], ids=["address", "thread"])
+@pytest.fixture(scope="session")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A program that makes the calls described by its arguments."""
+    return program("calls", tmp_path_factory.mktemp("calls"), ADDRESSES)
+
+
+@pytest.fixture(scope="session", params=[ADDRESSES, THREADS], ids=["address", "thread"])
 def echo_program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The echo server."""
     return build_echo(tmp_path_factory.mktemp("frontend") / "net_echo", request.param)

@@ -11,8 +11,6 @@ import pytest
 from support.frontend.echo import EchoServer, Start, all_echo, ask, echoes, ends, reset, take
 from support.real_daemon import eventually
 
-pytestmark = pytest.mark.timeout(200)
-
 _BIG = 20_000_000  # more than any socket takes at once
 
 

@@ -11,8 +11,6 @@ import pytest
 import trustme
 from support.frontend.echo import EchoServer, Start, ask, echoes, ends, reset, take
 
-pytestmark = pytest.mark.timeout(200)
-
 _BIG = 20_000_000  # more than any socket takes at once
 
 

@@ -6,13 +6,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.frontend.echo import build_with
+from support.frontend.c_programs import built
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("timers") / "timers"
-    return build_with(["timers.c"], ["net/timers.c"], target, "address,undefined")
+    main = Path(__file__).with_name("timers.c")
+    return built(main, ["net/timers.c"], tmp_path_factory.mktemp("timers"))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -10,14 +10,15 @@ from support.compile_cache import compile_program
 
 PROXY_BACKEND = Path(__file__).parents[3] / "proxy_backend"
 FRONT = PROXY_BACKEND / "frontend"
-_SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+ADDRESSES = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+THREADS = ("-fsanitize=thread", "-fno-sanitize-recover=all")
 #: Instead of -O2: takes half the time, and keeps the warnings that need data flow.
 _OPTIMISED = {"-O2": "-O1"}
 #: Line numbers for sanitizer reports; full debug information would be slower.
 _WARNED = ("-g1", "-Wall", "-Wextra", "-Wshadow", "-Werror")
 
 
-def sanitized_flags(sanitizers: Sequence[str] = _SANITIZED) -> list[str]:
+def sanitized_flags(sanitizers: Sequence[str] = ADDRESSES) -> list[str]:
     """Return the compiler flags of all C tests. Sources with the same flags are compiled once.
 
     FORTIFY is off, because sanitizers do not see its functions.
@@ -42,7 +43,7 @@ def common_sources() -> list[Path]:
 
 
 def built(
-    main: Path, sources: Sequence[str], folder: Path, *, sanitizers: Sequence[str] = _SANITIZED
+    main: Path, sources: Sequence[str], folder: Path, *, sanitizers: Sequence[str] = ADDRESSES
 ) -> Path:
     """Compile a test program with sources of the frontend.
 
@@ -60,7 +61,7 @@ def built_of(
     sources: Sequence[Path],
     target: Path,
     *more: str,
-    sanitizers: Sequence[str] = _SANITIZED,
+    sanitizers: Sequence[str] = ADDRESSES,
 ) -> Path:
     """Compile a program from C sources and proxy_backend/common. Programs with the same flags share objects."""
     flags = [*sanitized_flags(sanitizers), *include_flags("frontend"), *more]

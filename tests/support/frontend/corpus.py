@@ -63,7 +63,16 @@ def _types() -> Iterator[Ask]:
         one = {"name": f"INPUT{datatype}", "shape": [2], "datatype": datatype, "data": values}
         yield asked(f"type {datatype}", inputs(one), path)
         yield asked(f"type {datatype}, binary answer", inputs(one, **to_binary), path)
-        wrongs = ([True, "x"], [1.5, 2], [None, None], [-1, 2**70], [[1], [2]], [{}, {}], "text", 5)
+        wrongs: Any = (
+            [True, "x"],
+            [1.5, 2],
+            [None, None],
+            [-1, 2**70],
+            [[1], [2]],
+            [{}, {}],
+            "text",
+            5,
+        )
         for wrong in wrongs:
             yield asked(f"type {datatype}, data {wrong}", inputs({**one, "data": wrong}), path)
     for datatype in ("FP16", "BF16"):

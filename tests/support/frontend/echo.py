@@ -14,25 +14,14 @@ from pathlib import Path
 
 from support.frontend.c_programs import FRONT, built_of
 
-ROOT = Path(__file__).parents[3]
-_PROGRAMS = ROOT / "tests" / "native" / "frontend"
+_PROGRAMS = Path(__file__).parents[2] / "native" / "frontend"
 
 
-def build(target: Path, sanitizer: str) -> Path:
+def build(target: Path, sanitizers: Sequence[str]) -> Path:
     """Compile the echo server with the sources that connections need."""
-    sources = [
-        str(path.relative_to(FRONT))
-        for room in ("memory", "base", "thread_pool", "net")
-        for path in FRONT.glob(f"{room}/*.c")
-    ]
-    return build_with(["net_echo.c", "net_echo_protocol.c"], sources, target, sanitizer)
-
-
-def build_with(names: Sequence[str], sources: Sequence[str], target: Path, sanitizer: str) -> Path:
-    """Compile a program of tests/native/frontend with sources of the frontend, under a sanitizer."""
-    files = [*(_PROGRAMS / name for name in names), *(FRONT / source for source in sources)]
-    checks = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all")
-    return built_of(files, target, sanitizers=checks)
+    rooms = ("memory", "base", "thread_pool", "net")
+    sources = [path for room in rooms for path in FRONT.glob(f"{room}/*.c")]
+    return built_of([*_PROGRAMS.glob("net_echo*.c"), *sources], target, sanitizers=sanitizers)
 
 
 class EchoServer:

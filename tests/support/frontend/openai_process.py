@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import msgspec
 
 from pytriton._protocol.messages import OpenAICard
 from pytriton.dispatcher.openai.state import READY, ApiModel, ApiSettings, ApiState, Upstream
+from support.frontend.talking_model import say, start_talking
 
 MODEL = "talking"
 USAGE = '{"prompt_tokens":1,"completion_tokens":2}'
@@ -69,20 +69,16 @@ class Talk:
         behind: bytes = b"",
     ) -> None:
         self._stack = ExitStack()
-        listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
-        path = folder / f"talk{id(self)}"
-        listener.bind(str(path))
-        listener.listen(1)
         self.client = client or self._stack.enter_context(connected(port, room))
-        self.client.sendall(request_of(f"script:{path};", *headers, version=version) + behind)
-        self.model, _ = listener.accept()
-        self._stack.enter_context(self.model)
-        path.unlink()
+
+        def ask(path: str) -> None:
+            self.client.sendall(request_of(f"script:{path};", *headers, version=version) + behind)
+
+        self.model = self._stack.enter_context(start_talking(folder, ask))
 
     def say(self, text: str) -> None:
         """Have the model send a text; "" is an error."""
-        data = text.encode()
-        self.model.sendall(struct.pack("=I", len(data)) + data)
+        say(self.model, text.encode())
 
     def end(self) -> None:
         """End the model's answer."""

@@ -11,13 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.frontend.c_programs import FRONT, built
-from support.frontend.calls import ADDRESSES, build_core
+from support.frontend.c_programs import ADDRESSES, FRONT, built
+from support.frontend.calls import build_core
 
 _ROOMS = (
     "memory", "base", "thread_pool", "json", "core", "tracing", "calls", "admin", "net", "http1", "http",
     "http2", "protobuf", "handover", "relay", "grpc", "startup",
 )  # fmt: skip
+
+
+def nghttp2() -> str:
+    """Return the library from tritonserver's wheel, or the system's."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    found = sorted(cache.glob("pytriton-daemon/server/*/nvidia_pytriton.libs/libnghttp2-*.so*"))
+    return str(found[0]) if found else "libnghttp2.so.14"
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,12 @@ class OpenAIProcess:
         client = socket.create_connection(self.http, timeout=60)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return client
+
+    def kill(self) -> None:
+        """Kill it, which `running` then takes for a clean exit."""
+        self.process.kill()
+        self.process.wait()
+        self.process.returncode = 0
 
 
 def build(folder: Path) -> Built:
@@ -78,10 +91,12 @@ def running(
             if path is not None:
                 one.bind(str(path))
                 one.listen(100)
+        sockets = (listener, admin, own, taking)
         settings, writer = os.pipe()
         heard, ready = os.pipe()
         document = {
             "core": str(made.core),
+            "libraries": {"nghttp2": nghttp2()} if protocol == "grpc" else {},
             "listen": [
                 {"fd": listener.fileno(), "protocol": protocol, "tls": tls},
                 {"fd": admin.fileno(), "protocol": "admin"},
@@ -94,15 +109,7 @@ def running(
         }
         process = subprocess.Popen(
             [made.program, f"--settings={settings}"],
-            pass_fds=(
-                settings,
-                ready,
-                listener.fileno(),
-                admin.fileno(),
-                own.fileno(),
-                taking.fileno(),
-                *descriptors,
-            ),
+            pass_fds=(settings, ready, *map(socket.socket.fileno, sockets), *descriptors),
             stderr=subprocess.PIPE,
         )
         for descriptor in (settings, ready):

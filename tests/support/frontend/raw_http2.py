@@ -7,6 +7,9 @@ import struct
 from collections.abc import Iterator
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+END_STREAM, END_HEADERS = 1, 4
+#: The value of a SETTINGS frame that closes the windows of new streams.
+WINDOW_0 = struct.pack(">HI", 4, 0)
 SETTINGS, HEADERS, DATA, RESET, PING, GOAWAY, WINDOW, CONTINUATION = 4, 1, 0, 3, 6, 7, 8, 9
 
 
@@ -17,6 +20,24 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 def literal(name: bytes, value: bytes) -> bytes:
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def message(content: bytes, size: int | None = None, *, compressed: bool = False) -> bytes:
+    """Return a gRPC message, or its beginning: it announces `size` bytes."""
+    return struct.pack(">BI", compressed, len(content) if size is None else size) + content
+
+
+def data(stream_id: int, content: bytes, flags: int = 0) -> bytes:
+    """Return a stream's data in frames of the largest size."""
+    pieces = [content[i : i + 16_384] for i in range(0, len(content), 16_384)]
+    frames = [frame(DATA, 0, stream_id, piece) for piece in pieces]
+    return b"".join(frames) + (frame(DATA, flags, stream_id) if flags else b"")
+
+
+def open_windows(connection: socket.socket, *streams: int) -> None:
+    """Let the server send a gibibyte, on the connection and on these streams."""
+    for stream_id in (0, *streams):
+        connection.sendall(frame(WINDOW, 0, stream_id, struct.pack(">I", 1 << 30)))
 
 
 def call(

@@ -6,22 +6,15 @@ import array
 import json
 import os
 import socket
-import struct
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from support.frontend.process import OpenAIProcess
+from support.frontend.raw_http import head
+from support.frontend.talking_model import is_cancelled, private_connection, say, start_talking
 
 Way = Callable[[OpenAIProcess], socket.socket]
-
-
-def private(frontend: OpenAIProcess) -> socket.socket:
-    """Return a connection to the server's socket that accepts descriptors."""
-    asker = socket.socket(socket.AF_UNIX)
-    asker.settimeout(60)
-    asker.connect(str(frontend.private))
-    return asker
 
 
 def event(text: str) -> bytes:
@@ -43,29 +36,20 @@ class Stream:
         folder: Path,
         *,
         pulse_ms: int = 0,
-        way: Way = private,
+        way: Way = private_connection,
         keep_alive: bool = False,
         room: int | None = None,
     ) -> None:
         self._stack = ExitStack()
-        listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
-        path = folder / f"script{id(self)}"
-        listener.bind(str(path))
-        listener.listen(1)
-        listener.settimeout(60)
         self.asker = self._stack.enter_context(way(frontend))
-        body = json.dumps({"script": str(path)}).encode()
-        head = [
-            "POST /v2/models/talking/generate_stream HTTP/1.1",
-            "Host: h",
-            f"Connection: {'keep-alive' if keep_alive else 'close'}",
-            f"Pytriton-Relay: {pulse_ms}",
-            f"Content-Length: {len(body)}",
-        ]
-        self.asker.sendall("\r\n".join([*head, "", ""]).encode() + body)
-        self.model, _ = listener.accept()
-        self._stack.enter_context(self.model)
-        path.unlink()
+        connection = f"Connection: {'keep-alive' if keep_alive else 'close'}"
+
+        def ask(path: str) -> None:
+            body = json.dumps({"script": path}).encode()
+            line, relay = "POST /v2/models/talking/generate_stream", f"Pytriton-Relay: {pulse_ms}"
+            self.asker.sendall(head(line, [connection, relay], body))
+
+        self.model = self._stack.enter_context(start_talking(folder, ask))
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.client = self._stack.enter_context(socket.socket())
             if room is not None:
@@ -75,14 +59,13 @@ class Stream:
         self._stack.enter_context(self.held)
         if room is not None:
             self.held.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
-        for one in (self.model, self.client, self.held):
+        for one in (self.client, self.held):
             one.settimeout(60)
         self._heard = b""
 
     def say(self, text: str) -> None:
         """Have the model send a text; "" is an error."""
-        data = text.encode()
-        self.model.sendall(struct.pack("=I", len(data)) + data)
+        say(self.model, text.encode())
 
     def word(self, word: bytes, *descriptors: int) -> None:
         """Send a command as the requesting process."""
@@ -119,8 +102,7 @@ class Stream:
     def hand_over(self) -> None:
         """Start the stream, and hand the client's connection over after its first event."""
         self.say("sfirst\n\n")
-        head = self.hear(b"\r\n\r\n")
-        assert b"Pytriton-Relay: yes\r\n" in head
+        assert b"Pytriton-Relay: yes\r\n" in self.hear(b"\r\n\r\n")
         self.hear(b"\n\n\r\n")
         self.word(b"g", self.held.fileno())
         self.say("sbegun\n\n")
@@ -132,17 +114,15 @@ class Stream:
 
     def is_cancelled(self) -> bool:
         """Wait until the model's connection ends."""
-        with suppress(ConnectionResetError):
-            return self.model.recv(1) == b""
-        return True
+        return is_cancelled(self.model)
 
     def close(self) -> None:
         self._stack.close()
 
 
-def descriptors(frontend: OpenAIProcess) -> int:
-    """Return the number of open descriptors of the frontend's process."""
-    return len(os.listdir(f"/proc/{frontend.process.pid}/fd"))
+def descriptors(pid: int) -> int:
+    """Return the number of open descriptors of a process."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 #: Creates a stream (conftest.py); see `Stream`.

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.frontend.calls import ADDRESSES, THREADS, Run, program
+from support.frontend.c_programs import ADDRESSES, THREADS
+from support.frontend.calls import Run, program
 
 ONE = ("input=IN:FP32:2", "data=0000803f00000040", "start", "wait")
 ANSWERED = (

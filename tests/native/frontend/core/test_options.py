@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from support.frontend.calls import ADDRESSES, program
+from support.frontend.calls import Run
 
 #: Observed of NVIDIA's executable (2.51), which sets each of them in every start. It also sets two folders and
 #: min-supported-compute-capability, where its values are the core's own.
@@ -38,10 +36,9 @@ _NVIDIAS = {
 
 
 def test_the_core_gets_every_option_of_nvidias_executable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    calls: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = program("calls", tmp_path, ADDRESSES)
     monkeypatch.setenv("FAKE_CORE_OPTIONS", "1")
-    said = [line.partition(" ") for line in run().splitlines()]
+    said = [line.partition(" ") for line in calls().splitlines()]
     given = {name: value for name, _, value in said if name != "running"}
     assert given == _NVIDIAS

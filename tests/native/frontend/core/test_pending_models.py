@@ -13,7 +13,6 @@ from typing import Any
 
 import grpc
 import pytest
-from support.frontend.grpc.echo import nghttp2
 from support.frontend.grpc.requests import request
 from support.frontend.process import Built, OpenAIProcess, running
 from support.frontend.raw_http import RawClient, ask, data_of, head, json_of, post
@@ -43,27 +42,23 @@ class Dispatcher:
         """Load a model into the core."""
         self.post(f"/v2/repository/models/{model}/load", {})
 
+    def is_ready(self, model: str, version: str = "") -> bool:
+        """Return whether the frontend reports the model as ready."""
+        return ask(self.frontend, head(f"GET /v2/models/{model}{version}/ready"))[0] == 200
+
     def close(self) -> None:
         self._asked.close()
 
 
 @contextmanager
-def _dispatched(made: Built, **changes: Any) -> Iterator[Dispatcher]:
+def _dispatched(made: Built, protocol: str = "http", **changes: Any) -> Iterator[Dispatcher]:
     reader, writer = os.pipe()
-    settings = {
-        "names": list(_NAMES),
-        "loading": [],
-        "fd": writer,
-        "wait_s": 600,
-        "max_waiters": 100,
-    }
-    settings.update(changes)
-    protocol = "grpc" if changes.pop("grpc", 0) else "http"
-    settings.pop("grpc", None)
-    libraries = {"nghttp2": nghttp2()} if protocol == "grpc" else {}
-    more: dict[str, Any] = {"pending_models": settings, "libraries": libraries}
+    settings = {"names": _NAMES, "loading": [], "wait_s": 600, "max_waiters": 100, **changes}
+    settings["fd"] = writer
     try:
-        with running(made, protocol=protocol, descriptors=[writer], **more) as frontend:
+        with running(
+            made, protocol=protocol, descriptors=[writer], pending_models=settings
+        ) as frontend:
             os.close(writer)
             writer = -1
             dispatcher = Dispatcher(frontend, reader)
@@ -148,13 +143,9 @@ def test_the_number_of_waiting_requests_is_limited(made: Built) -> None:
 def test_a_probe_reports_a_ready_model_and_loads_none(made: Built) -> None:
     """A suspended model counts as ready, since requests to it are answered."""
     with _dispatched(made) as dispatcher:
-        frontend = dispatcher.frontend
-
-        def is_ready(model: str) -> bool:
-            return ask(frontend, head(f"GET /v2/models/{model}/ready"))[0] == 200
-
+        is_ready = dispatcher.is_ready
         assert [is_ready(name) for name in (*_NAMES, "unknown")] == [True] * 4 + [False]
-        client = RawClient(frontend)
+        client = RawClient(dispatcher.frontend)
         client.send(_REQUESTS["inference"])
         assert dispatcher.next_asked() == "coming"  # the first that anybody has asked for
         assert is_ready("coming")  # a request that comes now waits, too
@@ -168,14 +159,10 @@ def test_a_probe_reports_a_ready_model_and_loads_none(made: Built) -> None:
 
 def test_a_probe_reports_a_loading_model_as_not_ready(made: Built) -> None:
     with _dispatched(made, loading=["zebra", "coming", "no name"]) as dispatcher:
-        frontend = dispatcher.frontend
-
-        def is_ready(model: str, version: str = "") -> bool:
-            return ask(frontend, head(f"GET /v2/models/{model}{version}/ready"))[0] == 200
-
+        is_ready = dispatcher.is_ready
         assert [is_ready(name) for name in _NAMES] == [False, False, True, True]
         assert not is_ready("coming", "/versions/1")  # at once, and the dispatcher hears nothing
-        client = RawClient(frontend)
+        client = RawClient(dispatcher.frontend)
         client.send(_REQUESTS["inference"])
         assert dispatcher.next_asked() == "coming"
         dispatcher.load("coming")
@@ -184,7 +171,7 @@ def test_a_probe_reports_a_loading_model_as_not_ready(made: Built) -> None:
         assert is_ready("coming")
         assert is_ready("coming", "/versions/1")
         dispatcher.post("/admin/forget", {"model": "zebra"})
-        assert ask(frontend, post("zebra", json_of()))[0] == 404
+        assert ask(dispatcher.frontend, post("zebra", json_of()))[0] == 404
 
 
 def test_a_model_that_is_not_registered_is_unknown(made: Built) -> None:
@@ -242,7 +229,7 @@ def test_a_grpc_call_waits_until_its_model_is_loaded(
     made: Built, call: Callable[[GRPCInferenceServiceStub], bool]
 ) -> None:
     with (
-        _dispatched(made, grpc=1) as dispatcher,
+        _dispatched(made, "grpc") as dispatcher,
         _stub(dispatcher) as stub,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -254,7 +241,7 @@ def test_a_grpc_call_waits_until_its_model_is_loaded(
 
 
 def test_a_grpc_call_over_the_waiting_limit_is_unavailable(made: Built) -> None:
-    with _dispatched(made, grpc=1, max_waiters=0) as dispatcher, _stub(dispatcher) as stub:
+    with _dispatched(made, "grpc", max_waiters=0) as dispatcher, _stub(dispatcher) as stub:
         with pytest.raises(grpc.RpcError) as refused:
             stub.ModelInfer(request(model="gone"), timeout=60)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -267,7 +254,7 @@ def test_a_grpc_call_over_the_waiting_limit_is_unavailable(made: Built) -> None:
 
 
 def test_a_cancelled_grpc_call_stops_waiting(made: Built) -> None:
-    with _dispatched(made, grpc=1) as dispatcher, _stub(dispatcher) as stub:
+    with _dispatched(made, "grpc") as dispatcher, _stub(dispatcher) as stub:
         waiting = stub.ModelInfer.future(request(model="coming"), timeout=60)
         stream = stub.ModelStreamInfer(iter([request(model="coming")]), timeout=60)
         assert dispatcher.next_asked() == "coming"

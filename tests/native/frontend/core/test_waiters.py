@@ -5,22 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from support.frontend.c_programs import FRONT
-from support.frontend.echo import build_with
+from support.frontend.c_programs import built
 
 
 def test_a_model_that_arrives_during_the_request_is_looked_up_again(tmp_path: Path) -> None:
-    rooms = [
-        str(path.relative_to(FRONT))
-        for room in ("base", "memory")
-        for path in FRONT.glob(f"{room}/*.c")
-    ]
-    program = build_with(
-        ["core/waiters.c"],
-        [*rooms, "core/pending_models.c"],
-        tmp_path / "waiters",
-        "address,undefined",
-    )
+    rooms = ("base/*.c", "memory/*.c", "core/pending_models.c")
+    program = built(Path(__file__).with_name("waiters.c"), rooms, tmp_path)
     done = subprocess.run([program], check=True, stdout=subprocess.PIPE, text=True)
     assert done.stdout.splitlines() == [
         "one that is to come: comes, awaited",

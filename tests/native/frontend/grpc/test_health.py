@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 import random
 import signal
-from contextlib import closing
-from http.client import HTTPConnection
+from collections.abc import Iterator
 from urllib.parse import quote
 
 import grpc
 import pytest
-from support.frontend.grpc.echo import nghttp2
 from support.frontend.process import Built, OpenAIProcess, running
+from support.frontend.raw_http import ask, head
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -25,11 +24,20 @@ def _channel(frontend: OpenAIProcess) -> grpc.Channel:
     return grpc.insecure_channel(f"127.0.0.1:{frontend.http[1]}")
 
 
-def test_health_is_checked(made: Built) -> None:
-    with (
-        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
-        _channel(frontend) as channel,
-    ):
+@pytest.fixture(scope="module")
+def frontend(made: Built) -> Iterator[OpenAIProcess]:
+    with running(made, protocol="grpc") as frontend:
+        yield frontend
+
+
+@pytest.fixture(scope="module")
+def http_frontend(made: Built) -> Iterator[OpenAIProcess]:
+    with running(made) as frontend:
+        yield frontend
+
+
+def test_health_is_checked(frontend: OpenAIProcess) -> None:
+    with _channel(frontend) as channel:
         check = channel.unary_unary(f"{_SERVICE}Check", None, None)
         assert check(b"", timeout=60) == SERVING
         with pytest.raises(grpc.RpcError) as refused:
@@ -43,7 +51,7 @@ def _named(name: bytes) -> bytes:
     return b"\x0a" + bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + name
 
 
-def test_long_service_names_are_refused_in_the_event_loop(made: Built) -> None:
+def test_long_service_names_are_refused_in_the_event_loop(frontend: OpenAIProcess) -> None:
     """Large messages are read in another thread, where a watch must not begin: the sanitizer would notice."""
     packed = _named(random.Random(1).randbytes(900).hex().encode())
     assert len(gzip.compress(packed)) > 256
@@ -52,10 +60,7 @@ def test_long_service_names_are_refused_in_the_event_loop(made: Built) -> None:
         (_named(b"x" * 2_000_000), grpc.Compression.NoCompression),
         (_named(b"x" * 2_000_000), grpc.Compression.Gzip),
     )
-    with (
-        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
-        _channel(frontend) as channel,
-    ):
+    with _channel(frontend) as channel:
         watch = channel.unary_stream(f"{_SERVICE}Watch", None, None)
         check = channel.unary_unary(f"{_SERVICE}Check", None, None)
         watching = [watch(packed, timeout=60, compression=grpc.Compression.Gzip) for _ in range(20)]
@@ -73,7 +78,7 @@ def test_long_service_names_are_refused_in_the_event_loop(made: Built) -> None:
 
 
 def test_a_health_watcher_sees_changes_and_does_not_delay_shutdown(made: Built) -> None:
-    with running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend:
+    with running(made, protocol="grpc") as frontend:
         with _channel(frontend) as channel:
             watch = channel.unary_stream(f"{_SERVICE}Watch", None, None)
             answers, unknown, given_up = (watch(asked, timeout=60) for asked in (b"", _NOBODY, b""))
@@ -98,17 +103,12 @@ def test_a_health_watcher_sees_changes_and_does_not_delay_shutdown(made: Built) 
         ("instance not ready", False),
     ],
 )
-def test_an_unknown_model_is_not_ready(made: Built, model: str, *, ready: bool) -> None:
+def test_an_unknown_model_is_not_ready(
+    frontend: OpenAIProcess, http_frontend: OpenAIProcess, model: str, ready: bool
+) -> None:
     """Cores differ: 2.51 reports "not ready", later ones that there is no such model."""
-    with (
-        running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
-        _channel(frontend) as channel,
-    ):
+    with _channel(frontend) as channel:
         stub = GRPCInferenceServiceStub(channel)
         assert stub.ModelReady(pb.ModelReadyRequest(name=model), timeout=60).ready is ready
-    with running(made) as frontend, closing(HTTPConnection(*frontend.http, timeout=60)) as client:
-        client.request("GET", f"/v2/models/{quote(model)}/ready")
-        answer = client.getresponse()
-        assert (answer.status, b"Model version not ready" in answer.read()) == (
-            (200, False) if ready else (400, True)
-        )
+    status, _, body = ask(http_frontend, head(f"GET /v2/models/{quote(model)}/ready"))
+    assert (status, b"Model version not ready" in body) == ((200, False) if ready else (400, True))

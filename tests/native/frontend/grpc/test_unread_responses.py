@@ -2,63 +2,47 @@
 
 from __future__ import annotations
 
-import socket
-import struct
-
-from support.frontend.grpc.echo import nghttp2
+from support.frontend.grpc.requests import echo_request
 from support.frontend.process import Built, running
 from support.frontend.raw_http2 import (
     DATA,
+    END_STREAM,
     HEADERS,
     PING,
-    WINDOW,
+    WINDOW_0,
     call,
+    data,
     frame,
     hello,
+    message,
     messages,
+    open_windows,
     whole_frames,
 )
 from tritonclient.grpc import service_pb2 as pb
 
-_END_STREAM = 1
-_WINDOW_0 = struct.pack(">HI", 4, 0)
 _COUNT, _BYTES = 10, 100_000
 #: So that how long anything takes decides nothing.
 _FOR_EVER = {"unsent_bytes": 1 << 17, "unsent_s": 1e6}
 
 
-def _request(data: bytes) -> bytes:
-    one = pb.ModelInferRequest.InferInputTensor(name="x", datatype="UINT8", shape=[len(data)])
-    asked = pb.ModelInferRequest(model_name="echo", inputs=[one], raw_input_contents=[data])
-    message: bytes = asked.SerializeToString()
-    return b"\0" + struct.pack(">I", len(message)) + message
-
-
-def _send(client: socket.socket, data: bytes) -> None:
-    client.sendall(call(1, b"/inference.GRPCInferenceService/ModelStreamInfer"))
-    for _ in range(_COUNT):
-        message = _request(data)
-        for i in range(0, len(message), 16_384):
-            client.sendall(frame(DATA, 0, 1, message[i : i + 16_384]))
-    client.sendall(frame(DATA, _END_STREAM, 1) + frame(PING, 0, 0, b"12345678"))
-
-
-def _answers(made: Built, limits: dict[str, float], data: bytes) -> list[bytes]:
+def _answers(made: Built, limits: dict[str, float], content: bytes) -> list[bytes]:
     """Send all requests, and read nothing until the server has answered all; return the rest of the stream."""
     with (
-        running(made, limits, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
-        hello(frontend.http[1], _WINDOW_0) as client,
+        running(made, limits, protocol="grpc") as frontend,
+        hello(frontend.http[1], WINDOW_0) as client,
     ):
         said = whole_frames(client)
-        _send(client, data)
+        asked = message(echo_request(content).SerializeToString())
+        client.sendall(call(1, b"/inference.GRPCInferenceService/ModelStreamInfer"))
+        client.sendall(data(1, asked * _COUNT, END_STREAM) + frame(PING, 0, 0, b"12345678"))
         assert any(kind == PING for kind, *_ in said)
-        for stream in (0, 1):
-            client.sendall(frame(WINDOW, 0, stream, struct.pack(">I", (1 << 30))))
+        open_windows(client, 1)
         came = b""
-        for kind, flags, _, content in said:
+        for kind, flags, _, piece in said:
             if kind == DATA:
-                came += content
-            if kind == HEADERS and flags & _END_STREAM:
+                came += piece
+            if kind == HEADERS and flags & END_STREAM:
                 break
     return list(messages(came))
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import trustme
-from support.frontend.grpc.echo import nghttp2
 from support.frontend.process import Built, OpenAIProcess, running
 from support.frontend.raw_http import RawClient, data_of, head, json_of, post
 from support.frontend.raw_http2 import GOAWAY, HEADERS, call, hello, read_frames
@@ -206,7 +205,7 @@ def test_an_encrypted_connection_closes_after_its_next_response(
 
 
 def test_grpc_clients_get_goaway_and_are_served_until_they_disconnect(made: Built) -> None:
-    with running(made, protocol="grpc", libraries={"nghttp2": nghttp2()}) as former:
+    with running(made, protocol="grpc") as former:
         with closing(hello(former.http[1])) as client:
             client.sendall(call(1))
             read = read_frames(client)

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Iterator
 
 import pytest
-from support.frontend.grpc.echo import nghttp2
+from support.frontend.grpc.requests import echo_request
 from support.frontend.process import Built, OpenAIProcess, running
 from support.frontend.raw_http import RawClient, ask, json_of, post, tensor
 from support.frontend.raw_http2 import (
     DATA,
+    END_STREAM,
     HEADERS,
     PING,
     WINDOW,
+    WINDOW_0,
     call,
+    data,
     frame,
     hello,
+    message,
     messages,
+    open_windows,
     whole_frames,
 )
 from support.real_daemon import eventually
 from tritonclient.grpc import service_pb2 as pb
 
 _MB = 1 << 20
-_END_STREAM = 1
-_WINDOW_0 = struct.pack(">HI", 4, 0)
 _UNARY = b"/inference.GRPCInferenceService/ModelInfer"
 _EXHAUSTED = b"8"
 #: So that how long anything takes decides nothing.
@@ -80,54 +82,37 @@ def test_a_response_larger_than_the_limit_is_sent(made: Built) -> None:
 def grpc_frontend(made: Built) -> Iterator[OpenAIProcess]:
     """A frontend whose clients may leave 8 times 64 KiB unread on a connection."""
     limits = {**_FOR_EVER, "unsent_bytes": 1 << 16, "total_body_bytes": 32 * _MB}
-    with running(made, limits, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend:
+    with running(made, limits, protocol="grpc") as frontend:
         yield frontend
 
 
-def _message(size: int) -> bytes:
-    one = pb.ModelInferRequest.InferInputTensor(name="x", datatype="UINT8", shape=[size])
-    asked = pb.ModelInferRequest(model_name="echo", inputs=[one], raw_input_contents=[bytes(size)])
-    message: bytes = asked.SerializeToString()
-    return b"\0" + struct.pack(">I", len(message)) + message
-
-
-def _data(stream: int, content: bytes, flags: int = 0) -> bytes:
-    pieces = [content[i : i + 16_384] for i in range(0, len(content), 16_384)]
-    frames = [frame(DATA, 0, stream, piece) for piece in pieces]
-    return b"".join(frames) + (frame(DATA, flags, stream) if flags else b"")
-
-
 def _ask(client: socket.socket, stream: int, size: int) -> None:
-    client.sendall(call(stream, _UNARY) + _data(stream, _message(size), _END_STREAM))
-
-
-def _open_windows(client: socket.socket, *streams: int) -> None:
-    for stream in (0, *streams):
-        client.sendall(frame(WINDOW, 0, stream, struct.pack(">I", 1 << 30)))
+    asked = message(echo_request(bytes(size)).SerializeToString())
+    client.sendall(call(stream, _UNARY) + data(stream, asked, END_STREAM))
 
 
 def test_unread_responses_of_one_connection_are_limited(
     grpc_frontend: OpenAIProcess,
 ) -> None:
     """The call over the limit ends with a status; waiting calls and other clients are served."""
-    with hello(grpc_frontend.http[1], _WINDOW_0) as client:
+    with hello(grpc_frontend.http[1], WINDOW_0) as client:
         said = whole_frames(client)
         _ask(client, 1, _MB)  # the only one: however large it is
         assert next(stream for kind, _, stream, _ in said if kind == HEADERS) == 1
         _ask(client, 3, _MB)
         refused = next(frame for frame in said if frame[0] == HEADERS)
-        assert refused[1] & _END_STREAM
+        assert refused[1] & END_STREAM
         assert refused[2] == 3
         assert _EXHAUSTED in refused[3]
         with hello(grpc_frontend.http[1]) as other:
-            _open_windows(other)
+            open_windows(other)
             _ask(other, 1, 1000)
             assert any(kind == DATA for kind, *_ in whole_frames(other))
-        _open_windows(client, 1)
+        open_windows(client, 1)
         came = b""
         for kind, flags, _, content in said:
             came += content if kind == DATA else b""
-            if kind == HEADERS and flags & _END_STREAM:
+            if kind == HEADERS and flags & END_STREAM:
                 break
     (answer,) = messages(came)
     assert pb.ModelInferResponse.FromString(answer).raw_output_contents == [bytes(_MB)]
@@ -147,16 +132,16 @@ def _ping(client: socket.socket, said: Iterator[tuple[int, int, int, bytes]]) ->
 
 def test_a_client_with_many_unread_responses_cannot_send_more(grpc_frontend: OpenAIProcess) -> None:
     """The connection's window stays closed until the client reads."""
-    with hello(grpc_frontend.http[1], _WINDOW_0) as client:
+    with hello(grpc_frontend.http[1], WINDOW_0) as client:
         said = whole_frames(client)
         _ask(client, 1, _MB)
         assert any(kind == HEADERS for kind, *_ in said)
         _ping(client, said)
         for stream in (3, 5, 7, 9):  # 12 MB of the 16 that the window has
-            prefix = b"\0" + struct.pack(">I", 8 * _MB)
-            client.sendall(call(stream, _UNARY) + _data(stream, prefix + bytes(3 * _MB)))
+            begun = message(bytes(3 * _MB), 8 * _MB)
+            client.sendall(call(stream, _UNARY) + data(stream, begun))
         assert 0 not in _ping(client, said)
-        _open_windows(client, 1)
+        open_windows(client, 1)
         assert any(kind == WINDOW and stream == 0 for kind, _, stream, _ in said)
 
 
@@ -196,11 +181,11 @@ def test_bodies_are_limited_while_they_arrive(made: Built) -> None:
 
 
 def test_messages_are_limited_while_they_arrive(grpc_frontend: OpenAIProcess) -> None:
-    prefix = b"\0" + struct.pack(">I", 16 * _MB)
+    begun = message(bytes(4 * _MB - 5), 16 * _MB)
     with hello(grpc_frontend.http[1]) as client:
         said = whole_frames(client)
         for stream in range(1, 19, 2):  # of 4 MB: the stream's window
-            client.sendall(call(stream, _UNARY) + _data(stream, (prefix + bytes(4 * _MB - 5))))
+            client.sendall(call(stream, _UNARY) + data(stream, begun))
             if stream < 16:
                 _ping(client, said)
         refused = next(frame for frame in said if frame[0] == HEADERS)

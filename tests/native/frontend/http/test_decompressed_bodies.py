@@ -9,11 +9,10 @@ from typing import Any
 
 import grpc
 import pytest
-from support.frontend.grpc.echo import nghttp2
+from support.frontend.grpc.requests import echo_request
 from support.frontend.process import Built, OpenAIProcess, running
 from support.frontend.raw_http import RawClient, ask, data_of, json_of, post
 from support.real_daemon import eventually
-from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 _SIZE = 300_000
@@ -68,20 +67,16 @@ def test_decompressed_bodies_are_limited_until_they_are_answered(made: Built) ->
         eventually(lambda: _is(frontend, 200), "the first body counts no more")
 
 
-def _request(model: str) -> Any:
-    one = pb.ModelInferRequest.InferInputTensor(name="x", datatype="UINT8", shape=[_SIZE])
-    return pb.ModelInferRequest(model_name=model, inputs=[one], raw_input_contents=[bytes(_SIZE)])
-
-
 def _begin(stub: GRPCInferenceServiceStub, kind: str) -> Any:
+    request = echo_request(bytes(_SIZE), "held")
     if kind == "once":
-        return stub.ModelInfer.future(_request("held"), timeout=100)
-    return stub.ModelStreamInfer(iter([_request("held")]), timeout=100)
+        return stub.ModelInfer.future(request, timeout=100)
+    return stub.ModelStreamInfer(iter([request]), timeout=100)
 
 
 def _code(stub: GRPCInferenceServiceStub) -> grpc.StatusCode:
     try:
-        stub.ModelInfer(_request("echo"), timeout=60)
+        stub.ModelInfer(echo_request(bytes(_SIZE)), timeout=60)
     except grpc.RpcError as error:
         code = error.code()
         assert isinstance(code, grpc.StatusCode)
@@ -93,7 +88,7 @@ def _code(stub: GRPCInferenceServiceStub) -> grpc.StatusCode:
 def test_decompressed_messages_are_limited_until_they_are_answered(made: Built, kind: str) -> None:
     packed = grpc.Compression.Gzip
     with (
-        running(made, _LIMITS, protocol="grpc", libraries={"nghttp2": nghttp2()}) as frontend,
+        running(made, _LIMITS, protocol="grpc") as frontend,
         grpc.insecure_channel(f"127.0.0.1:{frontend.http[1]}", compression=packed) as channel,
     ):
         stub = GRPCInferenceServiceStub(channel)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.frontend.process import Built, OpenAIProcess, running
 from support.frontend.raw_http import RawClient, head
+from support.frontend.talking_model import is_cancelled, private_connection, say, start_talking
 
 _LIVE = head("GET /v2/health/live")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -29,22 +30,19 @@ class Asked:
         self, frontend: OpenAIProcess, folder: Path, way: str, method: str, version: str = "1.1"
     ) -> None:
         self._frontend = frontend
-        self.client = _connect(frontend, way)
-        path = folder / "script"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
-            listener.listen(1)
-            line = f"POST /v2/models/talking/{method}"
-            request = head(line, body=json.dumps({"script": str(path)}).encode())
+        self.client = frontend.connect() if way == "tcp" else private_connection(frontend)
+
+        def ask(path: str) -> None:
+            body = json.dumps({"script": path}).encode()
+            request = head(f"POST /v2/models/talking/{method}", body=body)
             self.client.sendall(request.replace(b"HTTP/1.1", b"HTTP/" + version.encode(), 1))
-            listener.settimeout(60)
-            self.model, _ = listener.accept()
-        self.model.settimeout(60)
+
+        self.model = start_talking(folder, ask)
         self._read = b""
 
     def say(self, text: str) -> None:
         """Let the model respond with a text."""
-        self.model.sendall(len(text).to_bytes(4, "little") + text.encode())
+        say(self.model, text.encode())
 
     def read_to(self, end: bytes) -> bytes:
         """Return what the client has read up to `end`."""
@@ -68,19 +66,6 @@ class Asked:
             other.send(_LIVE)
             assert other.answer()[0] == 200
             other.close()
-
-    def is_cancelled(self) -> bool:
-        """Wait for the end of the model's connection."""
-        return self.model.recv(1) == b""
-
-
-def _connect(frontend: OpenAIProcess, way: str) -> socket.socket:
-    if way == "tcp":
-        return frontend.connect()
-    client = socket.socket(socket.AF_UNIX)
-    client.settimeout(60)
-    client.connect(str(frontend.private))
-    return client
 
 
 @pytest.mark.parametrize("way", ["tcp", "unix"])
@@ -132,7 +117,7 @@ def test_requests_of_a_closed_connection_are_cancelled(
         asked.say("one")
         asked.read_to(b'"one"}\n\n\r\n')
     asked.client.close()
-    assert asked.is_cancelled()
+    assert is_cancelled(asked.model)
     asked.model.close()
 
 
@@ -144,7 +129,7 @@ def test_a_half_closed_client_that_disconnects_is_cancelled(
     asked.read_to(_CONTINUE)
     asked.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     asked.client.close()
-    assert asked.is_cancelled()
+    assert is_cancelled(asked.model)
     asked.model.close()
 
 

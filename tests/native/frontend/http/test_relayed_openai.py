@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 import subprocess
 import urllib.request
@@ -25,6 +23,8 @@ from support.frontend.openai_process import (
     request_of,
 )
 from support.frontend.process import Built, OpenAIProcess, running
+from support.frontend.relayed_stream import descriptors
+from support.frontend.talking_model import is_cancelled
 from support.real_daemon import eventually
 
 Begin = Callable[..., Talk]
@@ -72,19 +72,13 @@ def _ended(talk: Talk) -> None:
     talk.read(chunk(ENDED) + b"0\r\n\r\n")
 
 
-def _is_cancelled(talk: Talk) -> bool:
-    with suppress(ConnectionResetError):
-        return talk.model.recv(1) == b""
-    return True
-
-
 def test_the_openai_frontend_is_idle_during_a_relay(
     begin: Begin, openai: tuple[subprocess.Popen[str], int], native: OpenAIProcess
 ) -> None:
     talk = begin()
-    before = _descriptors(native.process.pid)
+    before = descriptors(native.process.pid)
     _relayed(talk)
-    eventually(lambda: _descriptors(native.process.pid) == before + 1, "it has the client's")
+    eventually(lambda: descriptors(native.process.pid) == before + 1, "it has the client's")
     process = psutil.Process(openai[0].pid)
     switches = process.num_ctx_switches().voluntary
     for number in range(50):
@@ -93,11 +87,7 @@ def test_the_openai_frontend_is_idle_during_a_relay(
     assert process.num_ctx_switches().voluntary - switches < 40
     _ended(talk)
     # The OpenAI frontend's connection stays open.
-    eventually(lambda: _descriptors(native.process.pid) == before - 1, "the others are closed")
-
-
-def _descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    eventually(lambda: descriptors(native.process.pid) == before - 1, "the others are closed")
 
 
 def test_the_connection_is_reused(begin: Begin) -> None:
@@ -279,7 +269,7 @@ def test_a_disconnected_client_ends_its_stream(
             talk.head()
         talk.read(chunk(f"data: {number}\n\n".encode()))
     talk.client.close()
-    assert _is_cancelled(talk)
+    assert is_cancelled(talk.model)
     eventually(lambda: _active(openai[1]) == 0, "its place is free")
 
 
@@ -308,7 +298,7 @@ def test_a_cancelled_stream_is_charged_for_its_events(
                 talk.say("sdata: 1\n\n")
                 talk.read(chunk(b"data: 1\n\n"))
             talk.client.close()
-            assert _is_cancelled(talk)
+            assert is_cancelled(talk.model)
             # The key gets back what the request had reserved only when it has ended in the OpenAI process, too.
             eventually(lambda: _active(port, key) == 0, "the end of the request")
         with connected(port) as client:
@@ -331,18 +321,18 @@ def test_a_response_over_its_timeout_ends_with_an_error(
         events = got.replace(chunk(b": still there?\n\n"), b"")
         assert events.startswith(chunk(b"data: 0\n\n"))
         assert events.count(b'"timeout"') == 1
-        assert _is_cancelled(talk)
+        assert is_cancelled(talk.model)
         pids = (process.pid, native.process.pid)
-        before = [_descriptors(pid) for pid in pids]
+        before = [descriptors(pid) for pid in pids]
         full = begin(port=port, room=4096)
         full.say("sdata: 0\n\n")
         full.head()
         with suppress(BrokenPipeError, ConnectionResetError):
             full.say(f"sdata: {'x' * (1 << 22)}\n\n")
-        assert _is_cancelled(full)
+        assert is_cancelled(full.model)
         eventually(
-            lambda: all(_descriptors(pid) <= was for pid, was in zip(pids, before)),
-            lambda: f"descriptors: {before} and {[_descriptors(pid) for pid in pids]}",
+            lambda: all(descriptors(pid) <= was for pid, was in zip(pids, before)),
+            lambda: f"descriptors: {before} and {[descriptors(pid) for pid in pids]}",
         )
         # Nothing can follow a part of a chunk.
         full.client.settimeout(0.1)
@@ -355,16 +345,14 @@ def test_a_killed_native_frontend_is_an_error_after_the_events(
     made: Built, tmp_path: Path, begin: Begin, full: bool
 ) -> None:
     private = tmp_path / "own.sock"
-    with ExitStack() as stack:
-        native = stack.enter_context(_killed(made, private))
-        _, port = stack.enter_context(openai_frontend(private))
+    with running(made, private=private) as native, openai_frontend(private) as (_, port):
         talk = begin(port=port, room=4096 if full else None)
         _relayed(talk)
         if full:
             talk.say(f"sdata: {'x' * (1 << 22)}\n\n")
             talk.client.recv(1)
             eventually(lambda: _is_full(port), "more waits than the client's sockets take")
-        native.process.send_signal(signal.SIGKILL)
+        native.kill()
         got = b""
         with suppress(ConnectionResetError):
             while not got.endswith(b"0\r\n\r\n") and (data := talk.client.recv(1 << 16)):
@@ -379,24 +367,13 @@ def _is_full(port: int) -> bool:
     return any(one[1].endswith(f":{port:04X}") and int(one[4].split(":")[0], 16) for one in line)
 
 
-def _killed(made: Built, private: Path) -> Any:
-    from contextlib import contextmanager
-
-    @contextmanager
-    def run() -> Iterator[OpenAIProcess]:
-        with pytest.raises(AssertionError), running(made, private=private) as frontend:
-            yield frontend
-
-    return run()
-
-
 def test_two_hundred_clients_that_disconnect_at_any_point_leak_nothing(
     begin: Begin, openai: tuple[subprocess.Popen[str], int], native: OpenAIProcess, tmp_path: Path
 ) -> None:
     process, port = openai
     eventually(lambda: _active(port) == 0, "nothing is under way")
     pids = (process.pid, native.process.pid)
-    before = [_descriptors(pid) for pid in pids]
+    before = [descriptors(pid) for pid in pids]
     for number in range(200):
         talk = Talk(port, tmp_path)
         for step in range(number % 5):
@@ -411,8 +388,8 @@ def test_two_hundred_clients_that_disconnect_at_any_point_leak_nothing(
         talk.close()
     eventually(lambda: _active(port) == 0, "all places are free")
     eventually(
-        lambda: all(_descriptors(pid) <= was for pid, was in zip(pids, before)),
-        lambda: f"descriptors: {before} and {[_descriptors(pid) for pid in pids]}",
+        lambda: all(descriptors(pid) <= was for pid, was in zip(pids, before)),
+        lambda: f"descriptors: {before} and {[descriptors(pid) for pid in pids]}",
     )
     with connected(port) as client:
         again = begin(client=client)

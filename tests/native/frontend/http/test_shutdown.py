@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import struct
 import zlib
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from support.frontend.grpc.echo import nghttp2
 from support.frontend.process import Built, OpenAIProcess, running
 from support.frontend.raw_http import RawClient, ask, head, post
-from support.frontend.raw_http2 import DATA, HEADERS, PING, frame, frames, hello, literal
+from support.frontend.raw_http2 import (
+    END_HEADERS,
+    HEADERS,
+    PING,
+    data,
+    frame,
+    frames,
+    hello,
+    literal,
+    message,
+)
 from support.frontend.relayed_stream import Stream
 
 #: More than are read at a time: some wait.
@@ -41,23 +49,20 @@ def _send_http(frontend: OpenAIProcess, packed: bytes, open_ones: ExitStack) -> 
 
 def _send_grpc(frontend: OpenAIProcess, packed: bytes, open_ones: ExitStack) -> None:
     block = b"".join(literal(*field) for field in _INFER)
-    message = b"\1" + struct.pack(">I", len(packed)) + packed
-    pieces = [message[i : i + 16_384] for i in range(0, len(message), 16_384)]
+    asked = message(packed, compressed=True)
     client = open_ones.enter_context(hello(frontend.http[1]))
     for stream in range(1, 2 * _REQUESTS, 2):
-        client.sendall(frame(HEADERS, 4, stream, block))
-        client.sendall(b"".join(frame(DATA, 0, stream, piece) for piece in pieces))
+        client.sendall(frame(HEADERS, END_HEADERS, stream, block) + data(stream, asked))
     client.sendall(frame(PING, 0, 0, b"12345678"))
     assert PING in (kind for kind, _ in frames(client))
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_unread_input_is_dropped_at_shutdown(made: Built, packed: bytes, protocol: str) -> None:
-    libraries = {"nghttp2": nghttp2()}
     send = _send_http if protocol == "http" else _send_grpc
     with (
         ExitStack() as open_ones,
-        running(made, protocol=protocol, options=_AT_ONCE, libraries=libraries) as frontend,
+        running(made, protocol=protocol, options=_AT_ONCE) as frontend,
     ):
         send(frontend, packed, open_ones)
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support.frontend.process import Built, OpenAIProcess, running
 from support.frontend.raw_http import RawClient, ask, head
+from support.frontend.talking_model import say, start_talking
 
 JSON, BINARY = "application/json", "application/octet-stream"
 
@@ -355,18 +356,15 @@ class Talk:
             self.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.client.settimeout(60)
         self.client.connect(frontend.http)
-        path = folder / "script"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
-            listener.listen(1)
+
+        def ask_model(path: str) -> None:
             self.client.sendall(post("/talking", f"script:{path};".encode()))
-            listener.settimeout(60)
-            self.model, _ = listener.accept()
-        self.model.settimeout(60)
+
+        self.model = start_talking(folder, ask_model)
 
     def say(self, text: bytes) -> None:
         """Let the model yield a text."""
-        self.model.sendall(len(text).to_bytes(4, "little") + text)
+        say(self.model, text)
 
     def events(self) -> bytes:
         """Return the body without its chunk framing, after the model has ended."""

@@ -7,19 +7,19 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.frontend.c_programs import built
+from support.frontend.c_programs import ADDRESSES, THREADS, built
 from support.frontend.grpc.echo import GrpcEcho
 
 Start = Callable[..., GrpcEcho]
 
 
-@pytest.fixture(scope="session", params=["address,undefined", "thread"], ids=["address", "thread"])
+@pytest.fixture(scope="session", params=[ADDRESSES, THREADS], ids=["address", "thread"])
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(
         Path(__file__).with_name("grpc_echo.c"),
         ["memory/*.c", "base/*.c", "thread_pool/*.c", "net/*.c", "http2/*.c"],
         tmp_path_factory.mktemp("grpc_echo"),
-        sanitizers=(f"-fsanitize={request.param}", "-fno-sanitize-recover=all"),
+        sanitizers=request.param,
     )
 
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 import gzip
 import os
 import socket
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import chain, islice, takewhile
 
 import pytest
 from support.frontend.grpc.echo import GrpcEcho, once
-from support.frontend.raw_http2 import DATA, HEADERS, PING, SETTINGS, call, frame, frames, hello
-
-pytestmark = pytest.mark.timeout(200)
+from support.frontend.raw_http2 import (
+    DATA,
+    HEADERS,
+    PING,
+    SETTINGS,
+    call,
+    frame,
+    frames,
+    hello,
+    message,
+)
 
 Start = Callable[..., GrpcEcho]
 _ACKNOWLEDGED = frame(SETTINGS, 1, 0)  # from here on what the server's settings allow
 _PING = frame(PING, 0, 0, b"12345678")
 _PACKED = gzip.compress(os.urandom(1000))  # read by a reader thread, because it is compressed
-_MESSAGE = b"\1" + struct.pack(">I", len(_PACKED)) + _PACKED
+_MESSAGE = message(_PACKED, compressed=True)
 
 
 def _send(client: socket.socket, path: bytes, streams: int, messages: int) -> Iterator[int]:

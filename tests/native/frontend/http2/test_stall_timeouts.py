@@ -19,17 +19,16 @@ from support.frontend.raw_http2 import (
     PING,
     PREFACE,
     RESET,
+    WINDOW_0,
     call,
     frame,
     frames,
     hello,
+    message,
     rest,
 )
 
-pytestmark = pytest.mark.timeout(200)
-
 Start = Callable[..., GrpcEcho]
-_WINDOW_0 = struct.pack(">HI", 4, 0)
 
 
 @contextmanager
@@ -51,14 +50,10 @@ def _pinging(connection: socket.socket) -> Iterator[None]:
         thread.join()
 
 
-def _message(size: int, given: bytes) -> bytes:
-    return b"\0" + struct.pack(">I", size) + given
-
-
 @pytest.mark.parametrize(
     "unfinished",
     [
-        call(1) + frame(DATA, 0, 1, _message(100, b"abc")),
+        call(1) + frame(DATA, 0, 1, message(b"abc", 100)),
         call(1, flags=0),
         call(1, flags=0, timeout=b"never"),
         call(1, b"/echo/Wants"),
@@ -87,17 +82,17 @@ def test_an_incomplete_message_ends_only_its_call(start: Start) -> None:
     server = start("body_s=0.3")
     with hello(server.port) as connection:
         said = frames(connection)
-        connection.sendall(call(1, b"/echo/Now") + frame(DATA, 0, 1, _message(1, b"x")))
+        connection.sendall(call(1, b"/echo/Now") + frame(DATA, 0, 1, message(b"x")))
         assert (DATA, 1) in said
         for i in (3, 5):
-            connection.sendall(call(i) + frame(DATA, 0, i, _message(100, b"abc")))
+            connection.sendall(call(i) + frame(DATA, 0, i, message(b"abc", 100)))
         assert set(islice((one for one in said if one[0] in (RESET, GOAWAY)), 2)) == {
             (RESET, 3),
             (RESET, 5),
         }
-        connection.sendall(frame(DATA, 0, 1, _message(1, b"y")))
+        connection.sendall(frame(DATA, 0, 1, message(b"y")))
         assert next(one for one in said if one[0] in (DATA, GOAWAY)) == (DATA, 1)
-        connection.sendall(frame(DATA, 0, 1, _message(100, b"abc")))
+        connection.sendall(frame(DATA, 0, 1, message(b"abc", 100)))
         assert GOAWAY in (kind for kind, _ in said)
     counts = server.end()
     assert counts["body_time"] == 3
@@ -109,15 +104,15 @@ def test_calls_over_the_reset_limit_end_no_others(start: Start) -> None:
     server = start("resets_per_s=20")
     with hello(server.port) as connection:
         said = frames(connection)
-        connection.sendall(call(1, b"/echo/Now") + frame(DATA, 0, 1, _message(1, b"x")))
+        connection.sendall(call(1, b"/echo/Now") + frame(DATA, 0, 1, message(b"x")))
         assert (DATA, 1) in said
         given_up = (call(i) + frame(RESET, 0, i, struct.pack(">I", 8)) for i in range(3, 63, 2))
         connection.sendall(b"".join(given_up) + call(63, b"/echo/Now"))
         assert (RESET, 63) in takewhile(lambda one: one[0] != GOAWAY, said)
-        connection.sendall(frame(DATA, 0, 1, _message(1, b"y")))
+        connection.sendall(frame(DATA, 0, 1, message(b"y")))
         assert next(one for one in said if one[0] in (DATA, GOAWAY)) == (DATA, 1)
         for i in count(65, 2):
-            connection.sendall(call(i, b"/echo/Now") + frame(DATA, 0, i, _message(1, b"z")))
+            connection.sendall(call(i, b"/echo/Now") + frame(DATA, 0, i, message(b"z")))
             answer = next(one for one in said if one in ((DATA, i), (RESET, i)))
             if answer == (DATA, i):
                 break
@@ -130,7 +125,7 @@ def test_calls_end_at_their_deadlines(start: Start) -> None:
     """In any order of their deadlines, and without an action of the client."""
     server = start()
     calls = b"".join(
-        call(i, b"/echo/Never", timeout=timeout) + frame(DATA, 0, i, _message(1, b"x"))
+        call(i, b"/echo/Never", timeout=timeout) + frame(DATA, 0, i, message(b"x"))
         for i, timeout in ((1, b"1300m"), (3, b"100000u"), (5, b"1H"), (7, b"600m"))
     )
     with hello(server.port) as connection:
@@ -156,7 +151,7 @@ def test_a_call_that_is_reset_at_once_does_not_begin(start: Start) -> None:
     with hello(server.port) as connection:
         reset = struct.pack(">I", 8)
         streams = b"".join(
-            call(i) + frame(DATA, 0, i, _message(1, b"x")) + frame(RESET, 0, i, reset)
+            call(i) + frame(DATA, 0, i, message(b"x")) + frame(RESET, 0, i, reset)
             for i in range(1, 21, 2)
         )
         connection.sendall(streams + frame(PING, 0, 0, b"12345678"))
@@ -185,11 +180,9 @@ def test_pings_do_not_delay_a_shutdown(start: Start) -> None:
 
 def test_responses_held_back_by_a_closed_window_are_dropped(start: Start) -> None:
     server = start("unsent_s=0.3")
-    with hello(server.port, _WINDOW_0) as connection, _pinging(connection):
+    with hello(server.port, WINDOW_0) as connection, _pinging(connection):
         for i in range(1, 20, 2):
-            connection.sendall(
-                call(i, b"/echo/Now") + frame(DATA, 0, i, _message(1000, b"x" * 1000))
-            )
+            connection.sendall(call(i, b"/echo/Now") + frame(DATA, 0, i, message(b"x" * 1000)))
         with server.channel() as channel:
             resets = (stream for kind, stream in frames(connection) if kind == RESET)
             assert set(islice(resets, 10)) == set(range(1, 20, 2))

@@ -18,9 +18,11 @@ def frontend(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     limits = {"unsent_bytes": 1 << 16, "unsent_s": 5}
     folder = tmp_path_factory.mktemp("relay")
     with running(made, limits, private=folder / "own.sock") as frontend:
-        before = descriptors(frontend)
+        before = descriptors(frontend.process.pid)
         yield frontend
-        eventually(lambda: descriptors(frontend) <= before, "all descriptors are closed")
+        eventually(
+            lambda: descriptors(frontend.process.pid) <= before, "all descriptors are closed"
+        )
 
 
 @pytest.fixture

@@ -78,13 +78,13 @@ def test_only_client_connections_are_accepted(
     stream = begin()
     stream.say("sfirst\n\n")
     stream.hear(b"first\\n\\n")
-    before = descriptors(frontend)
+    before = descriptors(frontend.process.pid)
     given = make()
     stream.word(b"g", given)
     os.close(given)
     stream.say("sone\n\n")
     stream.hear(b"one\\n\\n")
-    eventually(lambda: descriptors(frontend) <= before, "it is closed")
+    eventually(lambda: descriptors(frontend.process.pid) <= before, "it is closed")
 
 
 @pytest.mark.parametrize("count", [2, 3, 250])
@@ -93,14 +93,14 @@ def test_several_descriptors_end_the_response(
     begin: Begin, frontend: OpenAIProcess, word: bytes, count: int
 ) -> None:
     stream = begin()
-    before = descriptors(frontend)
+    before = descriptors(frontend.process.pid)
     stream.say("sfirst\n\n")
     stream.hear(b"first\\n\\n")
     stream.word(word, *[stream.held.fileno()] * count)
     assert stream.is_cancelled()
     stream.held.sendall(b"ours")
     stream.read(b"ours")
-    eventually(lambda: descriptors(frontend) < before, "all are closed")
+    eventually(lambda: descriptors(frontend.process.pid) < before, "all are closed")
 
 
 def test_without_free_descriptors_nothing_is_relayed(begin: Begin, frontend: OpenAIProcess) -> None:
@@ -137,9 +137,9 @@ def test_a_second_descriptor_is_closed(begin: Begin, frontend: OpenAIProcess) ->
     stream.hand_over()
     stream.say("sone\n\n")
     stream.read(chunk(b"one\n\n"))
-    before = descriptors(frontend)
+    before = descriptors(frontend.process.pid)
     for word in (b"g", b"n"):
         stream.word(word, stream.held.fileno())
     stream.say("stwo\n\n")
     stream.read(chunk(b"two\n\n"))
-    eventually(lambda: descriptors(frontend) <= before, "it is closed")
+    eventually(lambda: descriptors(frontend.process.pid) <= before, "it is closed")

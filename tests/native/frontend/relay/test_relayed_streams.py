@@ -22,8 +22,8 @@ from support.frontend.relayed_stream import (
     chunk,
     descriptors,
     event,
-    private,
 )
+from support.frontend.talking_model import private_connection, say
 from support.real_daemon import eventually
 
 
@@ -151,7 +151,7 @@ def test_a_request_is_not_read_as_a_message_to_a_refused_one(made: Built, tmp_pa
         running(
             made, private=tmp_path / "own.sock", pending_models=pending, descriptors=[writing]
         ) as frontend,
-        closing(private(frontend)) as asker,
+        closing(private_connection(frontend)) as asker,
         asker.makefile("rb") as answers,
         closing(http.client.HTTPConnection(*frontend.admin, timeout=60)) as admin,
     ):
@@ -172,7 +172,7 @@ def test_the_connection_of_a_refused_request_can_be_used_again(
     begin: Begin, frontend: OpenAIProcess
 ) -> None:
     """The refusal may be sent by another thread than the one that reads the next request."""
-    asker = private(frontend)
+    asker = private_connection(frontend)
     bodies = [b'{"request":"%b"' % (b"x" * (300 << 10)), b"[]"]
     for body in bodies * 20:
         path = "/v2/models/talking/generate_stream"
@@ -311,15 +311,14 @@ def test_an_error_of_the_model_is_reported_by_the_openai_process(begin: Begin) -
 def test_bytes_that_are_not_text_are_relayed_unchanged(begin: Begin) -> None:
     stream = begin()
     stream.hand_over()
-    data = b"s\xff\xfe\n\n"
-    stream.model.sendall(struct.pack("=I", len(data)) + data)
-    stream.read(chunk(data[1:]))
+    say(stream.model, b"s\xff\xfe\n\n")
+    stream.read(chunk(b"\xff\xfe\n\n"))
 
 
 def test_two_hundred_streams_cut_at_any_point_leak_nothing(
     begin: Begin, frontend: OpenAIProcess, tmp_path: Path
 ) -> None:
-    before = descriptors(frontend)
+    before = descriptors(frontend.process.pid)
     for number in range(200):
         stream = Stream(frontend, tmp_path)
         steps: list[Callable[[], object]] = [
@@ -337,7 +336,7 @@ def test_two_hundred_streams_cut_at_any_point_leak_nothing(
         for one in [(stream.client, stream.asker), (stream.asker, stream.client)][number % 2]:
             one.close()
         stream.close()
-    eventually(lambda: descriptors(frontend) <= before, "all descriptors are closed")
+    eventually(lambda: descriptors(frontend.process.pid) <= before, "all descriptors are closed")
 
 
 def test_shutdown_returns_relayed_streams(made: Built, tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import http.server
 import socket
 import threading
-from pathlib import Path
 
 import pytest
-from support.frontend.calls import ADDRESSES, program
+from support.frontend.calls import Run
 
 
 class _Collector(http.server.ThreadingHTTPServer):
@@ -35,7 +34,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     [(socket.AF_INET, "127.0.0.1", "127.0.0.1"), (socket.AF_INET6, "::1", "[::1]")],
 )
 def test_the_collectors_host_header_matches_its_url(
-    tmp_path: Path, family: socket.AddressFamily, address: str, written: str
+    calls: Run, family: socket.AddressFamily, address: str, written: str
 ) -> None:
     try:
         collector = _Collector(family, address)
@@ -46,8 +45,7 @@ def test_the_collectors_host_header_matches_its_url(
         host = f"{written}:{collector.server_port}"
         options = ("mode=opentelemetry", f"opentelemetry,url=http://{host}/v1/traces", "rate=1",
                    "level=TIMESTAMPS")  # fmt: skip
-        run = program("calls", tmp_path, ADDRESSES)
-        run(*(f"--trace-config={option}" for option in options), "model=echo", "input=IN:FP32:1", "data=0000803f",
+        calls(*(f"--trace-config={option}" for option in options), "model=echo", "input=IN:FP32:1", "data=0000803f",
             "start", "wait")  # fmt: skip
         collector.shutdown()
     assert collector.named == [host]

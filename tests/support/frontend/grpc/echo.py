@@ -12,6 +12,8 @@ from typing import Any
 
 import grpc
 
+from support.frontend.process import nghttp2
+
 
 class GrpcEcho:
     """The running server."""
@@ -63,13 +65,6 @@ class GrpcEcho:
         """Kill the server if it is still running."""
         self._process.kill()
         self._process.communicate()
-
-
-def nghttp2() -> str:
-    """Return the library from tritonserver's wheel, or the system's."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    found = sorted(cache.glob("pytriton-daemon/server/*/nvidia_pytriton.libs/libnghttp2-*.so*"))
-    return str(found[0]) if found else "libnghttp2.so.14"
 
 
 def once(channel: grpc.Channel, call: str, message: bytes, **options: Any) -> bytes:

@@ -73,6 +73,11 @@ def request(
     )  # fmt: skip
 
 
+def echo_request(data: bytes, model: str = "echo") -> Any:
+    """A request to a model that returns these bytes."""
+    return request(tensor("x", "UINT8", (len(data),)), model=model, raw=[data])
+
+
 def call(name: str, message: Any) -> Call:
     """Return a call of the method that takes this message."""
     return Call(name, type(message).__name__.removesuffix("Request"), [message])
