@@ -31,9 +31,8 @@ static void put_head(Buffer *response, const HttpHead *head, size_t size)
     if (encoding_of_request(head, &compression, &problem))
         put_field(response, "encoding", slice_of(encoding_name(compression)));
     problem_clear(&problem);
-    put_field(response, "answer", slice_of(encoding_name(encoding_of_response(head))));
-    buffer_format(response, "\"minor\":%d,\"keep_alive\":%d,\"chunked\":%d,\"expects_continue\":%d,\"has_length\":%d,",
-        head->minor, head->keep_alive, head->chunked, head->expects_continue, head->has_length);
+    buffer_format(response, "\"keep_alive\":%d,\"chunked\":%d,\"expects_continue\":%d,", head->keep_alive,
+        head->chunked, head->expects_continue);
     buffer_format(response, "\"length\":%llu,\"size\":%zu,\"headers\":[", (unsigned long long)head->length, size);
     for (uint32_t i = 0; i < head->count; i++) {
         buffer_put_string(response, i ? ",[" : "[");

@@ -1,6 +1,6 @@
 /* A server with a protocol of lines (net_echo_protocol.c) over the frontend's room net.
  *
- * Arguments: loops, then name=value of limits, tls=CERTIFICATE,KEY[,ROOT], crypto=PATH, ssl=PATH, and the descriptors that listen. It writes "ready", and at its end
+ * Arguments: loops, then name=value of limits, tls=CERTIFICATE,KEY[,ROOT], ssl=PATH, and the descriptors that listen. It writes "ready", and at its end
  * what it has counted. SIGTERM: drain.
  */
 #define _GNU_SOURCE
@@ -18,14 +18,14 @@ static void fail(Problem *problem)
     _exit(2);
 }
 
-static const Tls *make_tls(char *files, const char *crypto, const char *ssl)
+static const Tls *make_tls(char *files, const char *ssl)
 {
     Problem problem = {0};
     TlsFiles tls = {.certificate = strsep(&files, ",")};
     tls.key = strsep(&files, ",");
     tls.root = files;
     tls.mutual = files != NULL;
-    if (!tls_load(crypto, ssl, &problem))
+    if (!tls_load("libcrypto.so.3", ssl, &problem))
         fail(&problem);
     Tls *made = tls_new(&tls, echo_protocol.alpn, &problem);
     if (made == NULL)
@@ -40,7 +40,7 @@ static int endpoint_count;
 
 static void read_arguments(int count, char **arguments)
 {
-    const char *crypto = "libcrypto.so.3", *ssl = "libssl.so.3";
+    const char *ssl = "libssl.so.3";
     const Tls *tls = NULL;
     Problem problem = {0};
     limits = limits_default();
@@ -50,12 +50,10 @@ static void read_arguments(int count, char **arguments)
         if (value == NULL)
             endpoints[endpoint_count++] =
                 (Endpoint){.fd = atoi(arguments[i]), .protocol = &echo_protocol, .tls = tls, .limits = &limits};
-        else if (slice_is(name, "crypto"))
-            crypto = value + 1;
         else if (slice_is(name, "ssl"))
             ssl = value + 1;
         else if (slice_is(name, "tls"))
-            tls = make_tls(value + 1, crypto, ssl);
+            tls = make_tls(value + 1, ssl);
         else if (!limits_set(&limits, name, atof(value + 1), &problem))
             fail(&problem);
     }

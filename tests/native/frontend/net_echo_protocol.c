@@ -8,9 +8,8 @@
  *     read N         reads N more bytes, then says so
  *     sleep          nothing, until a second `sleep`, of another connection, wakes it: both are answered by another thread
  *     finish N       N letters, and the end
- *     abort          the end
  *     deadline MS    nothing; the end after that time, unless another line comes first
- *     tls            whether the connection has TLS
+ *     who            the client's address, and whether the connection has TLS
  */
 #define _GNU_SOURCE
 #include "net_echo.h"
@@ -161,8 +160,6 @@ static void obey(Connection *connection, Echo *echo, const char *line)
         keep(connection, count);
         echo->ending = true;
         connection_finish(connection);
-    } else if (strncmp(line, "abort", 5) == 0) {
-        connection_abort(connection);
     } else if (strncmp(line, "deadline", 8) == 0) {
         connection_set_deadline(connection, count);
     } else {

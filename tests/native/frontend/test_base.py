@@ -34,9 +34,10 @@ def test_utf8_validation_matches_python(driver: Driver, text: bytes) -> None:
     assert int(driver.ask("u", text)) == _valid_prefix(text)
 
 
-def test_utf8_validation_of_every_pair_of_bytes(driver: Driver) -> None:
+def test_utf8_validation_of_every_first_byte(driver: Driver) -> None:
+    """With second bytes on both sides of each limit that a first byte can set."""
     for first in range(0x80, 0x100):
-        for second in range(0x100):
+        for second in (0x00, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xFF):
             text = b"aaaaaaaa" + bytes([first, second]) + b"\x80\x80"
             assert int(driver.ask("u", text)) == _valid_prefix(text), text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from support.frontend.process import OpenAIProcess
@@ -69,6 +70,16 @@ def ask(frontend: OpenAIProcess, request: bytes) -> tuple[int, dict[str, str], b
     answer = client.answer()
     client.close()
     return answer
+
+
+def ask_admin(frontend: OpenAIProcess, path: str, body: Any = None) -> tuple[int, bytes]:
+    """Send the dispatcher's request, a GET without a body; return the status and the body."""
+    line = f"{'GET' if body is None else 'POST'} {path}"
+    encoded = (
+        b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    )
+    status, _, answer = ask(replace(frontend, http=frontend.admin), head(line, (), encoded))
+    return status, answer
 
 
 def data_of(answer: tuple[int, dict[str, str], bytes]) -> Any:

@@ -99,6 +99,16 @@ class Stream:
             got += data
         assert got == expected
 
+    def begin(self) -> None:
+        """Start the stream, whose first event the requesting process receives."""
+        self.say("sfirst\n\n")
+        self.hear(b"first\\n\\n")
+
+    def check_returned(self) -> None:
+        """Check that the requesting process can write to the client again."""
+        self.held.sendall(b"ours")
+        self.read(b"ours")
+
     def hand_over(self) -> None:
         """Start the stream, and hand the client's connection over after its first event."""
         self.say("sfirst\n\n")

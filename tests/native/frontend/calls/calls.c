@@ -1,5 +1,4 @@
 /* Makes calls of the frontend as its arguments say, with whatever core it is told to load, and prints what comes back. */
-#include "admin/information.h"
 #include "admin/repository.h"
 #include "thread_pool/memory_trim.h"
 #include "calls/call.h"
@@ -209,19 +208,6 @@ static void rush(World *world, uint64_t count)
     free(all);
 }
 
-static bool information(World *world, Slice verb, Slice rest, Problem *problem)
-{
-    Buffer text = {0};
-    bool right = slice_is(verb, "metadata") ? server_information(world->server, &text, problem)
-        : slice_is(verb, "config")          ? model_configuration(world->server, rest, SLICE(""), &text, problem)
-        : slice_is(verb, "describe")        ? model_information(world->server, rest, SLICE(""), &text, problem)
-                                            : metrics_text(world->server, &text, problem);
-    if (right)
-        printf("%s\n", buffer_string(&text));
-    buffer_free(&text);
-    return right;
-}
-
 static uint64_t looks;
 
 static TRITONSERVER_Error *count_look(TRITONSERVER_Server *server, bool *ready)
@@ -315,9 +301,6 @@ static bool act(World *world, Slice verb, Slice rest, Problem *problem)
         call_cancel(world->call);
         return true;
     }
-    if (slice_is(verb, "metadata") || slice_is(verb, "config") || slice_is(verb, "describe") ||
-        slice_is(verb, "metrics"))
-        return information(world, verb, rest, problem);
     return handle_regions(world, verb, rest, problem);
 }
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
 from support.frontend.grpc.requests import request
 from support.frontend.process import Built, OpenAIProcess, running
-from support.frontend.raw_http import RawClient, ask, data_of, head, json_of, post
+from support.frontend.raw_http import RawClient, ask, ask_admin, data_of, head, json_of, post
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -27,7 +25,6 @@ class Dispatcher:
 
     def __init__(self, frontend: OpenAIProcess, asked: int) -> None:
         self.frontend = frontend
-        self._admin = replace(frontend, http=frontend.admin)
         self._asked = os.fdopen(asked, "rb")
 
     def next_asked(self) -> str:
@@ -36,7 +33,7 @@ class Dispatcher:
 
     def post(self, path: str, body: dict[str, Any]) -> None:
         """Send the frontend a request."""
-        assert ask(self._admin, head(f"POST {path}", (), json.dumps(body).encode()))[0] == 200
+        assert ask_admin(self.frontend, path, body)[0] == 200
 
     def load(self, model: str) -> None:
         """Load a model into the core."""

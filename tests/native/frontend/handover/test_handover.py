@@ -9,14 +9,13 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
 from support.frontend.process import Built, OpenAIProcess, running
-from support.frontend.raw_http import RawClient, data_of, head, json_of, post
+from support.frontend.raw_http import RawClient, ask_admin, data_of, head, json_of, post
 from support.frontend.raw_http2 import GOAWAY, HEADERS, call, hello, read_frames
 from support.frontend.relayed_stream import END, Stream
 from support.real_daemon import eventually
@@ -26,38 +25,18 @@ _ASK = post("echo", json_of())
 _MAX_ANSWERS = 1000
 
 
-def _post(frontend: OpenAIProcess, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
-    admin = http.client.HTTPConnection(*frontend.admin, timeout=60)
-    with closing(admin):
-        admin.request("POST", path, json.dumps(body))
-        response = admin.getresponse()
-        return response.status, response.read()
-
-
 def _retire(frontend: OpenAIProcess, successor: Path | None) -> None:
     body = {} if successor is None else {"successor": str(successor)}
-    assert _post(frontend, "/admin/retire", body) == (200, b"")
+    assert ask_admin(frontend, "/admin/retire", body) == (200, b"")
 
 
 def _work(frontend: OpenAIProcess) -> dict[str, int]:
-    admin = http.client.HTTPConnection(*frontend.admin, timeout=60)
-    with closing(admin):
-        admin.request("GET", "/admin/work")
-        reported: dict[str, int] = json.loads(admin.getresponse().read())
-        return reported
+    reported: dict[str, int] = json.loads(ask_admin(frontend, "/admin/work")[1])
+    return reported
 
 
 def _ends(frontend: OpenAIProcess) -> bool:
     return frontend.process.wait(60) == 0
-
-
-@contextmanager
-def _client(frontend: OpenAIProcess) -> Iterator[RawClient]:
-    client = RawClient(frontend)
-    try:
-        yield client
-    finally:
-        client.close()
 
 
 @pytest.fixture
@@ -73,7 +52,11 @@ def test_idle_connections_continue_in_the_successor(
 ) -> None:
     """Including one without a request so far, and one whose client has just sent one."""
     former, successor, path = pair
-    with _client(former) as used, _client(former) as unused, _client(former) as another:
+    with (
+        closing(RawClient(former)) as used,
+        closing(RawClient(former)) as unused,
+        closing(RawClient(former)) as another,
+    ):
         for client in (used, another):
             client.send(_ASK)
             assert data_of(client.answer()) == [1, 2]
@@ -93,7 +76,7 @@ def test_a_started_request_is_answered_before_the_handover(
     pair: tuple[OpenAIProcess, OpenAIProcess, Path],
 ) -> None:
     former, successor, path = pair
-    with _client(former) as client:
+    with closing(RawClient(former)) as client:
         client.send(_ASK + _ASK[:-3])
         assert data_of(client.answer()) == [1, 2]
         _retire(former, path)
@@ -115,8 +98,7 @@ def test_the_successor_drops_a_late_reply_to_a_relay(
         running(made, private=tmp_path / "own.sock", handover=path) as successor,
         closing(Stream(former, tmp_path, keep_alive=True)) as stream,
     ):
-        stream.say("sfirst\n\n")
-        stream.hear(b"first\\n\\n")
+        stream.begin()
         _retire(former, path)
         stream.say(END)
         stream.end()
@@ -135,13 +117,15 @@ def test_a_handed_over_connection_may_stay_idle(made: Built, tmp_path: Path) -> 
     with (
         running(made) as former,
         running(made, {"header_s": 0.1}, handover=path) as successor,
-        _client(former) as client,
+        closing(RawClient(former)) as client,
     ):
         client.send(_ASK)
         assert data_of(client.answer()) == [1, 2]
         _retire(former, path)
         assert _ends(former)
-        with _client(successor) as late:  # one that has to send its first request in that time
+        with closing(
+            RawClient(successor)
+        ) as late:  # one that has to send its first request in that time
             assert late.ends()
         client.send(_ASK)
         assert data_of(client.answer()) == [1, 2]
@@ -149,7 +133,7 @@ def test_a_handed_over_connection_may_stay_idle(made: Built, tmp_path: Path) -> 
 
 def test_connections_without_a_successor_are_still_served(made: Built, tmp_path: Path) -> None:
     with running(made) as former:
-        with _client(former) as client:
+        with closing(RawClient(former)) as client:
             client.send(_ASK)
             assert data_of(client.answer()) == [1, 2]
             _retire(former, tmp_path / "nobody.sock")
@@ -162,7 +146,7 @@ def test_connections_without_a_successor_are_still_served(made: Built, tmp_path:
 
 def test_connections_that_cannot_be_handed_over_close_after_the_next_response(made: Built) -> None:
     with running(made) as former:
-        with _client(former) as client:
+        with closing(RawClient(former)) as client:
             client.send(_ASK)
             assert data_of(client.answer()) == [1, 2]
             _retire(former, None)
@@ -226,27 +210,31 @@ def test_grpc_clients_get_goaway_and_are_served_until_they_disconnect(made: Buil
 def test_a_frontend_stops_accepting_and_accepts_again(made: Built) -> None:
     """In between, connections wait in the socket."""
     with running(made) as frontend:
-        assert _post(frontend, "/admin/accept", {"accept": False}) == (200, b"")
-        with _client(frontend) as client:
+        assert ask_admin(frontend, "/admin/accept", {"accept": False}) == (200, b"")
+        with closing(RawClient(frontend)) as client:
             client.send(_ASK)
             assert _work(frontend)["connections"] == 0
-            assert _post(frontend, "/admin/accept", {"accept": True}) == (200, b"")
+            assert ask_admin(frontend, "/admin/accept", {"accept": True}) == (200, b"")
             assert data_of(client.answer()) == [1, 2]
-        assert _post(frontend, "/admin/accept", {"accept": 1})[0] == 400
-        assert _post(frontend, "/admin/accept", {})[0] == 400
+        assert ask_admin(frontend, "/admin/accept", {"accept": 1})[0] == 400
+        assert ask_admin(frontend, "/admin/accept", {})[0] == 400
 
 
 def test_a_retiring_frontend_does_not_accept_again(made: Built) -> None:
-    with running(made) as frontend, _client(frontend) as client:
+    with running(made) as frontend, closing(RawClient(frontend)) as client:
         client.send(_ASK[:9])
         eventually(lambda: _work(frontend)["connections"] == 1, "it is accepted")
         _retire(frontend, None)
-        assert _post(frontend, "/admin/accept", {"accept": True})[0] == 503
-        assert _post(frontend, "/admin/retire", {})[0] == 400
+        assert ask_admin(frontend, "/admin/accept", {"accept": True})[0] == 503
+        assert ask_admin(frontend, "/admin/retire", {})[0] == 400
 
 
 def test_draining_finishes_requests_and_returns_after_the_last_client(made: Built) -> None:
-    with running(made) as frontend, _client(frontend) as idle, _client(frontend) as busy:
+    with (
+        running(made) as frontend,
+        closing(RawClient(frontend)) as idle,
+        closing(RawClient(frontend)) as busy,
+    ):
         busy.send(_ASK[:9])
         eventually(lambda: _work(frontend)["connections"] == 2, "both are accepted")
         leaving = http.client.HTTPConnection(*frontend.admin, timeout=60)
@@ -294,6 +282,6 @@ def test_only_client_connections_are_handed_over(made: Built, tmp_path: Path) ->
             ):
                 _hostile(path, word, *descriptors)
         assert _work(frontend)["connections"] == 0
-        with _client(frontend) as client:
+        with closing(RawClient(frontend)) as client:
             client.send(head("GET /v2/health/live"))
             assert client.answer()[0] == 200

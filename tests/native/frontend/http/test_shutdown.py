@@ -75,8 +75,7 @@ def test_a_connection_is_closed_after_its_stream_has_ended(made: Built, tmp_path
             closing(RawClient(frontend)) as idle,
             closing(Stream(frontend, tmp_path, keep_alive=True, way=way)) as stream,
         ):
-            stream.say("sfirst\n\n")
-            stream.hear(b"first\\n\\n")
+            stream.begin()
             frontend.process.terminate()
             assert idle.ends()  # so the loop knows
             stream.end()

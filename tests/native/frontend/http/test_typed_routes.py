@@ -9,13 +9,12 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.frontend.process import Built, OpenAIProcess, running
-from support.frontend.raw_http import RawClient, ask, head
+from support.frontend.raw_http import RawClient, ask, ask_admin, head
 from support.frontend.talking_model import say, start_talking
 
 JSON, BINARY = "application/json", "application/octet-stream"
@@ -27,10 +26,7 @@ def route(path: str, model: str = "echo", **more: Any) -> dict[str, Any]:
 
 def publish(frontend: OpenAIProcess, document: Any) -> tuple[int, bytes]:
     """Replace the table; return the status and the body."""
-    body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    admin = replace(frontend, http=frontend.admin)
-    status, _, answer = ask(admin, head("POST /admin/routes", (), body))
-    return status, answer
+    return ask_admin(frontend, "/admin/routes", document)
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:

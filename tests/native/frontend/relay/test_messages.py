@@ -18,8 +18,7 @@ from support.real_daemon import eventually
 @pytest.mark.parametrize("word", [b"n", b"g"])
 def test_without_a_descriptor_nothing_is_relayed(begin: Begin, word: bytes) -> None:
     stream = begin()
-    stream.say("sfirst\n\n")
-    stream.hear(b"first\\n\\n")
+    stream.begin()
     stream.say("sone\n\n")
     stream.word(word)
     stream.say("stwo\n\n")
@@ -48,8 +47,7 @@ def test_a_stream_that_ends_before_the_go_message_is_not_relayed(begin: Begin, e
     )
     with suppress(OSError):  # it may have closed the connection
         stream.word(b"g", stream.held.fileno())
-    stream.held.sendall(b"ours")
-    stream.read(b"ours")
+    stream.check_returned()
 
 
 def test_a_first_text_that_is_not_an_event_is_not_relayed(begin: Begin) -> None:
@@ -76,8 +74,7 @@ def test_only_client_connections_are_accepted(
     begin: Begin, frontend: OpenAIProcess, make: Callable[[], int]
 ) -> None:
     stream = begin()
-    stream.say("sfirst\n\n")
-    stream.hear(b"first\\n\\n")
+    stream.begin()
     before = descriptors(frontend.process.pid)
     given = make()
     stream.word(b"g", given)
@@ -94,19 +91,16 @@ def test_several_descriptors_end_the_response(
 ) -> None:
     stream = begin()
     before = descriptors(frontend.process.pid)
-    stream.say("sfirst\n\n")
-    stream.hear(b"first\\n\\n")
+    stream.begin()
     stream.word(word, *[stream.held.fileno()] * count)
     assert stream.is_cancelled()
-    stream.held.sendall(b"ours")
-    stream.read(b"ours")
+    stream.check_returned()
     eventually(lambda: descriptors(frontend.process.pid) < before, "all are closed")
 
 
 def test_without_free_descriptors_nothing_is_relayed(begin: Begin, frontend: OpenAIProcess) -> None:
     stream = begin()
-    stream.say("sfirst\n\n")
-    stream.hear(b"first\\n\\n")
+    stream.begin()
     pid = frontend.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, hard))
@@ -118,8 +112,7 @@ def test_without_free_descriptors_nothing_is_relayed(begin: Begin, frontend: Ope
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     stream.end()
     assert b"relayed" not in stream.hear_end()
-    stream.held.sendall(b"ours")
-    stream.read(b"ours")
+    stream.check_returned()
 
 
 def test_unknown_messages_end_the_response(begin: Begin) -> None:
@@ -128,8 +121,7 @@ def test_unknown_messages_end_the_response(begin: Begin) -> None:
     stream.word(b"GET / HTTP/1.1\r\n\r\n")
     stream.hear_end()
     assert stream.is_cancelled()
-    stream.held.sendall(b"ours")
-    stream.read(b"ours")
+    stream.check_returned()
 
 
 def test_a_second_descriptor_is_closed(begin: Begin, frontend: OpenAIProcess) -> None:

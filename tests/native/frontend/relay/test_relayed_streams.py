@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import socket
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.frontend.process import Built, OpenAIProcess, running
-from support.frontend.raw_http import ask, head
+from support.frontend.raw_http import ask, ask_admin, head
 from support.frontend.relayed_stream import (
     END,
     Begin,
@@ -51,8 +50,7 @@ def test_events_go_to_the_client_and_the_rest_to_the_openai_process(begin: Begin
 
 def test_events_wait_for_the_go_message(begin: Begin) -> None:
     stream = begin()
-    stream.say("sfirst\n\n")
-    stream.hear(b"first\\n\\n")
+    stream.begin()
     for text in ("one", "two"):
         stream.say(f"s{event(text).decode()}")
     stream.word(b"g", stream.held.fileno())
@@ -80,8 +78,7 @@ def test_nothing_is_relayed_over_tcp(begin: Begin, keep_alive: bool) -> None:
 @pytest.mark.parametrize("reply", [b"", b"n"])
 def test_a_pipelined_request_ends_the_stream(begin: Begin, reply: bytes) -> None:
     stream = begin(keep_alive=True)
-    stream.say("sfirst\n\n")
-    stream.hear(b"first\\n\\n")
+    stream.begin()
     stream.word(reply + b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
     assert stream.is_cancelled()
 
@@ -125,8 +122,7 @@ def test_only_a_reply_may_precede_the_next_request(begin: Begin) -> None:
 
 def test_a_connection_that_is_not_needed_any_more_is_closed_at_once(begin: Begin) -> None:
     stream = begin()
-    stream.say("sfirst\n\n")
-    stream.hear(b"first\\n\\n")
+    stream.begin()
     stream.word(b"n")
     stream.say("sone\n\n")
     stream.hear(b"sone\\n\\n")
@@ -153,7 +149,6 @@ def test_a_request_is_not_read_as_a_message_to_a_refused_one(made: Built, tmp_pa
         ) as frontend,
         closing(private_connection(frontend)) as asker,
         asker.makefile("rb") as answers,
-        closing(http.client.HTTPConnection(*frontend.admin, timeout=60)) as admin,
     ):
         path = "/v2/models/missing/generate_stream"
         asker.sendall(head(f"POST {path}", ["Pytriton-Relay: 0"], b"{}"))
@@ -161,8 +156,7 @@ def test_a_request_is_not_read_as_a_message_to_a_refused_one(made: Built, tmp_pa
         asker.sendall(head("GET /v2/health/live", ["Connection: close"]))
         for _ in range(3):  # answered by the same loop
             assert ask(frontend, head("GET /v2/health/live"))[0] == 200
-        admin.request("POST", "/admin/forget", '{"model":"missing"}')
-        assert admin.getresponse().status == 200
+        assert ask_admin(frontend, "/admin/forget", {"model": "missing"})[0] == 200
         said = answers.read()
         assert said.startswith(b"HTTP/1.1 404 ")
         assert b"HTTP/1.1 200 " in said
@@ -192,8 +186,7 @@ def test_the_openai_process_takes_the_stream_back(begin: Begin) -> None:
     stream.read(chunk(b"one\n\n"))
     stream.word(b"s")
     stream.hear(b"relayed: 2\n\n")
-    stream.held.sendall(b"ours")
-    stream.read(b"ours")
+    stream.check_returned()
     stream.say("stwo\n\n")  # which is the asker's now
     stream.hear(b"stwo\\n\\n")
     stream.asker.close()
@@ -233,8 +226,7 @@ def test_a_late_reader_gets_all_events_before_the_end_is_reported(begin: Begin) 
     heard = stream.hear_end()
     assert heard.index(b"relayed: 2\n\n") < heard.index(b"completion_tokens")
     assert heard.endswith(b"0\r\n\r\n")
-    stream.held.sendall(b"ours")
-    stream.read(b"ours")
+    stream.check_returned()
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -349,7 +341,6 @@ def test_shutdown_returns_relayed_streams(made: Built, tmp_path: Path) -> None:
         frontend.process.terminate()
         stream.hear_end()
         assert stream.is_cancelled()
-        stream.held.sendall(b"ours")
-        stream.read(b"ours")
+        stream.check_returned()
         stream.close()
         assert frontend.process.wait(60) == 0
