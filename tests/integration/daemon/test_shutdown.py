@@ -219,6 +219,17 @@ def test_a_shutdown_cancels_a_registration(fresh_daemon: RunningDaemon, tmp_path
             registering.result()
 
 
+def test_two_daemons_run_side_by_side(
+    daemon: RunningDaemon, fresh_daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    """Each has its own runtime directory, ports and models."""
+    _register(daemon, _slow(tmp_path, 0))
+    assert [model.name for model in daemon.client.models()] == ["model"]
+    assert fresh_daemon.client.models() == []
+    assert fresh_daemon.http != daemon.http
+    daemon.client.unregister("model")
+
+
 def test_a_tritonserver_that_keeps_exiting_is_restarted() -> None:
     """The status reports the exits, and the model is served in the end."""
     with RunningDaemon.start(server_backoff_max_s=0.1) as daemon:
