@@ -27,6 +27,8 @@ from support.frontend.relayed_stream import descriptors
 from support.frontend.talking_model import is_cancelled
 from support.real_daemon import eventually
 
+from pytriton.dispatcher.openai.event_stream import _MAX_IDLE
+
 Begin = Callable[..., Talk]
 
 
@@ -371,6 +373,13 @@ def test_two_hundred_clients_that_disconnect_at_any_point_leak_nothing(
     begin: Begin, openai: tuple[subprocess.Popen[str], int], native: OpenAIProcess, tmp_path: Path
 ) -> None:
     process, port = openai
+    # As many connections as the two processes keep open between requests, of which more could become idle below.
+    together = [begin() for _ in range(_MAX_IDLE)]
+    for talk in together:
+        _relayed(talk)
+    for talk in together:
+        _ended(talk)
+        talk.close()
     eventually(lambda: _active(port) == 0, "nothing is under way")
     pids = (process.pid, native.process.pid)
     before = [descriptors(pid) for pid in pids]

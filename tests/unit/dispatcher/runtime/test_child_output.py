@@ -60,6 +60,7 @@ def test_an_endless_line_arrives_in_pieces() -> None:
     assert [len(line) for line in lines] == [MAX_LINE_LENGTH] * 3 + [7]
 
 
+@pytest.mark.programs
 async def test_a_busy_loop_loses_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "_ARRIVAL_TIMEOUT_S", 0)  # it has passed before the loop can read
     lines: list[bytes] = []
