@@ -44,7 +44,8 @@ static Flight *find_flight(Streams *streams, int64_t id)
 
 static LaneState set_fault(Lane *lane, const char *what, Slice tag)
 {
-    snprintf(lane->fault, sizeof lane->fault, "%s: %.*s", what, (int)(tag.size < 40 ? tag.size : 40), tag.start);
+    int shown = (int)(tag.size < 40 ? tag.size : 40);
+    snprintf(lane->fault, sizeof lane->fault, "%s%s%.*s", what, shown ? ": " : "", shown, tag.start);
     return LANE_FAULT;
 }
 
