@@ -136,6 +136,24 @@ def test_a_stream_that_has_not_begun_is_retried(program: Path, tmp_path: Path) -
     assert responses(lines) == ["response to 0, flags 1: error 4 the worker was lost: é", *STREAMED]
 
 
+def test_an_answer_after_the_last_one_fails_the_other_requests(
+    program: Path, tmp_path: Path
+) -> None:
+    def repeat(lane: Lane) -> None:
+        batch = begin_first(lane)
+        ref = output(lane, "y", np.ones((1, 2), np.float32))
+        last = ResponseRef([ref], None, ResponseDetails(final=True))
+        for _ in range(2):
+            lane.send(BatchPart(batch.id, [last, None]))
+        wait_for_close(lane)
+
+    lines, _ = run(program, tmp_path, [repeat], requests=2, decoupled=True)
+    fault = "the worker answered a request that it had already completed"
+    assert responses(lines) == [
+        STREAMED[1], f"response to 1, flags 1: error 4 model model: {fault}",
+    ]  # fmt: skip
+
+
 def test_a_worker_that_stops_reading_blocks_nothing(program: Path, tmp_path: Path) -> None:
     def deaf(lane: Lane) -> None:
         with socket_of(lane) as connection:
