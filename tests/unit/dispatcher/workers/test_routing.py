@@ -401,6 +401,7 @@ def test_a_replacement_worker_gets_its_proxies_back_one_at_a_time() -> None:
     assert given_away == 2
     assert loads(routes) == [2, 2, 2]
     assert [routes.giver_for(worker) for worker in WORKERS] == [None] * 3
+    assert routes_for(2).giver_for("w1") is None
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 7), st.sets(st.sampled_from(WORKERS), min_size=1)))
@@ -431,6 +432,7 @@ def test_balancing_ends_with_no_worker_overloaded_while_another_lacks_proxies(
     for _ in range(8):  # as many as there are proxies at most
         asked = [(routes.giver_for(idle), idle) for idle in WORKERS]
         moves = [(giver, idle) for giver, idle in asked if giver is not None]
+        assert all(routes.lanes_of(giver) > lanes for giver, _ in moves)
         if not moves:
             break
         giver = moves[0][0]
