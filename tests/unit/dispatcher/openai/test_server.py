@@ -234,6 +234,9 @@ def test_routes_without_a_model() -> None:
             assert answer.status == 404
         async with client.get("/v1/nothing") as answer:
             assert (answer.status, (await answer.json())["error"]["code"]) == (404, "unknown_url")
+        async with client.get("/v1/chat/completions") as answer:
+            code = (await answer.json())["error"]["code"]
+            assert (answer.status, code) == (405, "method_not_supported")
 
     OpenAIHarness([]).run(test)
 
