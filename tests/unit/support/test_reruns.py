@@ -151,3 +151,8 @@ def test_if_not_all_have_run_nothing_is_rerun(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "not all tests have run; these failed, if any:\n  test_unreadable.py\n" in done.stdout
     assert "runs again" not in done.stdout
+
+
+def test_a_run_without_tests_is_not_a_success(tmp_path: Path) -> None:
+    done = run(tmp_path, fine="import pytest\n")
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
