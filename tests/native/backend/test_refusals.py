@@ -86,8 +86,9 @@ def test_a_correlation_id_is_trimmed(program: Path, tmp_path: Path) -> None:
     assert not any("error" in line for line in responses(lines))
 
 
+@pytest.mark.parametrize("wrong", ["parameter", "long string"])
 def test_a_batch_of_invalid_requests_is_answered_without_a_worker(
-    program: Path, tmp_path: Path
+    program: Path, tmp_path: Path, wrong: str
 ) -> None:
     """Each batch of this test has one request."""
     seen: list[int] = []
@@ -96,20 +97,22 @@ def test_a_batch_of_invalid_requests_is_answered_without_a_worker(
         seen.append(batch.id)
         return echo(lane, batch)
 
-    environment = {"FAKE_WRONG": "parameter", "FAKE_FIRST": "1"}
+    environment = {"FAKE_WRONG": wrong, "FAKE_FIRST": "1"}
     lines, _ = run(program, tmp_path, [serving(answer)], batches=2, environment=environment)
     assert [line.partition(" error ")[2][:1] for line in responses(lines)] == ["3", "3"]
     assert seen == []
     assert lines[-1] == "released 2, statistics of 2"
 
 
-def test_other_streams_continue(program: Path, tmp_path: Path) -> None:
-    wrong = {"FAKE_WRONG": "parameter"}
+@pytest.mark.parametrize(("wrong", "said"), [("parameter", PARAMETER), ("long string", STRINGS)])
+def test_other_streams_continue(program: Path, tmp_path: Path, wrong: str, said: str) -> None:
+    environment = {"FAKE_WRONG": wrong}
     lines, heard = run(
-        program, tmp_path, [streaming], batches=2, requests=3, decoupled=True, environment=wrong
-    )
+        program, tmp_path, [streaming], batches=2, requests=3, decoupled=True,
+        environment=environment,
+    )  # fmt: skip
     served = [*STREAMED, *(line.replace("to 0", "to 2") for line in STREAMED)]
-    refused = f"response to 1, flags 1: error 3 model model: {PARAMETER}"
+    refused = f"response to 1, flags 1: error 3 model model: {said}"
     assert sorted(responses(lines)) == sorted([*served, refused] * 2)
     assert lines[-1] == "released 6, statistics of 6"
     assert [type(message).__name__ for message in heard] == ["Attach", "Detach"]
