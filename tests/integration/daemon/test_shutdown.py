@@ -231,14 +231,16 @@ def test_two_daemons_run_side_by_side(
 
 
 def test_a_tritonserver_that_keeps_exiting_is_restarted() -> None:
-    """The status reports the exits, and the model is served in the end."""
+    """The status reports the exits, and the same workers serve the model in the end."""
     with RunningDaemon.start(server_backoff_max_s=0.1) as daemon:
-        _register(daemon, _slow(Path("/"), 0))
+        _register(daemon, _slow(Path("/"), 0), instances=2)
+        workers = _workers(daemon)
         _kill_server(daemon, 7)
         eventually(
             lambda: "SIGKILL" in "".join(daemon.client.status().problems), "status tells of it"
         )
         eventually(lambda: _answers(daemon), "the model is served again")
+        assert _workers(daemon) == workers
 
 
 def test_a_registration_waits_for_tritonservers_restart() -> None:
@@ -255,6 +257,11 @@ def test_a_registration_waits_for_tritonservers_restart() -> None:
         eventually(lambda: daemon.client.status().server.state == "starting", "its end is seen")
         with pytest.raises(RegistrationError, match=r"0.1 s, because tritonserver is being"):
             _register(daemon, _slow(Path("/"), 0))
+
+
+def _workers(daemon: RunningDaemon) -> list[int | None]:
+    """Return the pids of the model's workers."""
+    return [one.pid for one in daemon.client.status().models[0].instances]
 
 
 def _answers(daemon: RunningDaemon) -> bool:
