@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.simulated_daemon import SimulatedDaemon
@@ -20,13 +22,29 @@ _LIMIT_S = 200.0
 
 @pytest.hookimpl
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine in an event loop of its own."""
+    """Run a coroutine in an event loop of its own, without failed or unfinished background tasks."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
     test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
-    asyncio.run(asyncio.wait_for(test, _LIMIT_S))
+    asyncio.run(_run_with_background_tasks(test))
     return True
+
+
+async def _run_with_background_tasks(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test, and fail if a task that it started has failed unnoticed or is still pending."""
+    reported: list[dict[str, Any]] = []
+
+    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        reported.append(context)
+        loop.default_exception_handler(context)  # logs the traceback
+
+    asyncio.get_running_loop().set_exception_handler(report)
+    await asyncio.wait_for(test, _LIMIT_S)
+    gc.collect()  # a task reports its exception when it is collected
+    assert not reported
+    pending = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not pending
 
 
 @pytest.fixture
