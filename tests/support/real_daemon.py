@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -160,6 +160,17 @@ class RunningDaemon:
         """The names of the daemon's files in /dev/shm."""
         prefix = f"pytriton-{self.process.pid}-"
         return [entry.name for entry in os.scandir("/dev/shm") if entry.name.startswith(prefix)]
+
+    @contextlib.contextmanager
+    def without_new_models(self) -> Iterator[RunningDaemon]:
+        """Unregister the models that a block registers when it ends, even if it fails."""
+        before = {model.name for model in self.client.models()}
+        try:
+            yield self
+        finally:
+            if self.process.poll() is None:
+                for name in {model.name for model in self.client.models()} - before:
+                    self.client.unregister(name)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Stop the daemon and return its exit code; fail if anything of it is left."""

@@ -33,10 +33,18 @@ pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
-def daemon() -> Iterator[RunningDaemon]:
+def module_daemon() -> Iterator[RunningDaemon]:
     with RunningDaemon.start(frontend="native", management_address="127.0.0.1:0") as daemon:
         register(daemon, "model", instances=2)
         yield daemon
+
+
+@pytest.fixture
+def daemon(module_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
+    """The module's daemon, which serves two instances of `model` and nothing else."""
+    with module_daemon.without_new_models():
+        yield module_daemon
+    module_daemon.client.scale("model", 2, progress=False)
 
 
 def register(daemon: RunningDaemon, name: str, infer: Any = None, **options: Any) -> None:
@@ -267,33 +275,40 @@ sys.stdin.read()
 """
 
 
+@contextlib.contextmanager
+def _ephemeral_model(daemon: RunningDaemon, folder: Path) -> Iterator[None]:
+    """Bind the model "ephemeral" to a process, which exits at the end of the block, and the model with it."""
+    script = folder / "owner.py"
+    script.write_text(_OWNER)
+    command = [sys.executable, str(script), daemon.config.runtime_dir]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as owner:
+        try:
+            eventually(lambda: "ephemeral" in workers(daemon), "it is registered")
+            yield
+        finally:
+            owner.communicate()
+            eventually(lambda: "ephemeral" not in workers(daemon), "it has gone with its process")
+
+
 def test_every_part_of_the_daemon_survives_an_upgrade(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     """Listening sockets, suspended models, client-bound models, and counters."""
-    script = tmp_path / "owner.py"
-    script.write_text(_OWNER)
     register(daemon, "suspended", lazy=True)
-    ephemeral = subprocess.Popen(
-        [sys.executable, script, daemon.config.runtime_dir], stdin=subprocess.PIPE
-    )
-    eventually(lambda: "ephemeral" in workers(daemon), "it is registered")
-    with under_load(daemon) as load:
-        load.wait(20)
-    (page,) = daemon.client.status().management_urls
-    before = _requests(page)
-    daemon.client.upgrade()
-    status = daemon.client.status()
-    assert status.management_urls == [page]
-    assert {one.name: one.state for one in status.models} == {
-        "model": "ready", "suspended": "suspended", "ephemeral": "ready",
-    }  # fmt: skip
-    assert _requests(page) >= before >= 20
-    with under_load(daemon, "suspended") as load:
-        load.wait(5)
-    ephemeral.communicate()
-    eventually(lambda: "ephemeral" not in workers(daemon), "it has gone with its process")
-    daemon.client.unregister("suspended")
+    with _ephemeral_model(daemon, tmp_path):
+        with under_load(daemon) as load:
+            load.wait(20)
+        (page,) = daemon.client.status().management_urls
+        before = _requests(page)
+        daemon.client.upgrade()
+        status = daemon.client.status()
+        assert status.management_urls == [page]
+        states = {one.name: one.state for one in status.models}
+        expected = {"model": "ready", "suspended": "suspended", "ephemeral": "ready"}
+        assert {name: states.get(name) for name in expected} == expected
+        assert _requests(page) >= before >= 20
+        with under_load(daemon, "suspended") as load:
+            load.wait(5)
 
 
 def _requests(page: str) -> float:
