@@ -74,11 +74,18 @@ def settings(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def daemon(settings: dict[str, Any]) -> Iterator[RunningDaemon]:
+def module_daemon(settings: dict[str, Any]) -> Iterator[RunningDaemon]:
     with RunningDaemon.start(**settings) as one:
         one.client.register(_add, "other", X, Y, progress=False)
         yield one
         assert one.stop() == ExitCode.OK
+
+
+@pytest.fixture
+def daemon(module_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
+    """The module's daemon, which serves `other` and nothing else."""
+    with module_daemon.without_new_models():
+        yield module_daemon
 
 
 def put(repository: Path, name: str, config: str, code: str) -> None:
@@ -147,19 +154,22 @@ def test_a_registration_is_refused_close_to_the_task_limit(daemon: RunningDaemon
             assert daemon.server.pid == server
         group.limit(None)
         client.register(_add, "many", X, Y, instances=9, progress=False)
-    client.unregister("many")
 
 
 def test_models_can_be_removed_and_the_daemon_stopped_without_a_free_task(
-    daemon: RunningDaemon,
+    settings: dict[str, Any],
 ) -> None:
-    """tritonserver starts threads to unload a model, and aborts if it cannot. The last test with this daemon."""
+    """tritonserver starts threads to unload a model, and aborts if it cannot."""
     if mount() is None:
         pytest.skip("no control group can be made here")
-    client, server = daemon.client, daemon.server.pid
-    for number in range(6):
-        client.register(_add, f"m{number}", X, Y, progress=False)
-    with task_group() as group, contextlib.closing(Inference("http", daemon.http)) as inference:
+    with (
+        RunningDaemon.start(**settings) as daemon,
+        task_group() as group,
+        contextlib.closing(Inference("http", daemon.http)) as inference,
+    ):
+        client, server = daemon.client, daemon.server.pid
+        for number in range(6):
+            client.register(_add, f"m{number}", X, Y, progress=False)
         group.add([psutil.Process(daemon.process.pid), *daemon.children()])
         group.limit(group.tasks)
         with pytest.raises(RegistrationError, match="worker"):
