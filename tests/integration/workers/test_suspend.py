@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib import request as urlrequest
 from urllib.error import HTTPError
@@ -20,6 +22,16 @@ from pytriton.daemon import Model
 from pytriton.model_config import ModelConfig
 
 AT_ONCE = Autoscale(min=0, max=1, idle_after=0.5)
+
+
+@pytest.fixture(scope="module")
+def python_proxies() -> Iterator[RunningDaemon]:
+    """A daemon whose models have Python proxies, which may write bytecode."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
+            patch.delenv(name, raising=False)
+        with RunningDaemon.start(proxy="python") as daemon:
+            yield daemon
 
 
 def echo(requests: Any) -> Any:
@@ -78,10 +90,29 @@ def test_requests_to_suspended_models_are_answered(daemon: RunningDaemon) -> Non
     assert answers_of_a_stream_that_sleeps(daemon) == 3
 
 
-def test_requests_to_suspended_models_are_answered_by_the_python_proxy() -> None:
-    with RunningDaemon.start(proxy="python") as daemon:
+def test_requests_to_suspended_models_are_answered_by_the_python_proxy(
+    python_proxies: RunningDaemon,
+) -> None:
+    with python_proxies.without_new_models() as daemon:
         assert answers_of_a_model_that_sleeps(daemon) == list(range(8))
         assert answers_of_a_stream_that_sleeps(daemon) == 3
+
+
+def test_the_python_proxy_runs_in_its_own_environment(python_proxies: RunningDaemon) -> None:
+    """It imports the packages of that environment, with NumPy 1, and the daemon's copy of the modules."""
+    runtime_dir = Path(python_proxies.config.runtime_dir)
+    with python_proxies.without_new_models() as daemon:
+        daemon.client.register(echo, "m", X, Y, progress=False)
+        (proxy,) = daemon.stubs()
+        mapped = {Path(one.path) for one in proxy.memory_maps()}
+    (packages,) = {
+        path.parents[2] for path in mapped if path.match("numpy/core/_multiarray_umath.*.so")
+    }
+    environment = (runtime_dir / "proxy-python").resolve()
+    assert packages.is_relative_to(environment)
+    assert list(packages.glob("numpy-1.*.dist-info"))
+    cache = runtime_dir / "backends/pytriton/pytriton/_protocol/__pycache__"
+    assert list(cache.glob("__init__.cpython-*.pyc"))
 
 
 def test_a_lazy_model_is_loaded_by_its_first_request(
