@@ -307,7 +307,8 @@ def socket_of(lane: Lane) -> closing[socket.socket]:
 
 
 def wait_for_close(lane: Lane) -> None:
-    """Receive messages until the proxy closes the lane."""
+    """Receive messages until the proxy closes the lane; fail if nothing arrives for a minute."""
+    lane.set_receive_timeout(60)
     with suppress(LaneClosed):
         while True:
             lane.receive()
