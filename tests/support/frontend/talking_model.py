@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 from collections.abc import Callable
@@ -10,17 +11,21 @@ from pathlib import Path
 
 from support.frontend.process import OpenAIProcess
 
+_NUMBERS = itertools.count()
+
 
 def start_talking(folder: Path, request: Callable[[str], object]) -> socket.socket:
     """Send a request with the path of a socket, to which the model connects; return the model's side."""
-    path = folder / "script"
+    path = folder / f"script-{next(_NUMBERS)}"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-        listener.listen(1)
-        listener.settimeout(60)
-        request(str(path))
-        model, _ = listener.accept()
-    path.unlink()
+        try:
+            listener.listen(1)
+            listener.settimeout(60)
+            request(str(path))
+            model, _ = listener.accept()
+        finally:
+            path.unlink()
     model.settimeout(60)
     return model
 
