@@ -93,6 +93,7 @@ def test_exit_code_numbers_never_change() -> None:
     "arguments",
     [
         ("status",), ("status", "--json"), ("stop",), ("logs",), ("logs", "m"), ("access-token",),
+        ("models",), ("unregister", "m"),
     ],
 )  # fmt: skip
 def test_a_missing_daemon_names_its_directory_and_the_fix(
