@@ -237,13 +237,16 @@ def test_a_server_that_starts_later(scheme: str) -> None:
     assert results == [1]
 
 
-def test_waiting_with_tritonclients_own_client(fake: FakeTriton) -> None:
+def test_waiting_with_tritonclients_own_client(
+    fake: FakeTriton, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.knows = False
+    wait_for_one_answer(monkeypatch)
     with create_client_from_url(fake.url) as client:
         wait_for_server_ready(client, timeout_s=60, headers={"triton-access-token": "t"})
         assert fake.received[-1].headers["triton-access-token"] == "t"
         with pytest.raises(PyTritonClientModelUnavailableError, match=r"model fake/2 .* unknown"):
-            wait_for_model_ready(client, MODEL, "2", timeout_s=0.1)
+            wait_for_model_ready(client, MODEL, "2", timeout_s=60)
         fake.knows = True
         wait_for_model_ready(client, MODEL, timeout_s=60)
 
