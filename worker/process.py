@@ -18,7 +18,7 @@ import msgspec
 
 from pytriton._protocol import linux, messages
 from pytriton._protocol.control import ControlClient, identity_of
-from pytriton._protocol.exit_codes import WORKER_UNRECOVERABLE
+from pytriton._protocol.exit_codes import WORKER_LOAD_FAILED, WORKER_UNRECOVERABLE
 from pytriton.worker import tracing, worker_limits
 from pytriton.worker.callables import create_callable, load_object, run_check
 from pytriton.worker.calls import WorkerCaller
@@ -39,7 +39,6 @@ from pytriton.worker.warmup import warm_up
 
 #: Exit codes of a worker, besides those that the callable passes to sys.exit().
 EXIT_OK = 0
-EXIT_LOAD_FAILED = 3
 EXIT_UNABLE = 5
 
 
@@ -70,7 +69,7 @@ def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
             report_error(error, "the model could not be loaded")
             control.send(messages.WorkerFailed(worker, _load_error(error), traceback_of(error)))
             control.flush()
-            return EXIT_LOAD_FAILED
+            return WORKER_LOAD_FAILED
         user_metrics = export_user_metrics(log.stats)
         loop = create_loop(model, load.spec, log.stats, control, worker, load.lane_path)
         with contextlib.closing(WorkerCaller(worker, model, load.lane_path)):

@@ -16,6 +16,7 @@ import msgspec
 from pytriton._protocol import messages
 from pytriton._protocol.calls.call_connection import socket_path
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton._protocol.exit_codes import WORKER_LOAD_FAILED
 from pytriton._protocol.lanes.request_records import CollectedRecords
 from pytriton._protocol.lanes.stats_page import Counts, StatsReading, WorkerStatsPage
 from pytriton.dispatcher.control.control_socket import Peer
@@ -24,6 +25,9 @@ from pytriton.dispatcher.control.control_socket import Peer
 #: ("hang"), exceeded a hard limit ("limit"), recycled ("recycle"), scaled down ("scale"), model replaced ("replace"),
 #: model idle ("idle"), any other request ("stop").
 EXIT_REASONS = ("crash", "load", "hang", "limit", "recycle", "scale", "replace", "idle", "stop")
+
+#: Timeout, in seconds, for the reason of a worker that has exited because its callable could not be loaded.
+_REASON_TIMEOUT_S = 5.0
 
 
 class Worker:
@@ -209,6 +213,9 @@ class Worker:
 
     async def _report_early_end(self) -> None:
         await self._wait_for_output()  # the last lines contain the reason
+        if self.exited.result() == WORKER_LOAD_FAILED:
+            # It has sent the reason, which may arrive after its exit was noticed.
+            await asyncio.wait([self.ready], timeout=_REASON_TIMEOUT_S)
         if not self.ready.done():
             text = f"model {self._spec.name}: {self.describe_end()} before its callable was loaded"
             self.ready.set_exception(

@@ -39,6 +39,9 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130, "Interrupted from the keyboard."
 
 
+#: Exit code of a worker that could not load its callable, and has sent WorkerFailed; possibly also of one whose callable
+#: called os._exit().
+WORKER_LOAD_FAILED = 3
 #: Exit code of a worker whose callable raised PyTritonUnrecoverableError; possibly also of one whose callable called
 #: sys.exit().
 WORKER_UNRECOVERABLE = 4

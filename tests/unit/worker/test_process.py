@@ -18,9 +18,10 @@ from support.real_daemon import eventually
 
 import pytriton
 from pytriton._protocol import messages
+from pytriton._protocol.exit_codes import WORKER_LOAD_FAILED
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.worker import boot, process
-from pytriton.worker.process import EXIT_LOAD_FAILED, EXIT_OK, explain_missing
+from pytriton.worker.process import EXIT_OK, explain_missing
 from pytriton.worker.startup import NEEDED
 
 pytestmark = pytest.mark.programs
@@ -61,7 +62,7 @@ def test_an_unneeded_worker_exits_silently(dispatcher: FakeDispatcher) -> None:
 def test_a_load_failure_is_reported_with_its_traceback(dispatcher: FakeDispatcher) -> None:
     dispatcher.answers[messages.WorkerHello] = lambda _: [load()]  # and no callable with it
     done = run(dispatcher)
-    assert done.returncode == EXIT_LOAD_FAILED
+    assert done.returncode == WORKER_LOAD_FAILED
     eventually(lambda: len(dispatcher.heard) == 2, "its failure is reported")
     failed = dispatcher.heard[-1]
     assert isinstance(failed, messages.WorkerFailed)

@@ -1,4 +1,4 @@
-"""How the dispatcher stops a worker process."""
+"""How the dispatcher stops a worker process, and learns why one has exited."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 import structlog
-from fakes.fake_worker import SPEC
+from fakes.fake_worker import SPEC, FakeWorker
+from fakes.virtual_time import VirtualLoop
 
+from pytriton._protocol import messages
+from pytriton._protocol.errors import RemoteFailure
+from pytriton._protocol.exit_codes import WORKER_LOAD_FAILED
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
@@ -45,3 +50,20 @@ async def test_an_endless_cleanup_is_killed(tmp_path: Path, kill_on_death: KillO
         await worker.end_after_batch()
     assert child.exited.result() == -signal.SIGKILL
     assert "did not exit within grace_period_s" in said[0]["event"]
+
+
+@pytest.mark.parametrize(
+    ("delay_s", "reason"), [(1.0, "could not be loaded: no weights"), (60.0, "w1 exited before")]
+)
+def test_the_reason_of_a_failed_load_may_arrive_after_the_exit(
+    loop: VirtualLoop, delay_s: float, reason: str
+) -> None:
+    async def fail() -> None:
+        worker = FakeWorker(1)
+        worker.exited.set_result(WORKER_LOAD_FAILED)
+        message = messages.WorkerFailed("w1", "no weights", "")
+        asyncio.get_running_loop().call_later(delay_s, worker.failed, message)
+        with pytest.raises(RemoteFailure, match=reason):
+            await worker.ready
+
+    loop.run_until_complete(fail())
