@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-import time
 from collections.abc import Generator
+from time import monotonic  # a test may have replaced that of the module
 from typing import Any
 
 import pytest
@@ -99,7 +99,7 @@ class _Counter:
 
 def _now() -> _Times:
     mine, below = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return time.monotonic(), mine.ru_utime + mine.ru_stime, below.ru_utime + below.ru_stime
+    return monotonic(), mine.ru_utime + mine.ru_stime, below.ru_utime + below.ru_stime
 
 
 def _since(before: _Times) -> _Times:
