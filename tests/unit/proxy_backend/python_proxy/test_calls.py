@@ -237,7 +237,7 @@ def test_deadlocked_calls_fail_with_a_reason(
     worker = connect()
     worker.send(call(1))
     assert worker.receive() == Answer(1, [], True, "they wait for each other", "UNAVAILABLE")
-    assert asked == [("w1", ["other"])]
+    assert asked[0] == ("w1", ["other"])  # perhaps again, before the answer has ended the wait
 
 
 @pytest.mark.parametrize("nonsense", [AnswerRead(1), Answer(1, [], True), Retiring()])
