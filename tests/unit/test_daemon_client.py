@@ -92,7 +92,7 @@ def test_the_environment_names_the_daemon(
     fake: FakeDispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENV_RUNTIME_DIR, str(fake.rundir.path))
-    with connect() as client:
+    with connect(timeout_s=60) as client:
         assert client.status().server == SERVER
 
 
@@ -120,7 +120,7 @@ def test_an_unexpected_answer_names_the_version_mismatch(
 ) -> None:
     fake.answers[messages.GetStatus] = lambda _: [answer]
     with pytest.raises(PyTritonDaemonError, match=words):
-        connect(fake.rundir.path)
+        connect(fake.rundir.path, timeout_s=60)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_connecting_does_not_ask_for_the_models(fake: FakeDispatcher) -> None:
         return answer(message)
 
     fake.answers[messages.GetStatus] = recorded
-    with connect(fake.rundir.path) as client:
+    with connect(fake.rundir.path, timeout_s=60) as client:
         client.status()
     assert asked == [messages.GetStatus(models=False), messages.GetStatus(models=True)]
 
@@ -327,7 +327,7 @@ def test_many_threads_get_their_own_answers(fake: FakeDispatcher, client: Daemon
 def test_a_client_works_in_a_forked_child(fake: FakeDispatcher) -> None:
     code = (
         "import os, sys\nfrom pytriton.daemon import connect\n"
-        "client = connect(sys.argv[1])\n"
+        "client = connect(sys.argv[1], timeout_s=60)\n"
         "pid = os.fork()\n"
         "os.write(1, client.status().state.encode() + b'\\n')\n"
         "if pid: sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trustme
+from support.real_daemon import eventually
 
 from pytriton.client import ApiClient, ApiError, AsyncApiClient, TlsOptions
 from pytriton.client.exceptions import PyTritonClientInvalidUrlError
@@ -44,6 +45,7 @@ class Server(ThreadingHTTPServer):
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self.connections = 0
         self.cancelled = threading.Event()
+        self.may_answer = threading.Event()
 
     def get_request(self) -> Any:
         self.connections += 1
@@ -87,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(307, "text/plain", b"elsewhere", Location="/predict")
 
     def serve_slow(self, body: bytes) -> None:
-        time.sleep(0.5)
+        self.server.may_answer.wait(60)
         self._send(200, "application/json", b"null")
 
     def serve_broken(self, body: bytes) -> None:
@@ -329,7 +331,7 @@ def test_a_stream_can_fail(server: Server, kind: str) -> None:
 
 def test_a_closed_stream_is_cancelled(server: Server, kind: str) -> None:
     assert Client(kind, server.url, "endless").items(3) == ["tick"] * 3
-    assert server.cancelled.wait(10)
+    assert server.cancelled.wait(60)
 
 
 def test_a_sent_request_is_not_retried(server: Server, kind: str) -> None:
@@ -340,8 +342,10 @@ def test_a_sent_request_is_not_retried(server: Server, kind: str) -> None:
 
 def test_a_silent_server_causes_a_timeout(server: Server, kind: str) -> None:
     with pytest.raises(TimeoutError, match="/slow"):
-        Client(kind, server.url, "slow", timeout_s=0.1).call()
+        Client(kind, server.url, "slow", timeout_s=1.0).call()
+    eventually(lambda: server.requests, "the request has come")
     assert len(server.requests) == 1
+    server.may_answer.set()
     assert Client(kind, server.url, "slow", timeout_s=None).call() is None
 
 
@@ -349,8 +353,8 @@ def test_a_missing_server_is_a_connection_error(kind: str) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    with pytest.raises(ConnectionError, match=str(port)):
-        Client(kind, f"127.0.0.1:{port}", "predict").call()
+        with pytest.raises(ConnectionError, match=str(port)):
+            Client(kind, f"127.0.0.1:{port}", "predict").call()
 
 
 def test_threads_share_a_client_and_its_connections(server: Server) -> None:

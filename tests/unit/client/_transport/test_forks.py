@@ -17,7 +17,7 @@ from pytriton.client import ModelClient
 warnings.simplefilter("ignore")  # os.fork() warns where there are threads, as gevent's
 url, model = sys.argv[1:]
 x = np.ones(2, np.float32)
-limits = {"init_timeout_s": 10, "inference_timeout_s": 10}
+limits = {"init_timeout_s": 60, "inference_timeout_s": 60}
 with ModelClient(url, model, **limits) as old:
     old.infer_sample(x)
     child = os.fork()

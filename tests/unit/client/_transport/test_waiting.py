@@ -148,15 +148,13 @@ def test_a_trickling_answer_does_not_extend_the_timeout() -> None:
     listening.settimeout(60)
 
     def drip() -> None:
-        connection, _ = listening.accept()
-        try:
-            connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
-            while not stop.wait(0.05):
-                connection.sendall(b" ")
-        except OSError:
-            pass  # the client has gone, as it should
-        connection.close()
+        with suppress(OSError):  # the client has gone, perhaps before it connected
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+                while not stop.wait(0.05):
+                    connection.sendall(b" ")
 
     thread = threading.Thread(target=drip)
     thread.start()
@@ -169,6 +167,7 @@ def test_a_trickling_answer_does_not_extend_the_timeout() -> None:
             _ = client.model_config
     finally:
         stop.set()
+        listening.shutdown(socket.SHUT_RDWR)
         thread.join()
         listening.close()
 
@@ -355,11 +354,14 @@ def test_a_server_error_ends_the_wait(
     assert str(caught.value) == f"Error occurred on Triton Inference Server side: {error[2]}"
 
 
-def test_a_long_refusal_is_not_read_to_its_end(fake: FakeTriton) -> None:
+def test_a_long_refusal_is_not_read_to_its_end(
+    fake: FakeTriton, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Such as the error page of a reverse proxy: it must not keep the connection busy."""
+    wait_for_one_answer(monkeypatch)
     fake.knows, fake.refusal = False, "<html>502</html>" * 1000
     with ModelClient(fake.url, MODEL, init_timeout_s=60) as client:
         with pytest.raises(PyTritonClientModelUnavailableError, match="unknown model"):
-            client.wait_for_model(3)
+            client.wait_for_model(60)
         fake.knows = True
         assert client.infer_sample(X)["y"].tolist() == [1]
