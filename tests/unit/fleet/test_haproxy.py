@@ -33,10 +33,23 @@ except HAProxyError:
     pytest.skip(f"needs HAProxy: {INSTALL}", allow_module_level=True)
 
 
+class PatientHAProxy(HAProxy):
+    """Considers a node down after `fall` failed checks: nodes are threads of this process, which may stand still."""
+
+    def __init__(self, folder: Path, fall: int = 600) -> None:
+        super().__init__(folder, PROGRAM)
+        self._fall = fall
+
+    def use(self, files: Files) -> None:
+        assert " fall 2 " in files.configuration
+        text = files.configuration.replace(" fall 2 ", f" fall {self._fall} ")
+        super().use(files._replace(configuration=text))
+
+
 @pytest.fixture
-def frontend() -> Iterator[Frontend]:
+def frontend(request: pytest.FixtureRequest) -> Iterator[Frontend]:
     folder = Path(tempfile.mkdtemp(prefix="ptb-"))
-    made = Frontend(HAProxy(folder, PROGRAM), lasting_port())
+    made = Frontend(PatientHAProxy(folder, *getattr(request, "param", ())), lasting_port())
     yield made
     made.haproxy.stop()
     assert made.haproxy.pid is None
@@ -53,7 +66,7 @@ class Frontends(NamedTuple):
 @pytest.fixture(scope="module")
 def frontends() -> Iterator[Frontends]:
     folder = Path(tempfile.mkdtemp(prefix="ptb-"))
-    frontend, grpc_port = Frontend(HAProxy(folder, PROGRAM), lasting_port()), lasting_port()
+    frontend, grpc_port = Frontend(PatientHAProxy(folder), lasting_port()), lasting_port()
     servers = [Server("a", "m", "only"), Server("b", "m")]
     settings = BalancerSettings(f"127.0.0.1:{frontend.port}", f"127.0.0.1:{grpc_port}")
     frontend.haproxy.use(render([one.node for one in servers], settings, str(folder)))
@@ -331,6 +344,7 @@ def test_a_typed_function_that_no_node_serves_is_unavailable(
     assert frontend.ask("/text/m") == (200, "a")
 
 
+@pytest.mark.parametrize("frontend", [(2,)], indirect=True)
 def test_a_reload_does_not_forget_which_nodes_are_down(
     frontend: Frontend, serve: Callable[..., Server]
 ) -> None:
@@ -401,8 +415,9 @@ def test_a_configuration_refused_by_haproxy_changes_nothing(
     a = serve("a", "m")
     frontend.use(a)
     before = (frontend.haproxy.folder / "haproxy.cfg").read_text()
+    invalid = frontend.files(a).configuration + "nonsense\n"
     with pytest.raises(HAProxyError, match=r"rejected the new configuration(?s:.*)nonsense"):
-        frontend.haproxy.use(Files(before + "nonsense\n", ""))
+        frontend.haproxy.use(Files(invalid, ""))
     assert (frontend.haproxy.folder / "haproxy.cfg").read_text() == before
     assert frontend.ask("/v2/models/m/infer") == (200, "a")
 
@@ -412,7 +427,7 @@ def test_a_restarted_balancer_finds_its_haproxy(
 ) -> None:
     a, b = serve("a", "m"), serve("b", "m")
     frontend.use(a)
-    later = HAProxy(frontend.haproxy.folder, PROGRAM)
+    later = PatientHAProxy(frontend.haproxy.folder)
     assert later.pid == frontend.haproxy.pid
     later.use(frontend.files(b))
     eventually(
