@@ -155,6 +155,7 @@ def library(monkeypatch: pytest.MonkeyPatch, registry: CollectorRegistry) -> Col
     """A `prometheus_client` for this test, polled frequently."""
     monkeypatch.setitem(sys.modules, "prometheus_client", SimpleNamespace(REGISTRY=registry))
     monkeypatch.setattr(user_metrics, "_PERIOD_S", 0.001)
+    monkeypatch.setattr(user_metrics, "_LAST_UPDATE_S", 60.0)
     return registry
 
 

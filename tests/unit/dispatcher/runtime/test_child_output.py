@@ -16,7 +16,7 @@ from pytriton._protocol.log_lines import MAX_LINE_LENGTH
 from pytriton.dispatcher.runtime import child
 from pytriton.dispatcher.runtime.child import ChildOutput
 
-_WAIT_S = 100.0
+_WAIT_S = 200.0
 _NOTE = re.compile(r"\[… ([\d,]+) bytes dropped: ")
 
 
@@ -78,14 +78,14 @@ def test_excess_output_is_dropped_with_a_note(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(child, "_MAX_QUEUED", 1 << 16)
     monkeypatch.setattr(child, "_PIPE_BYTES", 1 << 16)  # of which one more may wait
     monkeypatch.setattr(child, "_LOGGING_TIMEOUT_S", _WAIT_S)
-    line, count = b"x" * 99, 300_000
+    line, count = b"x" * 99, 100_000
 
     def slow_log(_: bytes) -> None:
         end = time.perf_counter() + 0.0005  # busy like a slow log: the event loop does nothing else
         while time.perf_counter() < end:
             pass
 
-    # At the log's pace it would take 150 s, and the program would have to wait.
+    # At the log's pace it would take 50 s, and the program would have to wait.
     lines = lines_of(f"for _ in range({count}): print('{line.decode()}')", slow_log)
     notes = [found for one in lines if (found := _NOTE.match(one.decode()))]
     left_out = sum(int(found.group(1).replace(",", "")) for found in notes)

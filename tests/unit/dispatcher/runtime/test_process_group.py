@@ -14,7 +14,7 @@ import pytest
 from support.real_daemon import eventually
 
 from pytriton._protocol import linux
-from pytriton.dispatcher.runtime import child
+from pytriton.dispatcher.runtime import child, kill_on_death
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 
@@ -79,8 +79,11 @@ def _group_of(pid: int) -> int:
 @pytest.mark.parametrize(
     "way", ["in order", "killed by us", "killed at once", "killed by somebody"]
 )
-async def test_memory_of_a_child_is_removed(kill_on_death: KillOnDeath, way: str) -> None:
+async def test_memory_of_a_child_is_removed(
+    kill_on_death: KillOnDeath, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     """`multiprocessing` removes it after the child and its own children have exited, for whatever reason."""
+    monkeypatch.setattr("pytriton.dispatcher.runtime.child.CLEAN_UP_S", 60.0)
     child, name = await _child(kill_on_death, _LEAVES_MEMORY)
     _tracker_runs(child.pid)
     assert Path(f"/dev/shm{name}").exists()
@@ -115,8 +118,13 @@ def test_a_process_posing_as_a_tracker_is_killed(
     asyncio.run(run())
 
 
-def test_memory_is_removed_when_the_daemon_is_killed(tmp_path: Path) -> None:
+def test_memory_is_removed_when_the_daemon_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the kill-on-death helper, which outlives it."""
+    patient = kill_on_death._SCRIPT.replace("for look in 1 ", "for look in $(seq 600) ")
+    assert patient != kill_on_death._SCRIPT
+    monkeypatch.setattr(kill_on_death, "_SCRIPT", patient)
     helper = KillOnDeath(tmp_path / "nothing-")
     process = subprocess.Popen(
         [sys.executable, "-c", _LEAVES_MEMORY],

@@ -18,10 +18,10 @@ from pytriton.dispatcher.telemetry.events.event_log import EventLog, Journal
 
 
 @pytest.fixture(autouse=True)
-def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "os.fsync", lambda descriptor: None
-    )  # nothing here must survive a crash of the machine
+def _disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing here must survive a crash of the machine.
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    monkeypatch.setattr(event_log, "_CLOSE_TIMEOUT_S", 120.0)  # a stop gives up a slow disk sooner
 
 
 @contextmanager
@@ -108,12 +108,7 @@ def test_truncated_and_damaged_lines_are_skipped(tmp_path: Path) -> None:
         assert _kinds(log) == ["crashed", "ready"]
 
 
-def test_the_files_are_bounded_and_audit_events_are_not_displaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        event_log, "_CLOSE_TIMEOUT_S", 120.0
-    )  # a stop waits less long for a slow disk
+def test_the_files_are_bounded_and_audit_events_are_not_displaced(tmp_path: Path) -> None:
     size = 40_000
     with opened(tmp_path, size) as log:
         log.events.emit(kinds.REGISTERED, model="quiet", who="user 7")

@@ -74,6 +74,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.setattr(webhooks, "_INITIAL_DELAY_S", 0.001)
     monkeypatch.setattr(webhooks, "_MAX_DELAY_S", 0.002)
     monkeypatch.setattr(webhooks, "_POST_INTERVAL_S", 0.0)
+    monkeypatch.setattr(webhooks, "_CLOSE_TIMEOUT_S", 60.0)
     made = Receiver()
     yield made
     made.close()
@@ -92,7 +93,7 @@ def settled(hook: Webhook, sent: int, dropped: int = 0) -> None:
     def done() -> bool:
         return (hook.metrics().sent, hook.metrics().dropped) == (sent, dropped)
 
-    eventually(done, lambda: f"{sent} sent, {dropped} dropped: {hook.metrics()}", 30)
+    eventually(done, lambda: f"{sent} sent, {dropped} dropped: {hook.metrics()}")
 
 
 def test_events_are_signed(receiver: Receiver, hook: Webhook) -> None:
@@ -132,7 +133,7 @@ def test_failed_deliveries_are_retried_in_order_with_the_same_id(
     receiver.answers = [500, 503, 429]
     receiver.may_answer.clear()
     hook.enqueue(event(1))
-    eventually(lambda: receiver.posts, "the first post", 30)
+    eventually(lambda: receiver.posts, "the first post")
     hook.enqueue(event(2, "restart_limit_reached"))
     receiver.may_answer.set()
     settled(hook, 2)
@@ -163,7 +164,7 @@ def test_emitters_do_not_wait_and_the_oldest_events_are_dropped(
     monkeypatch.setattr(webhooks, "_MAX_WAITING", 20)
     receiver.may_answer.clear()
     hook.enqueue(event(0))
-    eventually(lambda: receiver.posts, "the first post", 30)
+    eventually(lambda: receiver.posts, "the first post")
     for serial in range(1, 101):
         hook.enqueue(event(serial, model=f"m{serial}"))
     assert hook.metrics().waiting == 20
@@ -203,7 +204,7 @@ def test_events_that_could_not_be_posted_are_coalesced_with_later_ones(
     receiver.may_answer.clear()
     for serial in (1, 2):
         hook.enqueue(event(serial, model=f"m{serial}"))
-    eventually(lambda: receiver.posts, "the first post", 30)
+    eventually(lambda: receiver.posts, "the first post")
     hook.enqueue(event(3, model="m1"))
     receiver.may_answer.set()
     settled(hook, 3)
@@ -241,7 +242,7 @@ def test_a_slow_answer_is_aborted(
         hook = Webhook(Hook("slow", f"{scheme}://127.0.0.1:{listener.getsockname()[1]}/", SECRET))
         hook.enqueue(event(1))
         try:
-            eventually(lambda: hook.metrics().failures, "the end of a try", 30)
+            eventually(lambda: hook.metrics().failures, "the end of a try")
             hook.begin_close()
             hook.join(30)
         finally:
@@ -255,7 +256,7 @@ def test_undeliverable_events_are_dropped_after_an_hour() -> None:
     hook.enqueue(event(1, ago_s=4000))
     settled(hook, 0, dropped=1)
     hook.enqueue(event(2))
-    eventually(lambda: hook.metrics().failures >= 2, "another try", 30)
+    eventually(lambda: hook.metrics().failures >= 2, "another try")
     assert hook.metrics().dropped == 1
     hook.begin_close()
     hook.join(30)

@@ -219,10 +219,12 @@ def test_an_endless_answer_is_counted_and_costs_one_thread(
     """It may trickle, which no timeout of the exporter ends."""
     monkeypatch.setattr("pytriton.dispatcher.telemetry.http.otlp._EXPORT_TIMEOUT_S", 0.01)
     receiver.may_answer.clear()
+    before = threading.enumerate()
 
     async def play(exporting: OtlpExport) -> None:
         await until(lambda: exporting.outcomes["dropped"] > 2)
-        late = [one for one in threading.enumerate() if one.name == "otlp export"]
+        new = [one for one in threading.enumerate() if one not in before]
+        late = [one for one in new if one.name == "otlp export"]
         assert len(late) == 1
         receiver.may_answer.set()
         await until(lambda: exporting.outcomes["sent"] > 0 or not late[0].is_alive())

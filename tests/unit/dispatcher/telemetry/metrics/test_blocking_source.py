@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from support.real_daemon import eventually
 
 from pytriton.dispatcher.telemetry.metrics.blocking_source import CachedReading
 
@@ -61,6 +62,7 @@ def test_a_hanging_reading_is_awaited_once_and_uses_one_thread(source: _Source) 
         return reported
 
     assert asyncio.run(readings()) == [-1, -1, -1]
+    eventually(lambda: source.begun, "its thread reads")
     assert source.begun == 1
 
 

@@ -99,7 +99,8 @@ class Stage:
 
 # In Python 3.9, its signals belong to the event loop that is current now.
 @pytest.fixture
-def stage(loop: VirtualLoop, tmp_path: Path) -> Iterator[Stage]:
+def stage(loop: VirtualLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr(collector_module, "_CLOSE_TIMEOUT_S", 60.0)
     made = Stage(tmp_path)
     yield made
     made.collector.close()
