@@ -20,10 +20,11 @@ from pytriton._host.install.server_runtime import ServerChoice, ServerRuntime
 from pytriton._host.install.server_tree import ServerTree
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
+from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.states import ServerState
 from pytriton.dispatcher.runtime.task_limits import Headroom
-from pytriton.dispatcher.server import tritonserver
+from pytriton.dispatcher.server import server_process, tritonserver
 from pytriton.dispatcher.server.frontend import SHM, ServerPlace, new_shm_prefix
 from pytriton.dispatcher.server.frontends.triton_frontend import TritonFrontend
 from pytriton.dispatcher.server.server_process import ServerCrashed, ServerLost, ServerStartError
@@ -105,6 +106,12 @@ class Scene:
     async def close(self) -> None:
         await self.server.stop()
         self._kill_on_death.close()
+
+
+@pytest.fixture
+def seen_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the exit of a server that has closed its connection, however long it takes."""
+    monkeypatch.setattr(server_process, "_END_SEEN_S", 60.0)
 
 
 @asynccontextmanager
@@ -241,13 +248,24 @@ async def test_an_exited_server_is_restarted(tmp_path: Path) -> None:
         assert one.pid != first
 
 
-async def test_a_hung_server_is_killed_and_its_load_lost(tmp_path: Path) -> None:
-    async with running(tmp_path, server_probe_interval_s=0.05, server_probe_timeout_s=2.0) as one:
+@pytest.mark.usefixtures("seen_exits")
+async def test_a_hung_server_is_killed_and_its_load_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_hung = server_process.wait_hung
+
+    async def probe_once_stopped(child: Child, *connections: Any, **limits: Any) -> bool:
+        while psutil.Process(child.pid).status() != psutil.STATUS_STOPPED:
+            await asyncio.sleep(0.01)
+        return await wait_hung(child, *connections, **limits)
+
+    monkeypatch.setattr(server_process, "wait_hung", probe_once_stopped)
+    async with running(tmp_path, server_probe_interval_s=0.05, server_probe_timeout_s=0.5) as one:
         await one.start()
         with pytest.raises(ServerLost, match=r"SIGKILL\) while it loaded model frozen"):
             await one.server.load("frozen", _MODEL)
         assert (await one.server.wait_exited()).endswith(
-            "was killed by signal 9 (SIGKILL): the daemon killed it, because it had not answered for 2 s "
+            "was killed by signal 9 (SIGKILL): the daemon killed it, because it had not answered for 0.5 s "
             "(server_probe_timeout_s); its state was T (stopped)"
         )
         await one.server.clean_up()
@@ -292,6 +310,7 @@ async def test_descendants_are_killed_with_the_server(tmp_path: Path) -> None:
 # ── what it is asked ─────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.usefixtures("seen_exits")
 async def test_a_crash_during_the_only_load_is_blamed_on_it(tmp_path: Path) -> None:
     async with running(tmp_path) as one:
         await one.start()
@@ -367,7 +386,11 @@ async def test_models_beyond_the_thread_limit_are_not_preloaded(
         assert await one.start({name: {**_MODEL, "name": name} for name in "abc"}) == {"a", "b"}
 
 
-async def test_refused_loads_and_crashes_are_distinguished(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("seen_exits")
+async def test_refused_loads_and_crashes_are_distinguished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_process, "_LINE_S", 60.0)
     async with running(tmp_path) as one:
         await one.start()
         with pytest.raises(RemoteFailure) as caught:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.openai_models import upstream
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.server import server_process
 from pytriton.dispatcher.server.frontend import (
     SHM,
     PendingModels,
@@ -216,8 +218,9 @@ async def test_another_process_replaces_it(tmp_path: Path) -> None:
 
 
 async def test_a_successor_that_exits_at_its_first_request_leaves_the_previous_one_serving(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(server_process, "_END_SEEN_S", 60.0)
     async with running(tmp_path) as one:
         await one.start()
         former = one.pid
@@ -264,9 +267,9 @@ async def test_a_new_sequence_cancels_the_connection_handover(tmp_path: Path) ->
 
 
 async def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path, "lingers", retire_timeout_s=4.0) as one:
+    async with running(tmp_path, "lingers", retire_timeout_s=100.0) as one:
         await one.start()
         ending = asyncio.create_task(one.server.wait_exited())
         former = one.pid
@@ -282,11 +285,14 @@ async def test_a_retiring_server_is_shown_follows_changes_and_is_stopped_in_time
         while not (received := one.server.info().retiring)[0].requests:
             await asyncio.sleep(0.05)
         assert (received[0].pid, received[0].requests, received[0].connections) == (former, 2, 1)
-        assert received[0].until - received[0].since == 4.0
+        assert received[0].until - received[0].since == 100.0
         # The exit of the serving one is noticed, although the previous one is still alive.
         os.kill(one.pid, signal.SIGKILL)
         assert "SIGKILL" in await ending
         assert one.server.retiring == {former}
+        loop = asyncio.get_running_loop()
+        # Its time is over now.
+        monkeypatch.setattr(loop, "time", lambda: time.monotonic() + 100.0)
         while one.server.retiring:
             await one.server.changes.next.wait()
         assert one.retired == [former]
