@@ -8,9 +8,6 @@ from contextlib import contextmanager, suppress
 
 from support.real_daemon import eventually
 
-#: How long threads of earlier tests may keep files open, in seconds.
-_OF_OTHERS_S = 10.0
-
 
 @contextmanager
 def leaves_open(count: int = 0) -> Iterator[None]:
@@ -24,7 +21,6 @@ def leaves_open(count: int = 0) -> Iterator[None]:
     eventually(
         lambda: len(_open_files() - before) == count,
         lambda: f"{count} files more than before are open, but it is {_open_files() - before}",
-        _OF_OTHERS_S,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +9,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from fakes.virtual_time import VirtualLoop
+from support.models.descriptors import leaves_open
+from support.real_daemon import eventually
 
 from pytriton.dispatcher.workers import supervisor
 
@@ -43,8 +44,10 @@ def little_numpy(tmp_path: Path) -> None:
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """Check that a test leaves neither descriptors nor processes behind."""
-    # Leftovers of earlier tests may end in between.
-    descriptors, children = len(os.listdir("/proc/self/fd")), {*psutil.Process().children()}
-    yield
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
-    assert {*psutil.Process().children()} <= children
+    children = {*psutil.Process().children()}  # leftovers of earlier tests
+    with leaves_open():
+        yield
+    eventually(
+        lambda: {*psutil.Process().children()} <= children,
+        lambda: f"all have ended: {psutil.Process().children()}",
+    )

@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,9 @@ async def stopped_child() -> int:
     """Wait for a stopped child of this process, and return its pid."""
     while True:
         for child in psutil.Process().children():
-            if child.status() == psutil.STATUS_STOPPED:
-                return child.pid
+            with suppress(psutil.NoSuchProcess):  # of an earlier test
+                if child.status() == psutil.STATUS_STOPPED:
+                    return child.pid
         await asyncio.sleep(0.001)
 
 
