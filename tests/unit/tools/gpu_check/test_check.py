@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -197,9 +198,21 @@ def test_no_row_begins_after_the_time_of_all_rows(
 
 
 @pytest.mark.programs
-def test_a_process_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_a_process_that_hangs_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    wait = subprocess.Popen.wait
+
+    def exceed_limit(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout is None:
+            return wait(process)
+        eventually(log.read_text, "it has started its child")
+        raise subprocess.TimeoutExpired(process.args, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", exceed_limit)
     text = "import subprocess, sys, time; c = subprocess.Popen(['sleep', '1000']); print(c.pid, flush=True); time.sleep(1000)"
-    ended = run_bounded([sys.executable, "-c", text], dict(os.environ), tmp_path / "log", 3.0)
+    ended = run_bounded([sys.executable, "-c", text], dict(os.environ), log, 3.0)
     assert ended.code is None
     child = int(ended.log)
     eventually(lambda: not _runs(child), "the child of the killed process has exited")
@@ -214,21 +227,21 @@ def _runs(pid: int) -> bool:
 
 @pytest.mark.programs
 @pytest.mark.parametrize(
-    ("text", "detail"),
+    ("text", "limit_s", "detail"),
     [
-        ("import os; os.abort()", "exited with -6"),
-        ("import time; time.sleep(1000)", "not finished after 2 s"),
+        ("import os; os.abort()", 60.0, "exited with -6"),
+        ("import time; time.sleep(1000)", 2.0, "not finished after 2 s"),
     ],
 )
 def test_a_row_that_crashes_or_hangs_is_one_failed_line(
-    text: str, detail: str, tmp_path: Path
+    text: str, limit_s: float, detail: str, tmp_path: Path
 ) -> None:
     package = tmp_path / "path" / "gpu_check"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "row.py").write_text(text)
     env = {**os.environ, "PYTHONPATH": str(package.parent)}
-    outcome = check.run_row(Row("server", 60, (), ""), env, tmp_path, 2.0)
+    outcome = check.run_row(Row("server", 60, (), ""), env, tmp_path, limit_s)
     assert (outcome.result, outcome.detail) == ("failed", detail)
 
 
