@@ -161,9 +161,9 @@ class OpenAIProcess:
 
 
 def answered(client: socket.socket) -> tuple[int, str]:
-    """Return the status and body of everything received until the connection ends."""
+    """Return the status and body of everything received until the connection ends; status 0 for nothing."""
     data = bytearray()
     while chunk := client.recv(1 << 16):
         data += chunk
     head, _, body = bytes(data).partition(b"\r\n\r\n")
-    return int(head.split(b" ")[1]), body.decode()
+    return int(head.split(b" ")[1]) if head else 0, body.decode()

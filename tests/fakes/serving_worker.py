@@ -38,7 +38,7 @@ class ServingWorker(NamedTuple):
     def proxy(self, *, streams: bool) -> Lane:
         """Connect as a proxy; for streams, wait until the worker has announced its room."""
         lane = Lane.connect(self.path, peer_trusted=False)
-        lane.set_receive_timeout(20)
+        lane.set_receive_timeout(60)
         if streams:
             assert isinstance(lane.receive(), Room)
         return lane
@@ -70,13 +70,12 @@ def worker_of(
     eventually(
         lambda: any(isinstance(one, messages.WorkerReady) for one in dispatcher.heard),
         lambda: str(dispatcher.heard),
-        20,
     )
     try:
         yield ServingWorker(start.lane_path, lambda: thread.alive, thread.end)
     finally:
         thread.end()
-        thread.join(20)
+        thread.join(60)
         assert not thread.alive
 
 
@@ -110,7 +109,7 @@ def python_model_worker(
             yield ServingWorker(path, thread.is_alive, lambda: os.write(writer, b"\0"), raised)
         finally:
             os.write(writer, b"\0")
-            thread.join(20)
+            thread.join(60)
             os.close(writer)
             os.close(reader)
             assert not thread.is_alive()
@@ -119,7 +118,7 @@ def python_model_worker(
             if isinstance(loop, DecoupledModelLoop) and loop._events is not None:
                 assert loop._events_thread is not None
                 loop._events.call_soon_threadsafe(loop._events.stop)
-                loop._events_thread.join(20)
+                loop._events_thread.join(60)
 
 
 def _end_lanes(loop: Loop) -> None:

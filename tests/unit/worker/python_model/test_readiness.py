@@ -61,8 +61,8 @@ def test_a_system_exit_means_not_ready(
         return True
 
     with polled(is_ready, dispatcher):
-        eventually(lambda: len(reported(dispatcher)) == 2, lambda: str(reported(dispatcher)))
-        assert reported(dispatcher) == [(False, "is_ready() raised SystemExit: 3"), (True, "")]
+        eventually(lambda: len(reported(dispatcher)) >= 2, lambda: str(reported(dispatcher)))
+        assert reported(dispatcher)[:2] == [(False, "is_ready() raised SystemExit: 3"), (True, "")]
 
 
 def test_a_change_is_reported_again(
