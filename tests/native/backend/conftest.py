@@ -13,11 +13,11 @@ from pytriton._host.install.compiled_proxy import source_root
 #: The proxy's own names are not to meet those of the fake tritonserver.
 _PROXY = [*sanitized_flags(), "-fvisibility=hidden"]
 #: Milliseconds between looks at answers that are not taken.
-_LOOK = "-DWATCHDOG_INTERVAL_MS=400"
+_LOOK = "-DWATCHDOG_INTERVAL_MS=1500"
 #: Milliseconds until the descriptor that was announced is missed.
 _ANNOUNCED = "-DDESCRIPTOR_TIMEOUT_MS=2000"
 #: What an arena keeps, and the milliseconds after which it gives back what is more: small, for small batches.
-_KEPT = ("-DRETAINED_BYTES=(1<<17)", "-DRETAIN_MS=200")
+_KEPT = ("-DRETAINED_BYTES=(1<<17)", "-DRETAIN_MS=4000")
 _LIBRARIES = ("-shared", "-Wl,-z,nodelete", "-lm", "-ldl", "-Wl,-z,lazy")
 #: What the fake tritonserver does not have of Triton's API, the batches of these tests do not need.
 _LINK = ("-rdynamic", "-Wl,--allow-shlib-undefined", "-Wl,-z,lazy")
@@ -58,7 +58,7 @@ def flow_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def slots_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program that manages memory for outputs of calls, with sanitizers."""
     parts = ["lane/slots.c", "lane/call_connection.c", "lane/memory.c", "wire/*.c"]
-    return _built("slots", [*parts, "base/*.c"], tmp_path_factory, "-DRETAIN_MS=200")
+    return _built("slots", [*parts, "base/*.c"], tmp_path_factory, "-DRETAIN_MS=4000")
 
 
 def _built(

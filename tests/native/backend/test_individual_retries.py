@@ -129,6 +129,6 @@ def test_a_hung_batch_is_retried_request_by_request(program: Path, tmp_path: Pat
             lane.receive()  # until the proxy has had enough
 
     worker = Worker(0, 2, act=hang)
-    lines, heard = run(program, tmp_path, worker.times(3), requests=3, judge=judge, patience_s=2.0)
+    lines, heard = run(program, tmp_path, worker.times(3), requests=3, judge=judge, patience_s=10.0)
     assert outcomes(lines) == ["right", "guilty", "right"]
     assert losses(heard) == [(0, 3, 0), (1, 1, 1)]

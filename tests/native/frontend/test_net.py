@@ -50,7 +50,7 @@ def test_a_client_that_reads_nothing_is_disconnected(start: Start) -> None:
     """One that reads slowly is not."""
     # A socket becomes writable again only when a third of its buffer is free: the server notices at most one read in
     # ten, and a busy machine adds to the time between them.
-    server = start("unsent_s=5", "unsent_bytes=30000000")
+    server = start("unsent_s=20", "unsent_bytes=30000000")
     with closing(server.connect()) as slow, closing(server.connect()) as stopped:
         ask(stopped, f"write {_BIG}")
         ask(slow, f"keep {_BIG}")
@@ -58,7 +58,7 @@ def test_a_client_that_reads_nothing_is_disconnected(start: Start) -> None:
         reset = select.poll()
         reset.register(stopped, 0)  # errors only
         while not reset.poll(100):
-            got += len(take(slow, 100_000))
+            got += len(take(slow, 80_000))
         with pytest.raises(ConnectionError):
             take(stopped, _BIG)
         assert len(take(slow, _BIG - got)) == _BIG - got

@@ -26,6 +26,13 @@ def frontend(made: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
+def patient_frontend(made: Built, tmp_path: Path) -> Iterator[OpenAIProcess]:
+    """One that waits for clients that do not read."""
+    with running(made, {"unsent_s": 1e6}, private=tmp_path / "own.sock") as frontend:
+        yield frontend
+
+
+@pytest.fixture
 def begin(frontend: OpenAIProcess, tmp_path: Path) -> Iterator[Callable[..., Stream]]:
     with ExitStack() as stack:
 

@@ -212,8 +212,10 @@ def _fill(stream: Stream, size: int) -> bytes:
     return chunk(data)
 
 
-def test_a_late_reader_gets_all_events_before_the_end_is_reported(begin: Begin) -> None:
-    stream = begin(room=4096)
+def test_a_late_reader_gets_all_events_before_the_end_is_reported(
+    begin: Begin, patient_frontend: OpenAIProcess
+) -> None:
+    stream = begin(frontend=patient_frontend, room=4096)
     stream.hand_over()
     expected = _fill(stream, 1 << 20)
     stream.say(END)
