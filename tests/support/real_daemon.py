@@ -30,6 +30,7 @@ _STOP_S = 100.0
 ANSWER_S = 60.0
 #: Time for the kernel and the kill-on-death helper after the daemon's exit.
 _FAMILY_S = 30.0
+_REGIONS_S = 30.0
 #: Seconds between two polls of a condition: first and maximum. Polling a daemon costs milliseconds of CPU time,
 #: which the awaited processes need. So the interval grows to a tenth of the time waited.
 _POLL_INTERVAL_S = 0.02
@@ -181,7 +182,9 @@ class RunningDaemon:
         _, alive = psutil.wait_procs(family, timeout=_FAMILY_S)
         assert not alive, f"still running after the daemon: {alive}"
         # After a kill, the kill-on-death helper removes them a little later.
-        eventually(lambda: not self.regions(), lambda: f"nothing left: {self.regions()}", _FAMILY_S)
+        eventually(
+            lambda: not self.regions(), lambda: f"nothing left: {self.regions()}", _REGIONS_S
+        )
         return code
 
     def said(self) -> str:

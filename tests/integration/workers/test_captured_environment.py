@@ -15,7 +15,7 @@ import pytest
 from support.forks.prefork import command
 from support.models.inference import infer_once
 from support.models.model_folders import ask, make_model
-from support.real_daemon import RunningDaemon, eventually
+from support.real_daemon import ANSWER_S, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import connect
@@ -59,7 +59,7 @@ def reads_a_token(requests: Any) -> Any:
 
 def register(infer: Any, name: str, **options: Any) -> None:
     options = {"isolation": "process", "progress": False, **options}
-    connect(options.pop("daemon").config.runtime_dir).register(
+    connect(options.pop("daemon").config.runtime_dir, ANSWER_S).register(
         infer, name, WHAT, REPORTED, UNBATCHED, **options
     )
 
@@ -130,7 +130,7 @@ def load():
     return lambda requests: [{"y": size * one["x"]} for one in requests]
 
 tensors = [[Tensor(name=name, dtype=np.float32, shape=(1,))] for name in "xy"]
-connect(arguments().runtime_dir).register(
+connect(arguments().runtime_dir, 60).register(
     load, "parses", *tensors, ModelConfig(batching=False), factory=True, progress=False
 )
 """

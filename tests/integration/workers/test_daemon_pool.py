@@ -16,7 +16,7 @@ from support.real_daemon import RunningDaemon
 
 @pytest.fixture(scope="module")
 def keeping() -> Iterator[DaemonPool]:
-    with closing(DaemonPool(gone_s=0.5)) as daemons:
+    with closing(DaemonPool()) as daemons:
         yield daemons
 
 
@@ -44,11 +44,11 @@ def test_a_daemon_without_a_server_is_not_lent_again(keeping: DaemonPool) -> Non
     assert daemon.process.poll() == 0
 
 
-def test_leftovers_are_a_failure(keeping: DaemonPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the daemon is returned, and again when it has exited."""
-    monkeypatch.setattr(real_daemon, "_FAMILY_S", 0.5)
+    monkeypatch.setattr(real_daemon, "_REGIONS_S", 0.5)
     lent = contextlib.ExitStack()
-    daemon = lent.enter_context(keeping.lend())
+    daemon = lent.enter_context(DaemonPool(gone_s=0.5).lend())
     region = Path(f"/dev/shm/pytriton-{daemon.process.pid}-left")
     region.touch()
     with pytest.raises(AssertionError, match=f"nothing left: .*{region.name}") as failure:

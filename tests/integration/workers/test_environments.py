@@ -39,7 +39,7 @@ def infer(x):
     where = json.dumps([list(sys.version_info[:2]), np.__version__, sys.prefix])
     return {"y": x + step, "where": np.full((len(x), 1), where, object)}
 
-model = connect(runtime_dir=sys.argv[1]).register(
+model = connect(sys.argv[1], 60).register(
     infer,
     sys.argv[3],
     inputs=[Tensor(name="x", dtype=np.float32, shape=(-1,))],
@@ -141,7 +141,7 @@ from pytriton.daemon import connect
 from pytriton.model_config import ModelConfig, Tensor
 
 holder = Holder()
-connect(sys.argv[1]).register(
+connect(sys.argv[1], 60).register(
     holder, sys.argv[3], [Tensor(name="x", dtype=np.float32, shape=(1,))],
     [Tensor(name="text", dtype=object, shape=(1,))], ModelConfig(batching=False),
     python=sys.argv[2], sys_path=["."],

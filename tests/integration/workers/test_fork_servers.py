@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from support.models.inference import Inference
@@ -47,14 +46,14 @@ def test_all_instances_serve_and_are_children_of_the_daemon(
 ) -> None:
     model = daemon.client.register(load, "four", X, Y, factory=True, instances=4, progress=False)
     pids = {one.pid for one in model.instances}
-    assert {one.pid for one in daemon.workers()} == pids
-    assert len(daemon.fork_servers()) == has_forks(daemon)
+    eventually(lambda: {one.pid for one in daemon.workers()} == pids, "those before have exited")
+    eventually(lambda: len(daemon.fork_servers()) == has_forks(daemon), "theirs has, too")
     assert {psutil.Process(pid).ppid() for pid in pids} == {daemon.process.pid}
     assert all(os.getpgid(pid) == os.getsid(pid) == pid for pid in pids if pid)
     (answer,) = inference.infer("four", {"x": ONES})["y"].ravel()[:1].tolist()
     assert round(answer - 1) in pids
     model.unregister()
-    assert daemon.workers() == []
+    eventually(lambda: not daemon.workers(), "they have exited")
 
 
 def count_threads() -> Any:
@@ -136,7 +135,7 @@ def test_a_killed_fork_server_is_replaced(daemon: RunningDaemon, inference: Infe
     assert len(pids) == 2
     assert before.pid in pids
     inference.infer("kept", {"x": ONES})
-    assert len(daemon.fork_servers()) == has_forks(daemon)
+    eventually(lambda: len(daemon.fork_servers()) == has_forks(daemon), "there is one")
     model.unregister()
 
 
@@ -151,4 +150,4 @@ def test_a_deleted_working_directory_is_reported(daemon: RunningDaemon, tmp_path
         daemon.client.scale("here", 2)
     assert len(model.info().instances) == 1
     model.unregister()
-    np.testing.assert_equal(len(daemon.workers()), 0)
+    eventually(lambda: not daemon.workers(), "it has exited")

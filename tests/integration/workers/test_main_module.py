@@ -75,8 +75,8 @@ def keeps():  # all that `eval` may name goes along
 infer.keeps = keeps
 Path("saved").write_bytes(pickle.dumps(Transformer()))
 TEXT = Tensor(name="what", dtype=bytes, shape=(1,)), Tensor(name="told", dtype=bytes, shape=(1,))
-connect(sys.argv[1]).register(
-    infer, "scripted", [TEXT[0]], [TEXT[1]], ModelConfig(batching=False), execution_timeout_s=60
+connect(sys.argv[1], 60).register(
+    infer, "scripted", [TEXT[0]], [TEXT[1]], ModelConfig(batching=False), execution_timeout_s=250
 )
 """
 
@@ -153,7 +153,7 @@ def test_a_model_py_can_run_its_functions_in_process_pools(
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(CONFIG)
     (folder / "1" / "model.py").write_text(MODEL)
-    daemon.client.register_model(folder, execution_timeout_s=60, progress=False)
+    daemon.client.register_model(folder, execution_timeout_s=250, progress=False)
     for method in ("spawn", "forkserver", "fork"):
         assert ask(daemon, "pooled", method) == "[1, 4]"
     daemon.client.unregister("pooled")

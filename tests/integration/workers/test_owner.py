@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.forks.prefork import command
-from support.real_daemon import RunningDaemon
+from support.real_daemon import RunningDaemon, eventually
 from support.scripts import local_environment
 
 from pytriton._host import exit_record
@@ -105,9 +105,16 @@ def test_the_daemon_of_a_killed_test_run_ends(
                 line = run.stdout.readline()
                 assert line, said
                 said += line
-            family = _family(run.pid)
-            daemons = [one for one in family if "pytriton.dispatcher" in one.cmdline()]
-            assert len(daemons) == 3
+
+            def all_run() -> bool:
+                """Return whether these are the daemons: between fork and exec, a child has its parent's command line."""
+                family[:] = _family(run.pid)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    commands = [one.cmdline() for one in family]
+                    return sum("pytriton.dispatcher" in one for one in commands) == 3
+                return False
+
+            eventually(all_run, lambda: f"three daemons run: {family}")
             for number in signals:
                 run.send_signal(number)
             run.stdout.close()  # what still writes there shall not wait

@@ -166,7 +166,10 @@ def test_a_killed_proxy_is_restarted() -> None:
             for _ in range(2):
                 _stub(daemon).kill()
                 eventually(lambda: _error_of(inference) is None, "another proxy has been started")
-            assert (model.instances[0].pid, model.instances[0].lanes) == (worker, 1)
+            eventually(
+                lambda: model.instances[0].lanes == 1, "the lane of the killed one is closed"
+            )
+            assert model.instances[0].pid == worker
             eventually(lambda: len(daemon.regions()) == 1, lambda: str(daemon.regions()))
             _stub(daemon).kill()
         inference.close()
@@ -239,7 +242,7 @@ def test_a_hung_batch_fails_and_its_worker_is_replaced(
     pid = model.instances[0].pid
     with pytest.raises(InferenceServerException, match=r"3 s \(execution_timeout_s\)"):
         inference.infer("model", {"x": ONES * HANG}, client_timeout=100)
-    assert inference.infer("model", {"x": ONES})["y"].tolist() == ONES.tolist()
+    eventually(lambda: _error_of(inference) is None, "another worker answers in time")
     assert batches(tmp_path, HANG) == 1
     model.wait_ready()
     assert model.instances[0].pid != pid
@@ -271,7 +274,7 @@ def test_a_stopped_worker_is_replaced_and_its_batch_retried(
     inference: Inference, serve: Serve, tmp_path: Path
 ) -> None:
     """The worker had not read the batch, so nothing is lost."""
-    model = serve(MisbehavingModel(tmp_path), execution_timeout_s=PATIENCE_S)
+    model = serve(MisbehavingModel(tmp_path), execution_timeout_s=15)  # that of the next, too
     inference.infer("model", {"x": ONES})
     pid = model.instances[0].pid
     assert pid is not None

@@ -103,6 +103,7 @@ def test_the_python_proxy_runs_in_its_own_environment(python_proxies: RunningDae
     runtime_dir = Path(python_proxies.config.runtime_dir)
     with python_proxies.without_new_models() as daemon:
         daemon.client.register(echo, "m", X, Y, progress=False)
+        eventually(lambda: len(daemon.stubs()) == 1, "the proxies of earlier models have ended")
         (proxy,) = daemon.stubs()
         mapped = {Path(one.path) for one in proxy.memory_maps()}
     (packages,) = {

@@ -12,7 +12,7 @@ import pytest
 from fakes.in_process_models import pytriton_threads, serve
 from support.models.inference import Array, Inference, infer_once
 from support.models.tensors import ONES, X, Y
-from support.real_daemon import RunningDaemon, eventually
+from support.real_daemon import ANSWER_S, RunningDaemon, eventually
 from tritonclient.utils import InferenceServerException
 
 from pytriton.daemon import connect
@@ -24,7 +24,7 @@ def test_nothing_is_persisted_and_the_daemon_s_exit_is_reported(
 ) -> None:
     state = str(tmp_path / "state")
     with RunningDaemon.start(ephemeral=False, state_dir=state) as running:
-        client = connect(running.config.runtime_dir)
+        client = connect(running.config.runtime_dir, ANSWER_S)
         client.register(batch(lambda x: {"y": x}), "model", X, Y, progress=False)
         serve(client, batch(lambda x: {"y": x}), replace=True)
         assert not list((tmp_path / "state" / "models").iterdir())
@@ -45,7 +45,7 @@ def test_an_unrecoverable_error_stops_the_daemon(
     def infer(x: Array) -> dict[str, Array]:
         raise PyTritonUnrecoverableError("the GPU fell off")
 
-    serve(connect(fresh_daemon.config.runtime_dir), infer)
+    serve(connect(fresh_daemon.config.runtime_dir, ANSWER_S), infer)
     with pytest.raises(InferenceServerException, match="the GPU fell off"):
         infer_once(fresh_daemon, "model", {"x": ONES}, "grpc")
     assert fresh_daemon.process.wait(60) == ExitCode.UNRECOVERABLE
@@ -63,7 +63,7 @@ def test_a_hung_thread_is_abandoned(caplog: pytest.LogCaptureFixture) -> None:
         return {"y": x}
 
     with RunningDaemon.start(grace_period_s=1) as running, ThreadPoolExecutor(1) as executor:
-        client = connect(running.config.runtime_dir)
+        client = connect(running.config.runtime_dir, ANSWER_S)
         model = serve(client, infer)
         connection = Inference("grpc", running.grpc)
         executor.submit(connection.infer, "model", {"x": ONES})

@@ -38,8 +38,8 @@ def client(daemon: RunningDaemon) -> Iterator[DaemonClient]:
     eventually(lambda: not pytriton_threads(), lambda: f"these end: {pytriton_threads()}")
     with pytest.raises(PyTritonValidationError):  # no callable is held any longer
         get_triton_context(serve)
-    left = [path.name for path in (Path(daemon.config.runtime_dir) / "l").iterdir()]
-    assert not [name for name in left if name.endswith(".stats")], left
+    folder = Path(daemon.config.runtime_dir) / "l"
+    eventually(lambda: not [*folder.glob("*.stats")], lambda: f"left: {[*folder.iterdir()]}")
 
 
 def ask_at_once(daemon: RunningDaemon, count: int) -> list[float]:
@@ -290,7 +290,7 @@ def test_replacing_scaling_and_unregistering(
     eventually(lambda: len([name for name in pytriton_threads() if "[" in name]) == 1, "one ends")
     assert inference.infer("model", {"x": ONES})["y"].tolist() == [[3, 3]]
     model.unregister()
-    assert not pytriton_threads()
+    eventually(lambda: not pytriton_threads(), lambda: f"these end: {pytriton_threads()}")
     with pytest.raises(InferenceServerException):
         inference.infer("model", {"x": ONES})
 
@@ -326,7 +326,7 @@ SCRIPT = """
                 time.sleep(600)
             return {"y": x}
 
-    client = connect(sys.argv[1])
+    client = connect(sys.argv[1], 60)
     client.register(
         infer, "hosted",
         [Tensor(name="x", dtype=np.float32, shape=(-1,))],
@@ -385,7 +385,8 @@ def test_the_models_of_a_killed_registrant_are_unregistered(
             script.kill()
             os.kill(child, signal.SIGKILL)
     assert not inference.is_ready("hosted")
-    assert not list((Path(daemon.config.runtime_dir) / "l").iterdir())
+    folder = Path(daemon.config.runtime_dir) / "l"
+    eventually(lambda: not [*folder.iterdir()], lambda: f"left: {[*folder.iterdir()]}")
 
 
 def test_the_models_of_a_finished_script_are_unregistered(daemon: RunningDaemon) -> None:

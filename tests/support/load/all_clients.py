@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -12,6 +13,9 @@ import tritonclient.grpc
 
 from support.models.inference import Running
 from support.real_daemon import eventually
+
+#: How long a frontend that ends keeps a connection without a request (IDLE_CLOSE_MS).
+_IDLE_CLOSE_S = 0.5
 
 
 class AllClients:
@@ -76,11 +80,20 @@ class AllClients:
                 yield self._doubles(client)
 
     def _kept_connection(self) -> Iterator[bool]:
-        """Reuse a connection; reconnect only if the server's answer announced that it closes it."""
+        """Reuse a connection; reconnect if the server's answer announced that it closes it, or after a long pause."""
         client = http.client.HTTPConnection(self._http, timeout=60)
+        began = time.monotonic()
         with closing(client):
             while True:
-                yield self._doubles(client)
+                former, began, is_kept = began, time.monotonic(), client.sock is not None
+                try:
+                    well = self._doubles(client)
+                except ConnectionError:
+                    if not is_kept or time.monotonic() - former < _IDLE_CLOSE_S:
+                        raise
+                    client.close()
+                    well = self._doubles(client)
+                yield well
 
     def _over_grpc(self) -> Iterator[bool]:
         tensor = tritonclient.grpc.InferInput("x", [1, 2], "FP32")
