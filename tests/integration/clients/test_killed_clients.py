@@ -42,7 +42,7 @@ def make():
 SCRIPT = """
 import sys
 import pytriton, slow
-pytriton.connect(sys.argv[1]).register(slow.make, replace=sys.argv[2] == "replace", progress=False)
+pytriton.connect(sys.argv[1], 60).register(slow.make, replace=sys.argv[2] == "replace", progress=False)
 """
 
 

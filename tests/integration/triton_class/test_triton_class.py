@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.short_waits import wait_for_one_answer
 from support.models.inference import Array
 from support.real_daemon import FRONT, eventually
 from support.scripts import local_config
@@ -158,7 +159,9 @@ def test_the_response_cache_answers(triton: Triton) -> None:
     assert ask(triton.http_url, "count", ONES * 5).tolist() == [7, 7, 7]  # the second call
 
 
-def test_a_model_can_be_rebound_and_unbound(triton: Triton) -> None:
+def test_a_model_can_be_rebound_and_unbound(
+    triton: Triton, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a notebook, where the cell that binds runs again: unchanged, after a change, and after a mistake in it."""
 
     @batch
@@ -180,8 +183,10 @@ def test_a_model_can_be_rebound_and_unbound(triton: Triton) -> None:
     assert ask(triton.http_url, "cell").tolist() == [3, 3, 3]
     assert triton.is_alive()
     triton.unbind("cell")
-    with pytest.raises(PyTritonClientModelUnavailableError):
-        ask(triton.http_url, "cell", patience_s=1)
+    with monkeypatch.context() as patch:
+        wait_for_one_answer(patch)
+        with pytest.raises(PyTritonClientModelUnavailableError):
+            ask(triton.http_url, "cell", patience_s=60)
     assert triton.is_alive()
     triton.bind("cell", double, X, X, config=BATCHING, isolation="thread")
     triton.unbind("cell")

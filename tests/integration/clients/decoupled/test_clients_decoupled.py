@@ -213,7 +213,7 @@ def test_a_program_exits_while_a_request_is_in_flight(triton: PlainTriton, files
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "[0]\n", "")
     eventually((files / "cancelled").exists, "the model was told")
@@ -310,14 +310,18 @@ def test_decoupled_is_not_coupled(triton: PlainTriton) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_loading_and_unloading(triton: PlainTriton, protocol: str) -> None:
+def test_loading_and_unloading(
+    triton: PlainTriton, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = getattr(triton, protocol)
     with ModelClient(url, "coupled", access_token="secret", init_timeout_s=60) as client:
         assert client.infer_sample(count(5))["number"].tolist() == [5]
         assert client.model_config.max_batch_size == 4
         client.unload_model()
-        with pytest.raises(PyTritonClientModelUnavailableError):
-            client.wait_for_model(2)
+        with monkeypatch.context() as patch:
+            wait_for_one_answer(patch)
+            with pytest.raises(PyTritonClientModelUnavailableError):
+                client.wait_for_model(60)
         client.load_model({"max_batch_size": 7, "backend": "python"} | {"name": "coupled"})
         assert client.model_config.max_batch_size == 7
         client.unload_model()
@@ -334,13 +338,17 @@ def test_loading_and_unloading(triton: PlainTriton, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_loading_and_unloading_with_asyncio(triton: PlainTriton, protocol: str) -> None:
+def test_loading_and_unloading_with_asyncio(
+    triton: PlainTriton, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def ask() -> None:
         url = getattr(triton, protocol)
         async with AsyncioModelClient(url, "coupled", access_token="secret") as client:
             await client.unload_model()
-            with pytest.raises(PyTritonClientModelUnavailableError):
-                await client.wait_for_model(2)
+            with monkeypatch.context() as patch:
+                wait_for_one_answer(patch)
+                with pytest.raises(PyTritonClientModelUnavailableError):
+                    await client.wait_for_model(60)
             await client.load_model()
             assert (await client.infer_sample(count(5)))["number"].tolist() == [5]
 
