@@ -123,7 +123,7 @@ class _Stage:
             if node.status is None or name not in [one.name for one in node.status.models]:
                 continue
             with urllib.request.urlopen(
-                f"{node.status.server.http_url}/v2/models/{name}/infer", body, 30
+                f"{node.status.server.http_url}/v2/models/{name}/infer", body, 100
             ) as answer:
                 reports.append(json.loads(json.load(answer)["outputs"][0]["data"][0]))
         return reports

@@ -117,7 +117,7 @@ def test_a_bad_version_is_rolled_back_and_only_its_share_fails(
             CanaryError, match=r"of its .* requests failed; of the old version's requests, 0"
         ):
             fleet.register(
-                bad, "m", X, Y, replace=True, canary=Canary(0.1, watch_s=60),
+                bad, "m", X, Y, replace=True, canary=Canary(0.1, watch_s=600),
                 progress=lambda event: reported.append(event.text),
             )  # fmt: skip
         traffic.has_more(30)
@@ -151,7 +151,7 @@ def test_a_rollback_restores_the_previous_code_although_its_file_changed(
         with pytest.raises(CanaryError):
             fleet.register(
                 sys.modules["rolled"].infer, "m", X, Y, replace=True,
-                canary=Canary(0.1, watch_s=60), progress=False,
+                canary=Canary(0.1, watch_s=600), progress=False,
             )  # fmt: skip
         for instance in instances_of(daemons):  # what serves from now on has loaded it just now
             assert instance.pid is not None
@@ -188,7 +188,7 @@ def test_nodes_roll_back_when_the_rollout_client_is_killed(
     (tmp_path / "rolling_out.py").write_text(
         "import sys\n"
         "import pytriton.fleet.rollout as lease\n"
-        "lease.LEASE_S, lease._RENEW_S = 6.0, 0.5\n"
+        "lease.LEASE_S, lease._RENEW_S = 20.0, 0.5\n"
         "import pytriton\n"
         "from pytriton.fleet import Canary\n"
         "from pytriton.decorators import batch\n"
@@ -215,6 +215,7 @@ def test_nodes_roll_back_when_the_rollout_client_is_killed(
         eventually(
             lambda: not any(info.lease for info in fleet.model("m").by_node.values()),
             lambda: str(traffic.answers),
+            100,
         )
         traffic.answers.clear()
         traffic.has_more(30)

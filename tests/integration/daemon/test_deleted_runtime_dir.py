@@ -20,7 +20,7 @@ from pytriton.decorators import batch
 from pytriton.model_config import ModelConfig
 
 #: As soon as that, one that cannot be asked counts as hung.
-_HUNG = {"server_probe_interval_s": 0.2, "server_probe_timeout_s": 5.0}
+_HUNG = {"server_probe_interval_s": 0.2, "server_probe_timeout_s": 30.0}
 
 
 def _register(daemon: RunningDaemon, folder: Path, until: Path) -> None:

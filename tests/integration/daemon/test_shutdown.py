@@ -243,17 +243,18 @@ def test_a_tritonserver_that_keeps_exiting_is_restarted() -> None:
         assert _workers(daemon) == workers
 
 
+@pytest.mark.timeout(600)  # twelve starts of tritonserver, and pauses
 def test_a_registration_waits_for_tritonservers_restart() -> None:
     """Up to a timeout; the error then names the restart."""
     heard: list[messages.Progress] = []
     with RunningDaemon.start(server_wait_timeout_s=100) as daemon:
-        _kill_server(daemon, 4)  # from the second time on, there is a pause; this is one of 2 s
+        _kill_server(daemon, 6)  # from the second time on, there is a pause; this is one of 8 s
         eventually(lambda: daemon.client.status().server.state == "starting", "its end is seen")
         _register(daemon, _slow(Path("/"), 0), progress=heard.append)
         assert _ask(daemon).tolist() == (ONES * 2).tolist()
     assert heard[0].text == "waiting: tritonserver is being started"
     with RunningDaemon.start(server_wait_timeout_s=0.1) as daemon:
-        _kill_server(daemon, 4)
+        _kill_server(daemon, 6)
         eventually(lambda: daemon.client.status().server.state == "starting", "its end is seen")
         with pytest.raises(RegistrationError, match=r"0.1 s, because tritonserver is being"):
             _register(daemon, _slow(Path("/"), 0))

@@ -25,7 +25,7 @@ import pytest
 from support.load.all_clients import AllClients
 from support.models.inference import Inference
 from support.models.tensors import X, Y
-from support.real_daemon import FRONT, eventually
+from support.real_daemon import ANSWER_S, FRONT, eventually
 
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton.daemon import DaemonClient, connect
@@ -80,7 +80,7 @@ class ServiceManager:
 
         def ready() -> DaemonClient | None:
             try:
-                client = connect(runtime_dir=self._folder / "runtime")
+                client = connect(self._folder / "runtime", ANSWER_S)
                 return client if client.status().state == "ready" else None
             except PyTritonDaemonError:
                 return None

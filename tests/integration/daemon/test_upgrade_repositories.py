@@ -45,7 +45,9 @@ def served_by(daemon: RunningDaemon) -> list[int | None]:
 def all_are_ready(daemon: RunningDaemon, besides: int) -> bool:
     """Return whether a new tritonserver serves all models."""
     status = daemon.client.status()
-    return status.server.pid != besides and {one.state for one in status.models} == {"ready"}
+    if status.server.state != "ready" or status.server.pid == besides:
+        return False
+    return {one.state for one in status.models} == {"ready"}
 
 
 def test_models_of_repositories_are_served_during_an_upgrade(repository: Path) -> None:

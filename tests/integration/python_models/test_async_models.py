@@ -63,7 +63,7 @@ class TritonPythonModel:
 
     def answer(self, sender, text):
         try:
-            self.together.wait(20)
+            self.together.wait(100)
         except threading.BrokenBarrierError:
             text = "alone"
         sender.send(response(text))

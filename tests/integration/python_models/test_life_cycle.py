@@ -257,7 +257,7 @@ def test_the_command_line_registers_a_folder(daemon: RunningDaemon, tmp_path: Pa
 def test_a_client_bound_model_ends_with_its_client(daemon: RunningDaemon, tmp_path: Path) -> None:
     code = (
         "import sys, pytriton\n"
-        "client = pytriton.connect(sys.argv[1])\n"
+        "client = pytriton.connect(sys.argv[1], 60)\n"
         "client.register_model(sys.argv[2], ephemeral=True, progress=False)\n"
         "print('served', flush=True)\n"
         "sys.stdin.read()\n"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from support.models.model_folders import CONFIG, ask, make_model
 from support.models.stream_client import Streaming
-from support.real_daemon import RunningDaemon, eventually
+from support.real_daemon import ANSWER_S, RunningDaemon, eventually
 
 from pytriton.daemon import connect
 from pytriton.exceptions import RegistrationError
@@ -140,7 +140,7 @@ def load_failure(daemon: RunningDaemon, folder: Path) -> str:
     expires first, and the reason is in the worker's last lines.
     """
     with (
-        connect(daemon.config.runtime_dir) as client,
+        connect(daemon.config.runtime_dir, ANSWER_S) as client,
         pytest.raises(RegistrationError, match="load_timeout_s") as failed,
     ):
         client.register_model(folder, load_timeout_s=12.0)
