@@ -93,7 +93,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def _ask(url: str, *numbers: float) -> Any:
     tensor = {"name": "x", "shape": [1, len(numbers)], "datatype": "FP32", "data": numbers}
     request = urllib.request.Request(f"{url}/infer", json.dumps({"inputs": [tensor]}).encode())
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=100) as answer:
         return json.load(answer)["outputs"][0]["data"]
 
 

@@ -267,7 +267,7 @@ from pytriton.model_config import Tensor
 
 tensor = [Tensor(name="x", dtype=np.float32, shape=(-1,))]
 answer = [Tensor(name="y", dtype=np.float32, shape=(-1,))]
-connect(sys.argv[1]).register(
+connect(sys.argv[1], 60).register(
     lambda requests: [{"y": one["x"]} for one in requests], "ephemeral", tensor, answer,
     ephemeral=True, progress=False,
 )

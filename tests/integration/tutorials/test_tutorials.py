@@ -122,7 +122,7 @@ def run(name: str, folder: Path, env: dict[str, str], ports: dict[int, int]) -> 
         ["bash", "-c", "\n".join(steps)], cwd=folder, env=env, start_new_session=True
     )
     try:
-        code = shell.wait(timeout=200)
+        code = shell.wait(timeout=500)
     finally:
         os.killpg(shell.pid, signal.SIGKILL) if _lives(shell.pid) else None
         shell.wait()
@@ -155,6 +155,7 @@ def _lives(group: int) -> bool:
     return True
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PAGES)
 def test_tutorial(
     name: str, work: Path, programs: Path, shared: tuple[RunningDaemon, dict[int, int]]
