@@ -276,19 +276,27 @@ def send_part(lane: Lane, batch: int, requests: int = 1, *, final: bool) -> None
     lane.send(BatchPart(batch, [part] * requests))
 
 
-def streaming(lane: Lane) -> None:
-    """Respond to each request of a decoupled model twice, until the proxy closes the lane."""
+def serve_batches(lane: Lane, serve: Callable[[Batch], None]) -> None:
+    """Offer room for one batch of a decoupled model, and serve one after another until the proxy closes the lane."""
     lane.send(Room(1))
     with suppress(LaneClosed):
         while True:
-            batch = lane.receive()
-            if isinstance(batch, Credit):
-                continue
-            assert isinstance(batch, Batch)
-            lane.send(BatchBegun(batch.id))
-            for final in (False, True):
-                send_part(lane, batch.id, len(batch.requests), final=final)
-            lane.send(BatchDone(batch.id, []))
+            message = lane.receive()
+            if not isinstance(message, Credit):
+                assert isinstance(message, Batch)
+                serve(message)
+
+
+def streaming(lane: Lane) -> None:
+    """Respond to each request of a decoupled model twice, until the proxy closes the lane."""
+
+    def serve(batch: Batch) -> None:
+        lane.send(BatchBegun(batch.id))
+        for final in (False, True):
+            send_part(lane, batch.id, len(batch.requests), final=final)
+        lane.send(BatchDone(batch.id, []))
+
+    serve_batches(lane, serve)
 
 
 def read_credits(lane: Lane, parts: int) -> list[int]:

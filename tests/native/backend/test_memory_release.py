@@ -6,18 +6,11 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from fakes.triton.fake_tritonserver import echo, run
+from fakes.triton.fake_tritonserver import echo, run, serve_batches
 from support.real_daemon import eventually
 
-from pytriton._protocol.lanes.lane import Lane, LaneClosed
-from pytriton._protocol.lanes.lane_messages import (
-    Batch,
-    BatchBegun,
-    BatchDone,
-    BatchPart,
-    Credit,
-    Room,
-)
+from pytriton._protocol.lanes.lane import Lane
+from pytriton._protocol.lanes.lane_messages import Batch, BatchBegun, BatchDone, BatchPart
 
 #: What an arena keeps in the program of these tests.
 _KEPT = 1 << 17
@@ -42,20 +35,16 @@ def test_the_proxys_arena_shrinks_while_it_is_unused(program: Path, tmp_path: Pa
     held: list[int] = []
 
     def work(lane: Lane) -> None:
-        lane.send(Room(1))
-        with suppress(LaneClosed):
-            while True:
-                batch = lane.receive()
-                if isinstance(batch, Credit):
-                    continue
-                assert isinstance(batch, Batch)
-                held.append(_pages(lane))
-                lane.arena.reset()
-                answers = echo(lane, batch).responses  # reads all inputs, and checks their shapes
-                lane.send(BatchBegun(batch.id))
-                eventually(lambda: _pages(lane) == _KEPT, "the proxy gives memory back")
-                lane.send(BatchPart(batch.id, [answers[0], *[None] * (len(answers) - 1)]))
-                lane.send(BatchDone(batch.id, []))
+        def serve(batch: Batch) -> None:
+            held.append(_pages(lane))
+            lane.arena.reset()
+            answers = echo(lane, batch).responses  # reads all inputs, and checks their shapes
+            lane.send(BatchBegun(batch.id))
+            eventually(lambda: _pages(lane) == _KEPT, "the proxy gives memory back")
+            lane.send(BatchPart(batch.id, [answers[0], *[None] * (len(answers) - 1)]))
+            lane.send(BatchDone(batch.id, []))
+
+        serve_batches(lane, serve)
 
     lines, _ = run(program, tmp_path, [work], batches=3, requests=_REQUESTS, decoupled=True)
     assert len(held) == 3
