@@ -58,7 +58,7 @@ def make_model(
 
 
 def ask(server: Running, model: str, what: str, protocol: str = "http") -> str:
-    """Return the text with which a model that takes `what` and returns `told` responds."""
+    """Send a text as the input `what`; return the text of the output `told`."""
     text = np.array([what.encode()], np.object_)
     told: bytes = infer_once(server, model, {"what": text}, protocol)["told"][0]
     return told.decode()

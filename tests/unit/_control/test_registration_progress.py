@@ -44,7 +44,9 @@ def test_a_terminal_shows_a_line(
             report(messages.Progress("worker", "[red] 1 of 2", 1, 2))
     text = stderr.getvalue()
     assert shown or text == ""
-    assert not (shown and terminal) or "[red] 1 of 2" in text, "a user's text is no markup"
+    assert not (shown and terminal) or "[red] 1 of 2" in text, (
+        "markup in a user's text is not interpreted"
+    )
 
 
 def test_no_progress_is_shown_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ class Scene:
         return found
 
     def told(self) -> list[list[str]]:
-        """Return what programs were told about clients' connections, after their pids."""
+        """Return each message about clients' connections, preceded by the pid of the program that received it."""
         return [line.split(" ", 1) for line in (self.folder / "told").read_text().splitlines()]
 
     async def says_ready(self) -> bool:
