@@ -57,8 +57,6 @@ class ShutdownController:
         self._registry = registry
         self._was_signalled = False
         self._needs_restart = False  #: a callable has reported that only a restart helps
-        #: The reason is a worker's exit, and its last message may still arrive.
-        self._expects_message = False
 
     def request(self, why: str, code: ExitCode = ExitCode.OK) -> None:
         """Begin a graceful shutdown for the reason `why`, with an exit code."""
@@ -74,20 +72,13 @@ class ShutdownController:
         """Stop because a callable reported an unrecoverable error, which only restarting the daemon can resolve."""
         self._events.emit(kinds.UNRECOVERABLE, model=model, reason=text)
         self._needs_restart = True
-        why = f"unrecoverable error in model {model}: {text}"
-        if self._expects_message:
-            self._status.why_stopped, self._expects_message = why, False
-        self._ask(why, ExitCode.UNRECOVERABLE)
+        self._ask(f"unrecoverable error in model {model}: {text}", ExitCode.UNRECOVERABLE)
 
     def on_unrecoverable_exit(self, model: str) -> None:
-        """Stop because a worker's exit status reports an unrecoverable error, unless the worker's own message arrived
-        first.
-        """
+        """Stop because a worker's exit status reports an unrecoverable error, unless a worker's own message has arrived."""
         if not self._needs_restart:
             text = f"its worker's exit code reports it; for the reason, see: pytriton-daemon logs {model}"
-            is_first = not self.requested.is_set()
             self.unrecoverable(model, text)
-            self._expects_message = is_first
 
     def server_failed(self, why: str, code: ExitCode) -> None:
         """Record that tritonserver did not start. There is nothing to stop."""

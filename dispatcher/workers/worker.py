@@ -26,8 +26,8 @@ from pytriton.dispatcher.control.control_socket import Peer
 #: model idle ("idle"), any other request ("stop").
 EXIT_REASONS = ("crash", "load", "hang", "limit", "recycle", "scale", "replace", "idle", "stop")
 
-#: Timeout, in seconds, for the reason of a worker that has exited because its callable could not be loaded.
-_REASON_TIMEOUT_S = 5.0
+#: How long to wait for a message that a worker sent before its exit. The daemon may notice the exit first.
+LAST_MESSAGE_TIMEOUT_S = 5.0
 
 
 class Worker:
@@ -214,8 +214,7 @@ class Worker:
     async def _report_early_end(self) -> None:
         await self._wait_for_output()  # the last lines contain the reason
         if self.exited.result() == WORKER_LOAD_FAILED:
-            # It has sent the reason, which may arrive after its exit was noticed.
-            await asyncio.wait([self.ready], timeout=_REASON_TIMEOUT_S)
+            await asyncio.wait([self.ready], timeout=LAST_MESSAGE_TIMEOUT_S)
         if not self.ready.done():
             text = f"model {self._spec.name}: {self.describe_end()} before its callable was loaded"
             self.ready.set_exception(

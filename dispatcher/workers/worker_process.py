@@ -42,7 +42,12 @@ from pytriton.dispatcher.server.server_process import process_state
 from pytriton.dispatcher.upgrade.snapshot import WorkerState
 from pytriton.dispatcher.workers.fork_servers import ForkServers, InterpreterSetup
 from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
-from pytriton.dispatcher.workers.worker import Worker, instance_of, spec_of_slot
+from pytriton.dispatcher.workers.worker import (
+    LAST_MESSAGE_TIMEOUT_S,
+    Worker,
+    instance_of,
+    spec_of_slot,
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -431,7 +436,7 @@ class WorkerFactory:
     ) -> None:
         """Create the factory.
 
-        When a worker exits with an unrecoverable error, the factory calls `on_unrecoverable` with the model.
+        `on_unrecoverable` is called with the model some seconds after a worker has exited with an unrecoverable error.
         """
         self._rundir = rundir
         self._on_unrecoverable = on_unrecoverable
@@ -491,13 +496,14 @@ class WorkerFactory:
         return self._with_exit_callback(worker, spec.name)
 
     def _with_exit_callback(self, worker: WorkerProcess, model: str) -> WorkerProcess:
-        """Report an unrecoverable error when the worker exits, because the worker's own message may have been lost
-        in an upgrade.
+        """Report an unrecoverable error after the worker's exit, because its own message may have been lost in an
+        upgrade.
         """
 
         def ended(_: object) -> None:
             if worker.is_unrecoverable:
-                self._on_unrecoverable(model)
+                loop = asyncio.get_running_loop()
+                loop.call_later(LAST_MESSAGE_TIMEOUT_S, self._on_unrecoverable, model)
 
         worker.exited.add_done_callback(ended)
         return worker

@@ -85,8 +85,6 @@ _ENDED_SO = (
         (["m says no GPU", "m says no memory"], 70, "unrecoverable error in model m: no GPU"),
         (["m says no GPU", "a worker ends so"], 70, "unrecoverable error in model m: no GPU"),
         (["a worker ends so"], 70, _ENDED_SO + "pytriton-daemon logs m"),
-        # Its exit may be noticed before its last message.
-        (["a worker ends so", "m says no GPU"], 70, "unrecoverable error in model m: no GPU"),
         (["SIGTERM", "a worker ends so", "m says no GPU"], 0, "SIGTERM"),
         # A daemon that was told to stop does not request a fresh start from its service manager.
         (["SIGTERM", "m says no GPU"], 0, "SIGTERM"),

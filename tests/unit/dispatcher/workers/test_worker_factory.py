@@ -19,6 +19,7 @@ from pytriton._protocol import linux, messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.workers import worker_process
 from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
 from pytriton.dispatcher.workers.worker_process import WorkerFactory, WorkerProcess
 
@@ -64,21 +65,32 @@ async def _said(worker: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("code", "failed", "reported"),
-    [(4, "unrecoverable", ["m"]), (4, "callable", []), (0, "unrecoverable", [])],
+    ("code", "failed", "timeout_s", "reported"),
+    [
+        (4, "unrecoverable", 0.0, ["m"]),
+        (4, "unrecoverable", 60.0, []),  # the worker's own message may still arrive
+        (4, "callable", 0.0, []),
+        (0, "unrecoverable", 0.0, []),
+    ],
 )
 async def test_an_unrecoverable_worker_is_recognized_by_its_exit(
-    code: int, failed: str, reported: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int,
+    failed: str,
+    timeout_s: float,
+    reported: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its message may be lost in an upgrade; a callable's own sys.exit(4) does not count."""
     monkeypatch.setitem(globals(), "_BOOT", f"import sys; sys.exit({code})")
-
+    monkeypatch.setattr(worker_process, "LAST_MESSAGE_TIMEOUT_S", timeout_s)
     heard: list[str] = []
     async with making(tmp_path, heard.append) as factory:
         worker = await factory.start(_spec(), 0, None)
         worker.stats.failed(failed, 1)
         await asyncio.wait([worker.exited])
         await worker.stop(0)
+        await asyncio.sleep(0)  # lets timers that are due call back
         assert heard == reported
 
 
