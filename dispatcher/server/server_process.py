@@ -41,8 +41,10 @@ _log = structlog.get_logger(__name__)
 _READY_INTERVAL_S = 0.02
 #: Time for a process without models to exit, in seconds. It only waits for idle connections.
 EXIT_GRACE_S = 2.0
-#: How long to wait for a process to exit after it has closed its connection, in seconds.
-_END_SEEN_S = 1.0
+#: How long to wait for a process to begin to exit after it has closed its connection, in seconds.
+_EXIT_BEGINS_S = 1.0
+#: Flag in /proc/PID/stat of a thread that the kernel is ending (linux/sched.h).
+_PF_EXITING = 0x4
 _MAX_PROBES = 3
 
 #: Signals that indicate a crash, as opposed to a kill.
@@ -181,8 +183,14 @@ class ServerProcess:
         return f"tritonserver (pid {self.pid}) {describe_exit(code)}{self._hung}"
 
     async def is_exiting(self) -> bool:
-        """Wait up to a second for the process to exit. Return whether it has exited."""
-        await asyncio.wait([self.child.exited], timeout=_END_SEEN_S)
+        """Wait for the exit of a process that is exiting or begins to within a second. Return whether it has exited.
+
+        A process that crashes loses its connections before its exit is reported. In between, the kernel frees the rest
+        of what its descriptors refer to, such as shared memory, which can take seconds.
+        """
+        await asyncio.wait([self.child.exited], timeout=_EXIT_BEGINS_S)
+        if self.running and is_dying(self.pid):
+            await asyncio.wait([self.child.exited])
         return not self.running
 
     def exit_description(self) -> str:
@@ -336,6 +344,16 @@ def process_state(pid: int) -> str:
     except OSError as error:
         return f"unknown ({error.strerror})"
     return next((line.split(None, 1)[1] for line in lines if line.startswith("State:")), "unknown")
+
+
+def is_dying(pid: int) -> bool:
+    """Return whether the kernel is ending a process, or at least its main thread. Its exit may not be reported yet."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    # After the name, which may contain anything, come six other fields and the flags. See proc(5).
+    return int(stat.rpartition(b")")[2].split()[6]) & _PF_EXITING != 0
 
 
 def log_line(pid: int, line: bytes) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from pytriton._host.settings.declarations import DaemonConfig
 from pytriton.dispatcher.runtime.child import Child
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from pytriton.dispatcher.server import server_process
+from pytriton.dispatcher.server.frontend import Frontend
 from pytriton.dispatcher.server.frontends.triton_frontend import AdminClient
-from pytriton.dispatcher.server.server_process import process_state, wait_hung
+from pytriton.dispatcher.server.server_process import ServerProcess, process_state, wait_hung
 
 
 class _Connection:
@@ -133,6 +138,52 @@ async def test_an_exited_process_is_not_hung(kill_on_death: KillOnDeath) -> None
     hung = await wait_hung(child, own, lambda: own, interval_s=0.01, timeout_s=30)
     assert not hung
     await child.drained()
+
+
+#: Its main thread ends at once, without the rest of the process, which aborts when it gets SIGUSR1.
+_ENDS_SLOWLY = """
+import ctypes, os, signal, threading
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+threading.Thread(target=lambda: (signal.sigwait({signal.SIGUSR1}), os.abort())).start()
+ctypes.CDLL(None).syscall(60, 0)  # exit(2)
+"""
+
+
+async def test_the_exit_of_a_crashing_process_is_awaited_however_long_it_takes(
+    kill_on_death: KillOnDeath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a crash is attributed to the model that tritonserver was loading."""
+    child = await _start(kill_on_death, _ENDS_SLOWLY)
+    frontend = cast(Frontend, SimpleNamespace(connect=lambda pid: None))
+    process = ServerProcess(DaemonConfig(), frontend, child)
+    is_dying = server_process.is_dying
+
+    def end_when_seen(pid: int) -> bool:
+        seen = is_dying(pid)
+        os.kill(pid, signal.SIGUSR1)
+        return seen
+
+    monkeypatch.setattr(server_process, "is_dying", end_when_seen)
+    monkeypatch.setattr(server_process, "_EXIT_BEGINS_S", 0.0)
+    try:
+        while not is_dying(child.pid):
+            await asyncio.sleep(0.01)
+        assert await process.is_exiting()
+        assert process.crashed
+    finally:
+        await child.stop(0)
+
+
+async def test_a_running_process_is_not_exiting(
+    kill_on_death: KillOnDeath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = await _start(kill_on_death, "import signal; signal.pause()")
+    frontend = cast(Frontend, SimpleNamespace(connect=lambda pid: None))
+    monkeypatch.setattr(server_process, "_EXIT_BEGINS_S", 0.0)
+    try:
+        assert not await ServerProcess(DaemonConfig(), frontend, child).is_exiting()
+    finally:
+        await child.stop(0)
 
 
 def test_the_state_of_a_process() -> None:

@@ -108,12 +108,6 @@ class Scene:
         self._kill_on_death.close()
 
 
-@pytest.fixture
-def seen_exits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for the exit of a server that has closed its connection, however long it takes."""
-    monkeypatch.setattr(server_process, "_END_SEEN_S", 60.0)
-
-
 @asynccontextmanager
 async def running(folder: Path, behaviour: str = "", **settings: Any) -> AsyncIterator[Scene]:
     """A scene that leaves nothing behind."""
@@ -248,7 +242,6 @@ async def test_an_exited_server_is_restarted(tmp_path: Path) -> None:
         assert one.pid != first
 
 
-@pytest.mark.usefixtures("seen_exits")
 async def test_a_hung_server_is_killed_and_its_load_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,7 +303,6 @@ async def test_descendants_are_killed_with_the_server(tmp_path: Path) -> None:
 # ── what it is asked ─────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.usefixtures("seen_exits")
 async def test_a_crash_during_the_only_load_is_blamed_on_it(tmp_path: Path) -> None:
     async with running(tmp_path) as one:
         await one.start()
@@ -386,7 +378,6 @@ async def test_models_beyond_the_thread_limit_are_not_preloaded(
         assert await one.start({name: {**_MODEL, "name": name} for name in "abc"}) == {"a", "b"}
 
 
-@pytest.mark.usefixtures("seen_exits")
 async def test_refused_loads_and_crashes_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,6 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.openai_models import upstream
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
-from pytriton.dispatcher.server import server_process
 from pytriton.dispatcher.server.frontend import (
     SHM,
     PendingModels,
@@ -218,9 +217,8 @@ async def test_another_process_replaces_it(tmp_path: Path) -> None:
 
 
 async def test_a_successor_that_exits_at_its_first_request_leaves_the_previous_one_serving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(server_process, "_END_SEEN_S", 60.0)
     async with running(tmp_path) as one:
         await one.start()
         former = one.pid
