@@ -28,7 +28,9 @@ VARIABLE = "PYTRITON_KILL_ON_DEATH"
 
 #: Input lines: "+GROUP" adds a process group, "-GROUP" removes one. $1 is the prefix of the paths of the regions. In
 #: /proc/PID/stat, the name is followed by the process's state, parent and group. Resource trackers (see `end_group` in
-#: child.py) have two seconds; the shell polls them, since it cannot wait for processes that are not its children.
+#: child.py) clean up once all processes that use them have exited, even those that have left the group, so these are
+#: killed first. The kernel may need many seconds to free a large process; the trackers have a minute. The shell polls
+#: them, since it cannot wait for processes that are not its children.
 _SCRIPT = """
 groups= trackers= with= others=
 while read -r line; do
@@ -47,7 +49,7 @@ regions=$1
   set -- ${stat##*) }
   case " $groups " in *" ${3:-none} "*) ;; *) continue ;; esac
   case $said in
-    *"resource_tracker import main"*) trackers="$trackers ${process#/proc/}" with="$with $3" ;;
+    *"resource_tracker import main"*) trackers="$trackers ${process#/proc/}:$3" with="$with $3" ;;
     *) others="$others ${process#/proc/}:$3" ;;
   esac
 done
@@ -58,21 +60,28 @@ for one in $others; do
   case " $with " in *" ${one#*:} "*) kill -s KILL "${one%:*}" ;; esac
 done
 rm -f -- "$regions"*
-for look in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-  left=
-  for tracker in $trackers; do kill -s 0 "$tracker" && left=1; done
-  [ -n "$left" ] || break
-  sleep 0.1
-done
-for group in $with; do kill -s KILL -- "-$group"; done
 for round in 1 2 3; do
   left=
   for path in $(grep -lsz "^PYTRITON_KILL_ON_DEATH=$$\\$" /proc/[0-9]*/environ); do
-    process=${path#/proc/} left=1
-    kill -s KILL "${process%/environ}"
+    process=${path#/proc/} process=${process%/environ}
+    case " $trackers" in *" $process:"*) continue ;; esac
+    left=1
+    kill -s KILL "$process"
   done
   [ -n "$left" ] || break
 done
+look=0
+while [ -n "$trackers" ] && [ "$look" -lt 600 ]; do
+  left=
+  for tracker in $trackers; do
+    said=
+    read -r said <"/proc/${tracker%:*}/cmdline"
+    [ -z "$said" ] || left="$left $tracker"
+  done
+  trackers=$left look=$((look + 1))
+  [ -z "$trackers" ] || sleep 0.1
+done
+for tracker in $trackers; do kill -s KILL -- "-${tracker#*:}"; done
 """
 
 

@@ -34,6 +34,22 @@ time.sleep(1000)
 _FALSE_TRACKER = (
     "import time  # resource_tracker import main\nprint('up', flush=True)\ntime.sleep(1000)"
 )
+#: Pretends to be a tracker, and exits on SIGTERM.
+_PATIENT_TRACKER = """import signal  # resource_tracker import main
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("up", flush=True)
+signal.sigwait({signal.SIGTERM})
+"""
+#: Replaces `sleep` in the helper. Ten of its seconds pass at once; then the tracker gets a signal.
+_CLOCK = """
+now=0
+sleep() {{
+  now=$((now + 1))
+  [ "$now" -ge 100 ] || return 0
+  [ "$now" -ne 100 ] || kill -s {signal} ${{trackers%%:*}}
+  {slow}
+}}
+"""
 
 
 async def _child(kill_on_death: KillOnDeath, program: str) -> tuple[Child, str]:
@@ -118,16 +134,17 @@ def test_a_process_posing_as_a_tracker_is_killed(
     asyncio.run(run())
 
 
-def test_memory_is_removed_when_the_daemon_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the kill-on-death helper, which outlives it."""
-    patient = kill_on_death._SCRIPT.replace("for look in 1 ", "for look in $(seq 600) ")
-    assert patient != kill_on_death._SCRIPT
-    monkeypatch.setattr(kill_on_death, "_SCRIPT", patient)
+@pytest.mark.parametrize("leaves_group", [False, True])
+def test_memory_is_removed_when_the_daemon_is_killed(tmp_path: Path, leaves_group: bool) -> None:
+    """By the kill-on-death helper, which outlives it, even if a process that shares the memory has left the group."""
     helper = KillOnDeath(tmp_path / "nothing-")
+    program = _LEAVES_MEMORY
+    if leaves_group:
+        program = program.replace("if os.fork() == 0:\n", "if os.fork() == 0:\n    os.setsid()\n")
+        assert program != _LEAVES_MEMORY
     process = subprocess.Popen(
-        [sys.executable, "-c", _LEAVES_MEMORY],
+        [sys.executable, "-c", program],
+        env=helper.mark({}),
         stdout=subprocess.PIPE,
         start_new_session=True,
         text=True,
@@ -142,6 +159,25 @@ def test_memory_is_removed_when_the_daemon_is_killed(
     assert process.wait() == -signal.SIGKILL
     assert not Path(f"/dev/shm{name}").exists()
     _all_end(process.pid)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_tracker_has_a_minute_once_the_daemon_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """The time is that of a clock in the helper, which goes fast until the tracker may end."""
+    clock = _CLOCK.format(signal="TERM" if ends else "0", slow="command sleep 0.1" if ends else ":")
+    monkeypatch.setattr(kill_on_death, "_SCRIPT", clock + kill_on_death._SCRIPT)
+    helper = KillOnDeath(tmp_path / "nothing-")
+    tracker = subprocess.Popen(
+        [sys.executable, "-c", _PATIENT_TRACKER], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert tracker.stdout is not None
+    with tracker.stdout:
+        assert tracker.stdout.readline() == b"up\n"
+    helper.add(tracker.pid)
+    helper.close()  # as the end of this process would
+    assert tracker.wait() == (0 if ends else -signal.SIGKILL)
 
 
 @pytest.mark.parametrize("leaves", ["nothing", "a process"])
