@@ -16,6 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 from pytriton._protocol import linux
@@ -150,6 +151,18 @@ class Child:
         self._line_waiters = [one for one in self._line_waiters if not one[1].done()]
         self._line_waiters.append((text, printed))
         return printed
+
+    def is_runnable(self) -> bool:
+        """Return whether a thread of the child runs, or only waits for a processor or a disk.
+
+        If not, the child is stopped, or it sleeps and has handled everything that was sent to it.
+        """
+        for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                state = stat.read_bytes().rpartition(b")")[2].split(None, 1)[0]
+                if state in (b"R", b"D"):
+                    return True
+        return False
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the child's process group."""

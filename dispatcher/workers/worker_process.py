@@ -60,7 +60,7 @@ _DEVICE_ORDER = "CUDA_DEVICE_ORDER"
 _STACK_DUMP_TIMEOUT_S = 10.0
 #: Grace period of a hung worker between SIGTERM and SIGKILL. Few hung workers react to SIGTERM.
 _HUNG_GRACE_S = 0.5
-#: Time for an idle worker to react to SIGTERM; long enough for an overloaded machine.
+#: How long an idle worker that was asked to exit may sleep before it is considered unable to react.
 _UNRESPONSIVE_AFTER_S = 5.0
 #: Interval between checks of the statistics page, which is shared memory and cannot notify.
 _POLL_INTERVAL_S = 0.25
@@ -299,7 +299,8 @@ class WorkerProcess(Worker):
         """Send SIGTERM and EndWorker, and wait until the worker exits, for at most `grace_s` seconds.
 
         The message is for a worker whose callable ignores the signal or has replaced our handler. An idle worker that
-        reacts to neither is killed early.
+        reacts to neither is killed early, unless it is waiting for a processor or a disk. A worker that is still loading
+        is killed early in any case: it has nothing to clean up.
         """
         if not self.alive:
             return
@@ -315,13 +316,17 @@ class WorkerProcess(Worker):
             now = clock()
             if self.alive:
                 reading = self.stats.read()
-                if reading.ending or not reading.idle:
-                    unresponsive_at = now + _UNRESPONSIVE_AFTER_S
-                if not (reading.ending and reading.idle):
+                if not reading.idle:
                     clean_up_deadline = now + self._clean_up_s
+                if (
+                    not reading.idle
+                    or reading.ending
+                    or (self.ready.done() and self._child.is_runnable())
+                ):
+                    unresponsive_at = now + _UNRESPONSIVE_AFTER_S
         if self.alive and now >= clean_up_deadline:
             _log.warning(
-                "worker answered its last batch but did not exit within grace_period_s, killing it",
+                "idle worker did not exit within grace_period_s, killing it",
                 model=self._spec.name,
                 worker=self.name,
                 worker_pid=self.pid,

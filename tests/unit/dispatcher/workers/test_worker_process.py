@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -50,6 +51,65 @@ async def test_an_endless_cleanup_is_killed(tmp_path: Path, kill_on_death: KillO
         await worker.end_after_batch()
     assert child.exited.result() == -signal.SIGKILL
     assert "did not exit within grace_period_s" in said[0]["event"]
+
+
+class _StarvedChild:
+    """A process that exits on SIGTERM as soon as it runs, at `runs_at`."""
+
+    pid = 0
+
+    def __init__(self, loop: VirtualLoop, runs_at: float, *, is_runnable: bool) -> None:
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self.killed_at: float | None = None
+        self._loop = loop
+        self._is_runnable = is_runnable
+        loop.call_at(runs_at, lambda: self.exited.done() or self.exited.set_result(0))
+
+    def is_runnable(self) -> bool:
+        return self._is_runnable
+
+    async def stop(self, grace_s: float) -> None:
+        if not self.exited.done():
+            self.killed_at = self._loop.time()
+            self.exited.set_result(-signal.SIGKILL)
+
+    async def drained(self) -> None: ...
+
+    def last_lines(self) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("is_loaded", "is_runnable", "runs_at", "killed_at"),
+    [
+        (True, True, 20.0, None),
+        (True, True, 1000.0, 30.0),  # after the time for its clean-up
+        (True, False, 1000.0, 5.0),  # it sleeps, so the signal did not reach it
+        (False, True, 1000.0, 5.0),  # it has nothing to clean up
+    ],
+)
+def test_an_idle_worker_is_killed_early_only_if_it_cannot_react(
+    is_loaded: bool,
+    is_runnable: bool,
+    runs_at: float,
+    killed_at: float | None,
+    loop: VirtualLoop,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)
+    stats, descriptor = WorkerStatsPage.create()
+    os.close(descriptor)
+
+    async def end() -> float | None:
+        child: Any = _StarvedChild(loop, runs_at, is_runnable=is_runnable)
+        path = Path("/nonexistent/lane")
+        worker = WorkerProcess("w1", child, SPEC, 0, lane_path=path, stats=stats, clean_up_s=30.0)
+        if is_loaded:
+            worker.loaded()
+        await worker.end_after_batch()
+        return cast(_StarvedChild, child).killed_at
+
+    assert loop.run(end()) == killed_at
 
 
 @pytest.mark.parametrize(
