@@ -73,11 +73,11 @@ def run(endpoint: str, worker: str, parent_pid: int, stats_fd: int) -> int:
         user_metrics = export_user_metrics(log.stats)
         loop = create_loop(model, load.spec, log.stats, control, worker, load.lane_path)
         with contextlib.closing(WorkerCaller(worker, model, load.lane_path)):
-            control.send(messages.WorkerReady(worker, completion))
-            model.watch_readiness(worker, endpoint)
             try:
-                end = EndSignal()
+                end = EndSignal()  # first: as soon as the worker is ready, it may be stopped
                 loop.watch_signals(end)
+                control.send(messages.WorkerReady(worker, completion))
+                model.watch_readiness(worker, endpoint)
                 loop.run(end.fd)
                 model.close()
             finally:

@@ -36,6 +36,8 @@ class FakeDispatcher:
         self.answers: dict[type, Answer] = {messages.GetStatus: lambda _: [status()]}
         self.heard: list[messages.AnyMessage] = []
         self.payloads: list[list[bytes]] = []
+        #: Payloads of each message that is sent back.
+        self.sent_payloads: list[bytes] = []
         self.faults: list[Exception] = []
         self.silent = threading.Event()
         self.die_on: type | None = None
@@ -100,4 +102,5 @@ class FakeDispatcher:
             self.silent.set()
             return
         for reply in answer(message):
-            router.send_multipart([identity, *control.frames(request_id, reply)])
+            frames = control.frames(request_id, reply, self.sent_payloads)
+            router.send_multipart([identity, *frames])

@@ -20,6 +20,7 @@ import pytriton
 from pytriton._protocol import messages
 from pytriton._protocol.exit_codes import WORKER_LOAD_FAILED
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
+from pytriton._protocol.payload import Header, pack
 from pytriton.worker import boot, process
 from pytriton.worker.process import EXIT_OK, explain_missing
 from pytriton.worker.startup import NEEDED
@@ -69,6 +70,50 @@ def test_a_load_failure_is_reported_with_its_traceback(dispatcher: FakeDispatche
     assert failed.worker == "w7"
     assert "process.py" in failed.traceback
     assert failed.text in done.stderr
+
+
+#: Receives SIGTERM when the worker looks for `is_ready` again, which it does right after reporting that it is ready.
+_STOPPED_AT_ONCE = """
+import signal
+
+class TritonPythonModel:
+    looked = 0
+
+    def __getattr__(self, name):
+        if name == "is_ready":
+            self.looked += 1
+            if self.looked == 2:
+                signal.raise_signal(signal.SIGTERM)
+        raise AttributeError(name)
+
+    def execute(self, requests):
+        return []
+
+    def finalize(self):
+        print("finalized")
+"""
+
+
+def test_a_worker_that_is_stopped_as_soon_as_it_is_ready_cleans_up(
+    dispatcher: FakeDispatcher, tmp_path: Path
+) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(_STOPPED_AT_ONCE)
+    model = messages.PythonModel(
+        '{"name": "m"}', str(tmp_path), names=["m_0_0"], kinds=["CPU"], device_ids=["0"]
+    )
+    spec = messages.ModelSpec(
+        "m", 1, {}, messages.WorkerEnvironment(sys.executable), python_model=model
+    )
+    loads = messages.LoadModel(spec, 0, str(dispatcher.rundir.path / "w7.sock"))
+    dispatcher.sent_payloads = [pack(Header((3, 9), by_reference=True), b"")]
+    dispatcher.answers[messages.WorkerHello] = lambda _: [loads]
+    done = run(dispatcher)
+    assert (done.returncode, done.stdout) == (EXIT_OK, "finalized\n"), done.stderr
+    eventually(
+        lambda: any(isinstance(one, messages.WorkerReady) for one in dispatcher.heard),
+        "it was ready",
+    )
 
 
 def test_an_incomplete_environment_is_reported_with_the_fix(
