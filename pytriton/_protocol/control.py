@@ -291,9 +291,11 @@ class ControlClient:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             wait_s = min((s for s in (left, life_sign_s) if s is not None), default=None)
             received = self.receive(wait_s)
-            if received is None:
-                if not is_alive():
+            if received is None and not is_alive():
+                received = self.receive(0)  # it may have answered just before its exit
+                if received is None:
                     raise ControlTimeout("it exited before it answered")
+            if received is None:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise ControlTimeout(f"no answer within {timeout_s:g} s")
                 continue

@@ -189,6 +189,27 @@ def test_the_dispatchers_exit_is_noticed_without_a_timeout(short_dir: Path) -> N
     assert list(signs) == []
 
 
+def test_an_answer_is_received_even_if_the_exit_is_noticed_first(short_dir: Path) -> None:
+    probed = threading.Event()
+
+    def script(frames: list[bytes]) -> Iterator[Sequence[bytes]]:
+        assert probed.wait(LONG_S)
+        yield control.frames(frames[0], messages.Progress("stop", "stopping"))
+        yield control.frames(frames[0], messages.Done())
+
+    with talking(short_dir, script) as (client, _):
+
+        def answers_and_exits() -> bool:
+            probed.set()
+            assert client._socket.poll(round(LONG_S * 1000))
+            return False
+
+        answer = client.ask(
+            messages.Shutdown(), timeout_s=None, life_sign_s=0.01, is_alive=answers_and_exits
+        )
+        assert answer == messages.Done()
+
+
 def test_liveness_is_not_probed_while_answers_arrive(short_dir: Path) -> None:
     with talking(short_dir, answering(messages.Done())) as (client, _):
         answer = client.ask(
