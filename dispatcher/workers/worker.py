@@ -84,6 +84,7 @@ class Worker:
         self.instance = instance
         self._peer: Peer | None = None
         self._done: StatsReading | None = None
+        self._has_loaded = False
         self._counts: Counts | None = None
         #: Request records left at its exit, and the last custom metrics of its callable.
         self.last_records = CollectedRecords()
@@ -203,6 +204,7 @@ class Worker:
 
     def _ended(self, _: asyncio.Future[int]) -> None:
         self._done, self._counts = self.stats.read(), self.stats.counts()
+        self._has_loaded = self.stats.load_s > 0
         self.last_records = self.stats.records.take()
         self.last_user_metrics = self._user_metrics()
         self.stats.close()
@@ -216,7 +218,8 @@ class Worker:
         if self.exited.result() == WORKER_LOAD_FAILED:
             await asyncio.wait([self.ready], timeout=LAST_MESSAGE_TIMEOUT_S)
         if not self.ready.done():
-            text = f"model {self._spec.name}: {self.describe_end()} before its callable was loaded"
+            when = "right after" if self._has_loaded else "before"
+            text = f"model {self._spec.name}: {self.describe_end()} {when} its callable was loaded"
             self.ready.set_exception(
                 RemoteFailure(ErrorKind.LOAD_FAILED, text, self.last_lines() or None)
             )

@@ -127,3 +127,20 @@ def test_the_reason_of_a_failed_load_may_arrive_after_the_exit(
             await worker.ready
 
     loop.run_until_complete(fail())
+
+
+@pytest.mark.parametrize(("is_loaded", "when"), [(False, "before"), (True, "right after")])
+def test_an_exit_before_the_worker_is_ready_names_the_phase(
+    is_loaded: bool, when: str, loop: VirtualLoop
+) -> None:
+    """For example, it runs out of memory after loading, or its report is lost with it."""
+
+    async def crash() -> None:
+        worker = FakeWorker(1)
+        if is_loaded:
+            worker.stats_of_worker.loaded(load_ns=1, warmup_ns=0)
+        worker.end()
+        with pytest.raises(RemoteFailure, match=f"w1 exited {when} its callable was loaded"):
+            await worker.ready
+
+    loop.run_until_complete(crash())
