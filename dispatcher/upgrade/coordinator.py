@@ -213,6 +213,8 @@ class UpgradeCoordinator:
             return "a prestarted worker is being stopped"
         if not services.workers.forks.is_quiescent:
             return "a fork server is being stopped"
+        if services.workers.unreported:
+            return "a worker has exited because of an unrecoverable error"
         return services.registry.why_not_quiescent()
 
     def _why_server_not_quiescent(self) -> str:

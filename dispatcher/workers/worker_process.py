@@ -461,6 +461,8 @@ class WorkerFactory:
         )
         #: Number of the last worker.
         self.serial = 0
+        #: Number of unrecoverable exits that have not been reported yet.
+        self.unreported = 0
 
     async def start(
         self, spec: messages.ModelSpec, slot: int, registrant: Registrant | None, /
@@ -505,10 +507,14 @@ class WorkerFactory:
         upgrade.
         """
 
+        def report() -> None:
+            self.unreported -= 1
+            self._on_unrecoverable(model)
+
         def ended(_: object) -> None:
             if worker.is_unrecoverable:
-                loop = asyncio.get_running_loop()
-                loop.call_later(LAST_MESSAGE_TIMEOUT_S, self._on_unrecoverable, model)
+                self.unreported += 1
+                asyncio.get_running_loop().call_later(LAST_MESSAGE_TIMEOUT_S, report)
 
         worker.exited.add_done_callback(ended)
         return worker

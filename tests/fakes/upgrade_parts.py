@@ -36,7 +36,7 @@ class Parts(SimpleNamespace):
                 is_quiescent=True, watch=SimpleNamespace(hold=lambda: None, release=lambda: None)
             ),
             registry=Models([], self.busy),
-            workers=SimpleNamespace(forks=ForkServers(1, lambda python: [], NOBODY)),
+            workers=SimpleNamespace(forks=ForkServers(1, lambda python: [], NOBODY), unreported=0),
             events=SimpleNamespace(emit=self._emit),
             is_private=False,
         )

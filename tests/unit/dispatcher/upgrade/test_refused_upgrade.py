@@ -89,6 +89,7 @@ async def test_an_upgrade_that_cannot_hand_over_is_refused(
             lambda parts: setattr(parts.client_bound_models, "ending", True),
             "a client-bound model is being",
         ),
+        (lambda parts: setattr(parts.workers, "unreported", 1), "an unrecoverable error"),
         (lambda parts: setattr(parts.shutdown.requested, "is_set", lambda: True), "is stopping"),
         (lambda parts: parts.busy.append("model m is being registered"), "m is being registered"),
     ],

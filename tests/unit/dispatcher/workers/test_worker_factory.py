@@ -92,6 +92,7 @@ async def test_an_unrecoverable_worker_is_recognized_by_its_exit(
         await worker.stop(0)
         await asyncio.sleep(0)  # lets timers that are due call back
         assert heard == reported
+        assert factory.unreported == (timeout_s > 0)  # until then, an upgrade would lose it
 
 
 async def test_a_worker_process_gets_what_the_daemon_provides(tmp_path: Path) -> None:
