@@ -17,7 +17,7 @@ from pytriton._protocol import linux, messages
 from pytriton._protocol.errors import ErrorKind, RemoteFailure
 from pytriton._protocol.lanes.stats_page import WorkerStatsPage
 from pytriton.dispatcher.control.control_socket import Peer
-from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker import LAST_MESSAGE_TIMEOUT_S, Worker
 
 _log = structlog.get_logger(__name__)
 
@@ -112,8 +112,10 @@ class HostedWorker(Worker):
             self.exited.set_result(0)
 
     def connection_failed(self) -> None:
-        """Treat the worker as ended, for example after its process called exec."""
-        self.mark_ended("no longer listens")
+        """Treat the worker as ended, for example after its process called exec, unless it soon reports why it ended."""
+        asyncio.get_running_loop().call_later(
+            LAST_MESSAGE_TIMEOUT_S, self.mark_ended, "no longer listens"
+        )
 
     def describe_end(self) -> str:
         """Describe how the worker exited, for `status` and for the clients of its last batch."""

@@ -55,6 +55,11 @@ class Scene:
     def says_hello(self) -> None:
         self.loop.run(self.worker.hello(_PEER, lambda _: []))
 
+    def is_unreachable(self, seconds: float) -> None:
+        """Let a proxy report that it cannot connect, and time pass."""
+        self.loop.ask(self.worker.connection_failed)
+        self.loop.advance(seconds)
+
     def mark_ended(self, how: str = "ended") -> None:
         self.loop.ask(lambda: self.worker.mark_ended(how))
         self.loop.settle()
@@ -99,10 +104,11 @@ def test_the_statistics_file_is_removed_once_both_sides_have_opened_it(scene: Sc
             lambda one: one.loop.ask(lambda: one.process.ended.set_result(None)),
             "ended with that process",
         ),
-        (lambda one: one.loop.ask(one.worker.connection_failed), "no longer listens"),
+        (lambda one: one.is_unreachable(5.0), "no longer listens"),
+        (lambda one: (one.is_unreachable(1.0), one.mark_ended("raised")), "raised"),
         (lambda one: one.mark_ended("raised"), "raised"),
     ],
-    ids=["its process has ended", "no proxy reaches it", "it says so"],
+    ids=["its process has ended", "no proxy reaches it", "it says so later", "it says so"],
 )
 def test_how_a_hosted_worker_ends(scene: Scene, end: Any, how: str) -> None:
     end(scene)
