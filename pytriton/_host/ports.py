@@ -46,20 +46,6 @@ def check_port_free(host: str, port: int, what: str = "") -> None:
         pass
 
 
-def free_port(host: str) -> int:
-    """Return a port on which no process is listening; the kernel chooses it.
-
-    Another process may take the port before it is used, so the caller must be prepared to retry.
-    """
-    return free_ports(host, 1)[0]
-
-
-def free_ports(host: str, count: int) -> list[int]:
-    """Return `count` different free ports. Separate calls to `free_port` could return the same port twice."""
-    with ExitStack() as held:
-        return [held.enter_context(held_port(host, 0)) for _ in range(count)]
-
-
 def assign_ports(wanted: Mapping[str, tuple[str, int]]) -> dict[str, int]:
     """Return the port for each setting. Replace 0 with a free port; check that the others are free.
 

@@ -20,8 +20,8 @@ from pytriton._host.install.server_runtime import (
     find_or_install_server,
     server_environment,
 )
-from pytriton._host.ports import free_ports
 from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
+from support.ports import lasting_port
 from support.real_daemon import eventually
 
 
@@ -72,7 +72,7 @@ def _start(
     options: Sequence[str],
 ) -> tuple[subprocess.Popen[bytes], PlainTriton, KillOnDeath] | None:
     """Return the ready server, and what kills it if this process is killed; None if one of its ports was taken."""
-    http, grpc, metrics = free_ports("127.0.0.1", 3)
+    http, grpc, metrics = (lasting_port() for _ in range(3))
     regions = f"plain-{os.getpid()}-{http}-"
     command = [
         str(runtime.tree.binary),

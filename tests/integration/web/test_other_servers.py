@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ports import lasting_port
 from support.real_daemon import FRONT, RunningDaemon, eventually
 
 pytest.importorskip("pydantic")
 pytest.importorskip("PIL.Image")
 from support.web_services import typed_functions
 from support.web_services.exchange import REQUESTS, Received, Sent, as_json, send
-
-from pytriton._host.ports import free_ports
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -42,7 +41,7 @@ def interpreter(module: str, variable: str) -> str:
 @contextlib.contextmanager
 def running(folder: Path, command: Callable[[int], list[str]], **variables: str) -> Iterator[str]:
     """Run a server with its children, and return its address."""
-    (port,) = free_ports("127.0.0.1", 1)
+    port = lasting_port()
     log = folder / "server.log"
     with log.open("w") as output:
         process = subprocess.Popen(

@@ -20,9 +20,9 @@ from typing import Any
 
 import psutil
 import pytest
+from support.ports import lasting_port
 from support.real_daemon import FRONT, RunningDaemon, eventually
 
-from pytriton._host.ports import free_ports
 from pytriton._protocol.exit_codes import ExitCode
 
 pytestmark = pytest.mark.skipif(FRONT == "triton", reason="NVIDIA's frontend has no routes")
@@ -53,7 +53,7 @@ class Serving:
         self.daemon = daemon
         self.log = folder / f"{self.mark}.txt"
         self.runtime = Path(tempfile.mkdtemp(prefix="pts-"))
-        (self.port,) = free_ports("127.0.0.1", 1)
+        self.port = lasting_port()
         command = [sys.executable, "-m", "pytriton._cli", "serve", *words]
         if code:
             command = [sys.executable, "-c", code.replace("PORT", str(self.port))]

@@ -23,8 +23,8 @@ from pytriton._host.install.server_runtime import (
     ServerRuntime,
     find_or_install_server,
 )
-from pytriton._host.ports import free_ports
 from support.frontend.c_programs import include_flags
+from support.ports import lasting_port
 from support.real_daemon import eventually
 
 #: Names of data types in a request, and in a model's configuration.
@@ -129,14 +129,21 @@ def both_frontends(folder: Path, *options: tuple[str, str]) -> Iterator[tuple[Fr
 def _start_nvidia(
     folder: Path, runtime: ServerRuntime, options: Sequence[tuple[str, str]]
 ) -> Iterator[Frontend]:
-    http, grpc, metrics = free_ports("127.0.0.1", 3)
-    ports = [("http", http), ("grpc", grpc), ("metrics", metrics)]
-    argv = [str(runtime.tree.binary), *(f"--{name}={value}" for name, value in options)]
-    for name, port in ports:
-        argv += [f"--{name}-address=127.0.0.1", f"--{name}-port={port}"]
     env = {**os.environ, **library_environment(runtime.tree.libraries)}
-    with _running(argv, env, folder / "nvidia.log") as said:
-        yield _awaited("nvidia", http, grpc, metrics, said)
+    log = folder / "nvidia.log"
+    found = None
+    while found is None:
+        http, grpc, metrics = (lasting_port() for _ in range(3))
+        argv = [str(runtime.tree.binary), *(f"--{name}={value}" for name, value in options)]
+        for name, port in (("http", http), ("grpc", grpc), ("metrics", metrics)):
+            argv += [f"--{name}-address=127.0.0.1", f"--{name}-port={port}"]
+        try:
+            with _running(argv, env, log) as said:
+                found = _awaited("nvidia", http, grpc, metrics, said)
+                yield found
+        except AssertionError:
+            if found is not None or "already in use" not in log.read_text(errors="replace"):
+                raise
 
 
 @contextmanager

@@ -17,11 +17,11 @@ import msgspec
 import psutil
 import pytest
 from support.frontend import fake_program
+from support.ports import lasting_port
 
 from pytriton._host.install.compiled_frontend import NativeProgram
 from pytriton._host.install.server_runtime import ServerChoice, ServerRuntime
 from pytriton._host.install.server_tree import ServerTree
-from pytriton._host.ports import free_ports
 from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.openai_models import upstream
@@ -152,7 +152,7 @@ async def test_cloud_endpoints_exist_from_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Vertex AI's need no restart, although their model is not loaded yet."""
-    (vertex,) = free_ports("0.0.0.0", 1)
+    vertex = lasting_port()
     for name, value in {"HEALTH_ROUTE": "/health", "PREDICT_ROUTE": "/predict"}.items():
         monkeypatch.setenv(f"AIP_{name}", value)
     options = {

@@ -14,6 +14,7 @@ import pytest
 import trustme
 from aiohttp import web
 from fakes.virtual_time import VirtualLoop
+from support.ports import lasting_port
 
 from pytriton._host.ports import PortError
 from pytriton._host.settings.declarations import DaemonConfig
@@ -150,9 +151,7 @@ def test_the_listen_address_is_reported_and_handed_over(
 
 @pytest.mark.parametrize("trouble", ["no key", "not its key", "unix socket"])
 def test_a_failed_start_closes_all_sockets(place: Place, trouble: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = lasting_port()
     settings: dict[str, Any] = {"management_address": f"127.0.0.1:{port}"}
     if trouble == "unix socket":
         settings["management_unix_socket"] = str(place.folder / "missing" / "o")
