@@ -6,8 +6,10 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
+from benchmarks.load import python_load
 from benchmarks.load.client import Connection
 from benchmarks.load.python_load import apply_python
 from benchmarks.load.wire import Request, WrongAnswer, _check_raw
@@ -71,3 +73,27 @@ def test_the_generator_in_python_counts_right_and_wrong_answers(base: str) -> No
     wrong = apply_python(request(f"{base}/wrong"), clients=2, seconds=1.0)
     assert wrong.requests == 0
     assert wrong.failed > 0
+
+
+def test_the_generator_in_python_does_not_count_the_time_to_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+
+    class SlowToConnect:
+        def __init__(self, request: Request) -> None:
+            self.send(2.0)
+
+        def send(self, takes_s: float = 0.5) -> None:
+            nonlocal now_s
+            now_s += takes_s
+
+        def close(self) -> None:
+            pass
+
+    clock = SimpleNamespace(
+        monotonic=lambda: now_s, perf_counter=lambda: now_s, process_time=lambda: now_s
+    )
+    monkeypatch.setattr(python_load, "Connection", SlowToConnect)
+    monkeypatch.setattr(python_load, "time", clock)
+    assert python_load._share(request("http://x/"), 1.0, 1)[:2] == ([500.0, 500.0], 0)
