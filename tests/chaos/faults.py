@@ -156,7 +156,7 @@ def leak_memory(target: Target, chance: random.Random) -> None:
 
 def kill_proxy(target: Target, chance: random.Random) -> None:
     """Kill a stub of tritonserver, whose batches are lost; compiled proxies have none."""
-    stubs = [child for child in target.daemon.children() if "stub" in child.name()]
+    stubs = target.daemon.stubs()
     if stubs:
         _kill([chance.choice(stubs).pid])
 

@@ -131,6 +131,14 @@ class RunningDaemon:
         children: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
         return children
 
+    def commands(self) -> dict[psutil.Process, str]:
+        """Return the command line of each process below the daemon."""
+        found = {}
+        for child in self.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has exited
+                found[child] = " ".join(child.cmdline())
+        return found
+
     def workers(self) -> list[psutil.Process]:
         """The worker processes."""
         return [one for one, command in self._booted() if FORKS not in command]

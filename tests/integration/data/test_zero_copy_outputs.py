@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +111,10 @@ def _arenas(pid: int | None) -> int:
     assert pid is not None
     size = 0
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        if "pytriton-lane" in os.readlink(link):
-            flags = int((link.parents[1] / "fdinfo" / link.name).read_text().split()[3], 8)
-            size += link.stat().st_size if flags & os.O_ACCMODE == os.O_RDWR else 0
+        with suppress(FileNotFoundError):  # closed since
+            if "pytriton-lane" in os.readlink(link):
+                flags = int((link.parents[1] / "fdinfo" / link.name).read_text().split()[3], 8)
+                size += link.stat().st_size if flags & os.O_ACCMODE == os.O_RDWR else 0
     return size
 
 

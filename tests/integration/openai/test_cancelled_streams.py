@@ -96,8 +96,7 @@ class Cutting:
 
     def processes(self) -> dict[str, psutil.Process]:
         found = {"tritonserver": self.daemon.server}
-        for child in self.daemon.children():
-            command = " ".join(child.cmdline())
+        for child, command in self.daemon.commands().items():
             if "dispatcher.openai" in command:
                 found["frontend"] = child
         worker = self.daemon.client.status().models[0].instances[0]

@@ -222,9 +222,7 @@ def test_a_failure_within_a_stream_is_reported_and_ends_it(
 
 
 def test_a_killed_frontend_is_restarted(client: openai.OpenAI, daemon: RunningDaemon) -> None:
-    (frontend,) = [
-        one for one in daemon.children() if "dispatcher.openai" in " ".join(one.cmdline())
-    ]
+    (frontend,) = [one for one, line in daemon.commands().items() if "dispatcher.openai" in line]
     os.kill(frontend.pid, signal.SIGKILL)
     psutil.wait_procs([frontend], timeout=60)
     # The daemon listens on: this waits until another process accepts it.
@@ -236,9 +234,7 @@ def test_the_frontend_survives_an_upgrade_of_the_daemon(
     client: openai.OpenAI, daemon: RunningDaemon
 ) -> None:
     """The same process continues its streams, and learns of new models from the next version."""
-    (frontend,) = [
-        one for one in daemon.children() if "dispatcher.openai" in " ".join(one.cmdline())
-    ]
+    (frontend,) = [one for one, line in daemon.commands().items() if "dispatcher.openai" in line]
     with client.chat.completions.create(
         model="talk", messages=user("endless"), stream=True
     ) as stream:

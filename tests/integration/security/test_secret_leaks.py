@@ -302,7 +302,7 @@ def shown(daemon: RunningDaemon, receiver: MetricReceiver) -> Shown:
         "print-config": _checked(daemon, "start", "--print-config"),
         "profile": _profile(daemon),
         "event files": _files(daemon.config.state_path, "**/*.jsonl"),
-        "command lines": "\n".join(" ".join(child.cmdline()) for child in daemon.children()),
+        "command lines": "\n".join(daemon.commands().values()),
     }
     of_model = {
         "daemon's log": "\n".join(client.logs(lines=100_000)),
