@@ -187,7 +187,7 @@ def test_a_cancelled_replacement_leaves_the_old_model(
         assert [(one.pid, one.state) for one in model.instances] == [(former, "ready")]
         assert Path(daemon.config.runtime_dir, "models", "slow", "1").is_dir()
     finally:
-        daemon.client.unregister("slow")
+        eventually(lambda: unregistered(daemon), "all is undone")
 
 
 def until_it_loads(client: ControlClient) -> None:

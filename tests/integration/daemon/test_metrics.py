@@ -53,9 +53,14 @@ def daemon(
     ) as running:
         running.client.register(_double(hold), "double", X, Y, progress=False)
         _infer(running)
-        # A worker answers first, and counts then.
-        calls = 'pytriton_calls_total{model="double",model_instance="0",version="1"}'
-        eventually(lambda: value(scrape(running), calls) >= 1, "the call is not counted")
+
+        def is_counted() -> bool:  # by the worker and by the proxy, after the response
+            text = scrape(running)
+            durations = 'pytriton_call_duration_seconds_count{model="double",model_instance="0",version="1"} 1'
+            successes = 'nv_inference_request_success{model="double",version="1"} 1'
+            return durations in text and successes in text
+
+        eventually(is_counted, "the call is counted")
         yield running
 
 

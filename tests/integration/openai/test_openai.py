@@ -254,7 +254,9 @@ def test_the_frontend_survives_an_upgrade_of_the_daemon(
             return str(answer.read().decode())
 
     labels = 'gen_ai_operation_name="chat",gen_ai_request_model="talk"'
-    assert f"gen_ai_server_time_to_first_token_seconds_count{{{labels}}}" in metrics()
+    counted = f"gen_ai_server_time_to_first_token_seconds_count{{{labels}}}"
+    # The daemon leaves out what a busy frontend reports late.
+    eventually(lambda: counted in metrics(), "the first token is counted")
     eventually(
         lambda: "pytriton_openai_active_requests 0" in metrics(), "the cancelled stream has ended"
     )

@@ -121,8 +121,12 @@ def test_log_lines_and_finalize_reach_the_models_log(daemon: RunningDaemon, tmp_
         "        raise ValueError('cannot say goodbye')\n",
     )
     model = daemon.client.register_model(folder)
-    lines = [json.loads(line) for line in daemon.client.logs("speaking")]
-    assert [one["level"] for one in lines if "the cache is cold" in one["event"]] == ["warning"]
+
+    def levels() -> list[str]:
+        lines = [json.loads(line) for line in daemon.client.logs("speaking")]
+        return [one["level"] for one in lines if "the cache is cold" in one["event"]]
+
+    assert eventually(levels, "the line arrives") == ["warning"]
     model.unregister()
     said = [line for line in daemon.said().splitlines() if '"model": "speaking"' in line]
     assert any("says goodbye" in line and '"info"' in line for line in said)

@@ -503,6 +503,8 @@ def test_a_script_may_serve_in_a_thread(tmp_path: Path) -> None:
     try:
         one.wait_served()
         assert one.call("x") == "script x"
+        for text in ("worker got x", "  200  "):  # or they might be printed at the exit
+            one.wait_for(text)
         os.write(writer, b"\n")
         assert one.process.wait(60) == 0, one.said()
         assert one.said().endswith("after\n")

@@ -11,7 +11,7 @@ import pytest
 from support import real_daemon
 from support.daemon_pool import DaemonPool
 from support.models.tensors import X, Y
-from support.real_daemon import RunningDaemon
+from support.real_daemon import RunningDaemon, eventually
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,9 @@ def test_a_lent_daemon_has_no_models_and_an_empty_log(keeping: DaemonPool) -> No
 
 def test_a_daemon_without_a_server_is_not_lent_again(keeping: DaemonPool) -> None:
     with keeping.lend() as daemon:
+        server = daemon.client.status().server
         daemon.server.kill()
+        eventually(lambda: daemon.client.status().server != server, "its exit is noticed")
     with keeping.lend() as other:
         assert other is not daemon
     assert daemon.process.poll() == 0
