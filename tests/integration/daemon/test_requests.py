@@ -296,8 +296,7 @@ def test_events_are_posted_to_the_webhook(
     eventually(lambda: registered() == {"say", "stream"}, lambda: f"events: {posts[1]}")
     # The daemon counts a post when it has the answer.
     eventually(lambda: daemon.client.metrics().daemon.webhooks["all"].sent >= 2, "both are counted")
-    figures = daemon.client.metrics().daemon.webhooks["all"]
-    assert (figures.dropped, figures.failures) == (0, 0)
+    assert daemon.client.metrics().daemon.webhooks["all"].dropped == 0
 
 
 def test_a_profile_says_where_the_time_goes(

@@ -178,15 +178,14 @@ def test_settings_can_be_changed_and_read(daemon: RunningDaemon) -> None:
 
 def test_tensors_in_shared_memory(daemon: RunningDaemon) -> None:
     headers = {"triton-access-token": _TOKEN}
-    region = shm.create_shared_memory_region("mine", "/front-http-test", 64)
+    key = f"/front-http-test-{os.getpid()}"
+    region = shm.create_shared_memory_region("mine", key, 64)
     try:
         shm.set_shared_memory_region(region, [np.array([[41]], np.int32)])
         with tritonclient.http.InferenceServerClient(daemon.http) as client:
-            client.register_system_shared_memory("mine", "/front-http-test", 64, headers=headers)
+            client.register_system_shared_memory("mine", key, 64, headers=headers)
             status = client.get_system_shared_memory_status(headers=headers)
-            assert status == [
-                {"name": "mine", "key": "/front-http-test", "offset": 0, "byte_size": 64}
-            ]
+            assert status == [{"name": "mine", "key": key, "offset": 0, "byte_size": 64}]
             given = tritonclient.http.InferInput("n", [1, 1], "INT32")
             given.set_shared_memory("mine", 4)
             wanted = tritonclient.http.InferRequestedOutput("y")
@@ -194,12 +193,12 @@ def test_tensors_in_shared_memory(daemon: RunningDaemon) -> None:
             client.infer("next", [given], outputs=[wanted])
             assert shm.get_contents_as_numpy(region, np.int32, [1], 8).tolist() == [42]
             for size in (0, 64):  # truncated, then whole again
-                os.truncate("/dev/shm/front-http-test", size)
+                os.truncate(f"/dev/shm{key}", size)
                 with pytest.raises(InferenceServerException, match="was truncated while") as error:
                     client.infer("next", [given], outputs=[wanted])
                 assert error.value.status() == "400"
             client.unregister_system_shared_memory("mine", headers=headers)
-            client.register_system_shared_memory("mine", "/front-http-test", 64, headers=headers)
+            client.register_system_shared_memory("mine", key, 64, headers=headers)
             client.infer("next", [given], outputs=[wanted])
             assert shm.get_contents_as_numpy(region, np.int32, [1], 8).tolist() == [1]
             client.unregister_system_shared_memory(headers=headers)

@@ -15,7 +15,7 @@ from pytriton._host.settings.declarations import DaemonConfig
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton.dispatcher import run as dispatcher
 
-STATUS = "print(connect(folder).status().pid)\n"
+STATUS = "print(connect(folder, 60).status().pid)\n"
 #: What a stranger would do who does not use our client.
 RAW = """
 from contextlib import closing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -163,15 +164,15 @@ def condemns(
 
 
 def _ended_from_outside() -> tuple[Work, Callable[[], None]]:
-    lanes: list[Lane] = []
+    attached: Future[Lane] = Future()
 
     def work(lane: Lane, *said: Any) -> None:
-        lanes.append(lane)
+        attached.set_result(lane)
         for message in said:
             lane.send(message)
         wait_for_close(lane)
 
-    return work, lambda: lanes[0].hang_up()
+    return work, lambda: attached.result(60).hang_up()
 
 
 @pytest.mark.parametrize("said", [[], [Room(1)]], ids=["no room", "room, but it begins nothing"])
@@ -192,11 +193,11 @@ def test_a_stream_that_does_not_begin_becomes_overdue(
 
 
 def test_a_chatty_worker_becomes_overdue(program: Path, tmp_path: Path) -> None:
-    lanes: list[Lane] = []
+    attached: Future[Lane] = Future()
     nothing = Metrics([MetricUpdate("family", "", "counter", {})])
 
     def chatters(lane: Lane) -> None:
-        lanes.append(lane)
+        attached.set_result(lane)
         begin_first(lane)
         with suppress(LaneClosed):
             while True:
@@ -204,7 +205,7 @@ def test_a_chatty_worker_becomes_overdue(program: Path, tmp_path: Path) -> None:
                     lane.send(nothing)
                 lane.receive()
 
-    judge = condemns(lambda: lanes[0].hang_up())
+    judge = condemns(lambda: attached.result(60).hang_up())
     lines, heard = run(program, tmp_path, [chatters], decoupled=True, judge=judge, patience_s=0.2)
     assert any(isinstance(one, messages.BatchOverdue) for one in heard)
     assert contents(lines) == ["error 4 it hangs"]

@@ -171,8 +171,7 @@ def test_resets_at_any_moment_leak_nothing(start: Start) -> None:
 def test_a_deadline_ends_a_connection_unless_it_is_set_again(start: Start) -> None:
     server = start()
     with closing(server.connect()) as connection, closing(server.connect()) as other:
-        ask(other, "deadline 100")
-        ask(other, "deadline 100000")
+        ask(other, "deadline 100\ndeadline 100000")
         ask(connection, "deadline 60000")  # then it is moved forward
         ask(connection, "deadline 100")
         assert ends(connection)

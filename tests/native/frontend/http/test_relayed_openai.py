@@ -317,7 +317,7 @@ def test_a_response_over_its_timeout_ends_with_an_error(
 ) -> None:
     """The frontend relays it by then, unless the machine is too slow."""
     assert native.private is not None
-    with openai_frontend(native.private, timeout_s=4) as (process, port):
+    with openai_frontend(native.private, timeout_s=10) as (process, port):
         talk = begin(port=port)
         talk.say("sdata: 0\n\n")
         assert talk.head().startswith(b"HTTP/1.1 200 ")
