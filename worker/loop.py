@@ -346,6 +346,8 @@ class Loop:
         if self._closed:
             return
         self._closed = True
+        if not self._stopping:  # an exception ends the worker, perhaps in the middle of batches
+            self._stats.mark_ending()
         for lane in list(self._lanes.values()):
             self._drop(lane)
         self._listener.close()

@@ -25,6 +25,10 @@ from pytriton.dispatcher.workers.worker import Worker
 
 #: Maximum delay between a broken lane and the notification that its worker exited.
 _EXIT_NOTICE_S = 2.0
+#: The same for a worker that is known to be exiting. Freeing memory and devices, and `finalize`, may take long.
+_SLOW_EXIT_S = 10.0
+#: Interval between checks of the statistics page, which is shared memory and cannot notify.
+_POLL_INTERVAL_S = 0.25
 #: Maximum time for a response to reach its proxy.
 _RESPONSE_S = 2.0
 #: Maximum time from reading a batch to recording its start in the statistics page.
@@ -236,7 +240,25 @@ class BatchRetry:
         worker = self._workers.get(name)
         if worker is None:
             return "the worker of this batch exited"
-        await asyncio.wait([worker.exited], timeout=_EXIT_NOTICE_S)
+        await _wait_for_exit(worker)
         if worker.exited.done():
             return worker.describe_end()
         return f"worker {name} closed its lane"
+
+
+async def _wait_for_exit(worker: Worker) -> None:
+    """Wait for a limited time until a worker whose lane broke during a batch has exited.
+
+    The limit is longer if the worker is exiting. Its statistics page shows it: a worker that has only closed the lane
+    records the end of that batch, or starts another one. The page of one that is dying stays as it is.
+    """
+    clock = asyncio.get_running_loop().time
+    lost_at, before = clock(), worker.reading()
+    while worker.alive:
+        now = worker.reading()
+        works = now.idle or (now.begun, now.answered) != (before.begun, before.answered)
+        limit_s = _SLOW_EXIT_S if now.ending or not works else _EXIT_NOTICE_S
+        left_s = lost_at + limit_s - clock()
+        if left_s <= 0:
+            return
+        await asyncio.wait([worker.exited], timeout=min(left_s, _POLL_INTERVAL_S))

@@ -400,7 +400,7 @@ class WorkerStatsPage:
         self._words[_ARENA] = nbytes
 
     def mark_ending(self) -> None:
-        """Record that the worker has received the request to exit."""
+        """Record that the worker is about to exit."""
         self._words[_ENDING] = 1
 
     # ── the dispatcher's end ─────────────────────────────────────────────────────────────────────

@@ -132,7 +132,7 @@ def test_the_lane_thread_of_a_python_model_ends_before_its_epoll_is_closed(
     thread.start()
     loop.run(reader)
     thread.join()
-    assert stats.read().ending is not unrecoverable
+    assert stats.read().ending
     assert not [thread for thread in threading.enumerate() if thread.name == "lanes"]
     stats.close()
     control.close()

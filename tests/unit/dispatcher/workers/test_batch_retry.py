@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
+from fakes.fake_worker import FakeWorker
+from fakes.virtual_time import VirtualLoop
 
 from pytriton._protocol import messages
 from pytriton._protocol.lanes.stats_page import StatsReading
@@ -184,6 +187,48 @@ async def test_overlapping_batches_share_the_blame(
     worker: Any = Ended(under_way)
     lost = messages.LaneLost("r", "w", lost_workers=losses, consecutive_losses=losses - 1)
     assert (await BatchRetry(BATCHING, {"w": worker}).on_loss(lost)).action == action
+
+
+def is_dying(worker: FakeWorker) -> None:
+    """Leave the batch as it is."""
+
+
+def is_finalizing(worker: FakeWorker) -> None:
+    worker.stats_of_worker.mark_ending()
+    worker.answer()
+
+
+@pytest.mark.parametrize(
+    ("then", "exits_after_s", "verdict_after_s", "reason"),
+    [
+        (is_dying, 9.0, 9.0, "worker w1 exited"),
+        (is_finalizing, 9.0, 9.0, "worker w1 exited"),
+        (is_dying, 60.0, 10.0, "worker w1 closed its lane"),
+        (FakeWorker.answer, 60.0, 2.0, "worker w1 closed its lane"),
+        (FakeWorker.begin, 60.0, 2.0, "worker w1 closed its lane"),
+    ],
+)
+def test_a_slow_exit_is_awaited_for_its_reason(
+    loop: VirtualLoop,
+    then: Callable[[FakeWorker], None],
+    exits_after_s: float,
+    verdict_after_s: float,
+    reason: str,
+) -> None:
+    """A process closes its lanes before it frees its memory and devices. A worker that goes on has not exited."""
+
+    async def lose_lane() -> None:
+        worker = FakeWorker(1)
+        worker.begin()
+        loop.call_later(0.1, then, worker)
+        loop.call_later(exits_after_s, worker.end)
+        lost = messages.LaneLost("r", "w1", 1, final=True)
+        verdict = await BatchRetry(BATCHING, {"w1": worker}).on_loss(lost)
+        assert verdict.text == f"model m: {reason} while it ran this batch{worker.log_hint}"
+        assert loop.time() == pytest.approx(verdict_after_s)
+        await worker.exited
+
+    loop.run(lose_lane())
 
 
 def test_a_worker_with_overlapping_batches_enforces_the_timeout_itself() -> None:
