@@ -27,6 +27,8 @@ from pytriton._protocol.lanes.lane_messages import (
     BatchDone,
     BatchFailed,
     BatchTrace,
+    FromProxy,
+    FromWorker,
     ResponseRef,
 )
 from pytriton._protocol.lanes.request_records import given_id, id_at
@@ -97,6 +99,7 @@ class TritonPythonModel:
         self._lane: Lane | None = None
         self._sent: Batch | None = None
         self._waited_on = False
+        self._worker_ends = False  #: it answered late: the dispatcher is already ending it
         self._read_since: float | None = None
         self._batch_id = 0
         try:
@@ -145,6 +148,8 @@ class TritonPythonModel:
                 answer = self._exchange(requests, lane, trace, attempts)
                 responses = self._responses(requests, lane, answer, lasting=attempts.apart)
                 attempts.answered()
+                if self._worker_ends:
+                    self._drop_lane()
                 return responses
             except LaneClosed as end:
                 if end.unread:
@@ -244,12 +249,12 @@ class TritonPythonModel:
             self._batch_id, refs, trace, False, attempts.apart, attempts.taken_ns, rows
         )
         lane.send(self._sent)
-        while True:
+        answer = None
+        while answer is None:
             try:
                 answer = lane.receive()
-                break
-            except LaneSilent:
-                self._wait_on(lane, attempts)
+            except LaneSilent:  # noqa: PERF203, it is rare
+                answer = self._wait_on(lane, attempts)
         if self._waited_on:
             self._waited_on = False
             lane.set_receive_timeout(self._attachment.execution_timeout_s)
@@ -298,8 +303,10 @@ class TritonPythonModel:
             return None
         return self._translator.response(ref, lane)
 
-    def _wait_on(self, lane: Lane, attempts: BatchAttempts) -> None:
+    def _wait_on(self, lane: Lane, attempts: BatchAttempts) -> FromWorker | FromProxy | None:
         """Ask the dispatcher what to do about an overdue batch, and extend the timeout if the dispatcher allows it.
+
+        If the dispatcher does not, return the answer if it has arrived in the meantime.
 
         Raises:
             Overdue: the dispatcher considers the worker hung.
@@ -313,8 +320,13 @@ class TritonPythonModel:
         if verdict.action == "wait":
             lane.set_receive_timeout(verdict.wait_s)
             self._waited_on = True
-            return
-        raise Overdue(verdict, was_read=was_read)
+            return None
+        try:
+            answer = lane.receive(wait=False)
+        except (LaneSilent, LaneClosed, LaneError):
+            raise Overdue(verdict, was_read=was_read) from None
+        self._worker_ends = True
+        return answer
 
     def _attach(self) -> Lane:
         lane = self._attachment.attach()
@@ -329,7 +341,7 @@ class TritonPythonModel:
     def _drop_lane(self) -> None:
         self._attachment.drop()
         self._lane = None
-        self._waited_on = False
+        self._waited_on = self._worker_ends = False
         self._translator.forget_lane()
 
 

@@ -32,6 +32,7 @@ typedef struct {
     uint32_t end; /* requests from `answered` to here are being tried */
     bool is_isolated; /* requests are tried one by one, because a worker was lost with several of them */
     bool was_read; /* the hanging worker has read the requests */
+    bool worker_ends; /* the worker answered late: the dispatcher is already ending it */
     bool reported; /* the statistics of the batch were reported to tritonserver */
     uint64_t begun_ns, sent_ns, answered_ns;
     uint64_t number; /* batch number of the latest attempt; 0 before the first */
@@ -179,6 +180,7 @@ static LaneState send_and_receive(Execution *batch, Reader *answer, bool *again,
 {
     Proxy *proxy = batch->proxy;
     LossReport loss = loss_report(batch);
+    batch->worker_ends = false;
     /* Several requests mean that other threads have work, too, for which polling would take the processor. */
     proxy->lane->spins = proxy->streams == NULL && batch->end - batch->first == 1;
     LaneState state = lane_send(proxy->lane, &proxy->message);
@@ -193,8 +195,16 @@ static LaneState send_and_receive(Execution *batch, Reader *answer, bool *again,
         *failure = proxy_report_overdue(proxy, &loss, batch->was_read, &wait_s, again);
         free(loss.request_id);
         *whole = loss.fails_rest;
-        if (*failure || *again)
-            return LANE_TIMEOUT;
+        if (*failure || *again) {
+            /* The answer may have arrived while the dispatcher decided. */
+            lane_set_timeout(proxy->lane, 1e-6);
+            if (lane_receive(proxy->lane, answer) != LANE_OK)
+                return LANE_TIMEOUT;
+            free(*failure);
+            *failure = NULL;
+            batch->worker_ends = true;
+            return LANE_OK;
+        }
         lane_set_timeout(proxy->lane, wait_s);
         proxy->has_dispatcher_timeout = true;
         state = LANE_OK;
@@ -268,6 +278,8 @@ static void serve_requests(Execution *batch)
     if (state == LANE_OK && forward_responses(batch, &answer)) {
         batch->consecutive_losses = 0;
         lane_probe_peer(proxy->lane);
+        if (batch->worker_ends)
+            proxy_drop_lane(proxy);
         return;
     }
     if (state == LANE_OK && proxy->lane->worker_lost)

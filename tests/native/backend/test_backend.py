@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 from fakes.triton.fake_tritonserver import (
+    LOST,
     Work,
     contents,
     echo,
@@ -26,6 +28,7 @@ from fakes.triton.fake_tritonserver import (
     run,
     serving,
     socket_of,
+    wait_for_close,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -124,6 +127,41 @@ def test_the_dispatcher_decides_about_a_batch_that_was_read(program: Path, tmp_p
     lines, heard = run(program, tmp_path, [serving(lambda lane, batch: None)])
     assert [type(message).__name__ for message in heard] == ["Attach", "LaneLost", "Detach"]
     assert lines[0] == "response to 0, flags 1: error 4 the worker was lost: é"
+
+
+@pytest.mark.parametrize("verdict", [LOST, messages.Verdict("retry")])
+def test_an_answer_that_arrives_before_the_verdict_is_used(
+    program: Path, tmp_path: Path, verdict: messages.Verdict
+) -> None:
+    """Its worker is being ended all the same, so the next batch goes to another one."""
+    asked, answered = threading.Event(), threading.Event()
+
+    def judge(overdue: Any) -> messages.Verdict:
+        assert isinstance(overdue, messages.BatchOverdue)
+        if not overdue.was_read or answered.is_set():
+            return messages.Verdict("wait", wait_s=0.1)
+        asked.set()
+        assert answered.wait(60)
+        return verdict
+
+    def answer_late(lane: Lane) -> None:
+        batch = lane.receive()
+        assert isinstance(batch, Batch)
+        assert asked.wait(60)
+        lane.send(echo(lane, batch))
+        answered.set()
+        wait_for_close(lane)
+
+    served: list[int] = []
+
+    def answer(lane: Lane, batch: Batch) -> BatchDone:
+        served.append(batch.id)
+        return echo(lane, batch)
+
+    works = [answer_late, serving(answer)]
+    lines, _ = run(program, tmp_path, works, batches=2, judge=judge, patience_s=0.1)
+    assert sum(" y 11 " in line for line in lines) == 2
+    assert served == [2]
 
 
 def test_without_a_worker_requests_get_an_error(program: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Histories of a batch: answered, failed, lost before and after it was read, overd
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -215,6 +216,37 @@ def test_a_hung_worker_is_disconnected_and_the_request_fails(harness: ProxyHarne
     assert reported(harness.load().execute(requests("a"))) == [
         ("it hangs [request id: a]", UNAVAILABLE)
     ]
+
+
+@pytest.mark.parametrize("verdict", [messages.Verdict("fail", "it hangs"), RETRY])
+def test_an_answer_that_arrives_before_the_verdict_is_used(
+    harness: ProxyHarness, verdict: messages.Verdict
+) -> None:
+    """Its worker is being ended all the same, so the next batch goes to another one."""
+    harness.execution_timeout_s = 0.02
+    asked, answered = threading.Event(), threading.Event()
+
+    def judge(overdue: messages.AnyMessage) -> list[messages.AnyMessage]:
+        assert isinstance(overdue, messages.BatchOverdue)
+        if not overdue.was_read:
+            return [messages.Verdict("wait", wait_s=0.02)]
+        asked.set()
+        assert answered.wait(60)
+        return [verdict]
+
+    def answer_late(lane: Lane, message: FromProxy) -> None:
+        assert asked.wait(60)
+        echo(lane, message)
+        answered.set()
+
+    harness.dispatcher.answers[messages.BatchOverdue] = judge
+    late = harness.worker(answer_late)
+    model = harness.load()
+    assert reported(model.execute(requests("a", "b"))) == [("a", INTERNAL), ("b", INTERNAL)]
+    harness.execution_timeout_s = None
+    other = harness.worker()
+    assert reported(model.execute(requests("c"))) == [("c", INTERNAL)]
+    assert (len(late.batches), len(other.batches)) == (1, 1)
 
 
 # ── what breaks the protocol, or cannot be served ────────────────────────────────────────────────
