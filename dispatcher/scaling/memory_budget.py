@@ -256,15 +256,12 @@ class MemoryBudget:
 
     def available(self, machine: MachineResources) -> MachineResources:
         """Return the machine's resources, limited to what the budgets would leave if all idle models were suspended."""
-        if not self._accounts.limits:
+        if MEMORY not in self._accounts.limits:
             return machine
         now = asyncio.get_running_loop().time()
         free = added(self.free(), *(one.frees for one in self._holders(now) if one.idle))
-        memory = machine.memory
-        if MEMORY in self._accounts.limits:
-            memory = free[MEMORY] if memory is None else min(memory, free[MEMORY])
-        gpus = {kind: free[kind] for kind in self._accounts.limits if kind != MEMORY}
-        return machine._replace(memory=memory, gpu_memory={**machine.gpu_memory, **gpus})
+        memory = free[MEMORY] if machine.memory is None else min(machine.memory, free[MEMORY])
+        return machine._replace(memory=memory)
 
     def infos(self) -> list[messages.MemoryInfo]:
         """Return the budgets and their usage as shown by `status`."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pytriton._protocol.messages import Autoscale
@@ -280,12 +280,10 @@ class Cost(NamedTuple):
     Attributes:
         cpus: CPUs that it uses while it is busy.
         memory: Bytes of private host memory.
-        gpu_memory: Bytes on its GPU.
     """
 
     cpus: float = 0.0
     memory: int = 0
-    gpu_memory: int = 0
 
 
 class Want(NamedTuple):
@@ -300,7 +298,6 @@ class Want(NamedTuple):
         load: Number of instances that its load keeps busy.
         weight: Its share relative to a model of weight 1.
         cost: Resources of each instance.
-        gpus: GPUs of the instances, used in turn; empty if it uses none.
     """
 
     model: str
@@ -310,15 +307,10 @@ class Want(NamedTuple):
     load: float = 0.0
     weight: float = 1.0
     cost: Cost = Cost()
-    gpus: Sequence[str] = ()
 
     def cpus(self, instances: int) -> float:
         """Return how many CPUs `instances` instances use. Idle instances use none."""
         return min(float(instances), self.load) * self.cost.cpus
-
-    def gpu(self, instance: int) -> str | None:
-        """Return the GPU of an instance, or None."""
-        return self.gpus[instance % len(self.gpus)] if self.gpus else None
 
 
 class MachineResources(NamedTuple):
@@ -327,12 +319,10 @@ class MachineResources(NamedTuple):
     Attributes:
         cpus: Number of CPUs, including busy ones, since processes share them.
         memory: Bytes of host memory that are free now; None if unknown.
-        gpu_memory: Bytes that are free now on each known GPU.
     """
 
     cpus: float
     memory: int | None = None
-    gpu_memory: Mapping[str, int] = {}
 
 
 class Grant(NamedTuple):
@@ -386,28 +376,19 @@ class _FreeResources:
 
     def __init__(self, wants: Sequence[Want], machine: MachineResources) -> None:
         self._all_cpus = self._cpus = machine.cpus
-        self._memory = None if machine.memory is None else max(0, machine.memory)
-        self._gpu_memory = {gpu: max(0, free) for gpu, free in machine.gpu_memory.items()}
-        for want in wants:
-            if self._memory is not None:
-                self._memory += want.now * want.cost.memory
-            for instance in range(want.now):
-                gpu = want.gpu(instance)
-                if gpu in self._gpu_memory:
-                    self._gpu_memory[gpu] += want.cost.gpu_memory
+        self._memory: int | None = None
+        if machine.memory is not None:
+            self._memory = max(0, machine.memory) + sum(one.now * one.cost.memory for one in wants)
 
     def take(self, want: Want, instance: int) -> None:
         """Allocate resources for one more instance of a model."""
         self._cpus -= want.cpus(instance + 1) - want.cpus(instance)
         if self._memory is not None:
             self._memory -= want.cost.memory
-        gpu = want.gpu(instance)
-        if gpu in self._gpu_memory:
-            self._gpu_memory[gpu] -= want.cost.gpu_memory
 
     def lacks(self, want: Want, instance: int) -> str:
         """Describe which resource is too scarce for one more instance of a model; "" if there is enough of each."""
-        cost, gpu = want.cost, want.gpu(instance)
+        cost = want.cost
         more = want.cpus(instance + 1) - want.cpus(instance)
         exists = instance < want.now
         full = not exists and instance * cost.cpus >= self._all_cpus * _FULL
@@ -419,9 +400,6 @@ class _FreeResources:
             )
         if self._memory is not None and cost.memory > self._memory:
             return f"memory: an instance takes {_size(cost.memory)}, and {_size(self._memory)} are left"
-        if gpu in self._gpu_memory and cost.gpu_memory > self._gpu_memory[gpu]:
-            left = self._gpu_memory[gpu]
-            return f"memory of GPU {gpu}: an instance takes {_size(cost.gpu_memory)}, and {_size(left)} are left"
         return ""
 
 

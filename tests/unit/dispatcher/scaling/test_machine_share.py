@@ -13,10 +13,6 @@ CPU = Cost(cpus=1.0)
 BIG = Cost(memory=1000 * MIB)
 
 
-def on_gpus(model: str, now: int, wanted: int, size: int, gpus: list[str]) -> Want:
-    return Want(model, now, wanted, cost=Cost(gpu_memory=size * MIB), gpus=gpus)
-
-
 @pytest.mark.parametrize(
     ("wants", "room", "expected"),
     [
@@ -75,24 +71,6 @@ def on_gpus(model: str, now: int, wanted: int, size: int, gpus: list[str]) -> Wa
             {"a": 1, "b": 3},
             id="what one gives up is there for the other",
         ),
-        pytest.param(
-            [on_gpus("a", 1, 4, 1000, ["0", "1"])],
-            MachineResources(8, None, {"0": 500 * MIB, "1": 9000 * MIB}),
-            {"a": 2},
-            id="GPUs in turn: the third would be on the full one",
-        ),
-        pytest.param(
-            [on_gpus("a", 1, 4, 1000, ["0"]), on_gpus("b", 1, 4, 1000, ["1"])],
-            MachineResources(8, None, {"0": 0, "1": 9000 * MIB}),
-            {"a": 1, "b": 4},
-            id="each GPU by itself",
-        ),
-        pytest.param(
-            [on_gpus("a", 1, 4, 1000, ["7"])],
-            MachineResources(8),
-            {"a": 4},
-            id="a GPU nobody knows",
-        ),
     ],
 )
 def test_shares(wants: list[Want], room: MachineResources, expected: dict[str, int]) -> None:
@@ -107,11 +85,6 @@ def test_shares(wants: list[Want], room: MachineResources, expected: dict[str, i
             Want("a", 1, 2, cost=BIG),
             MachineResources(9, 600 * MIB),
             "takes 1,000 MiB, and 600 MiB are left",
-        ),
-        (
-            on_gpus("a", 1, 2, 1000, ["0"]),
-            MachineResources(9, None, {"0": MIB}),
-            "memory of GPU 0: an instance takes 1,000 MiB, and 1 MiB are left",
         ),
     ],
 )
