@@ -53,8 +53,6 @@ from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
 _MAX_LOG_LINES = 100_000
 #: Maximum size of the lines in one answer, since answers stay in memory until clients read them.
 MAX_LOG_BYTES = 4 << 20
-#: Seconds that a request waits for a lazy model to be restored; a proxy waits 10 s for its answer.
-_RESTORE_WAIT_S = 5.0
 
 Payloads = Sequence[bytes]
 MessageHandler = Callable[[Peer, Any, Payloads], Awaitable[Optional[messages.AnyMessage]]]
@@ -265,7 +263,7 @@ class StatusHandlers:
         self, peer: Peer, message: messages.LogRequests, payloads: Payloads
     ) -> messages.AnyMessage:
         """Enable or disable a model's access log."""
-        await self.registry.restoring.restore_and_wait(message.name, _RESTORE_WAIT_S)
+        await self.registry.restoring.restore_and_wait(message.name)
         registration = await self.registry.amend(message.name, access_log=message.on)
         registration.events.emit(kinds.ACCESS_LOG, numbers={"on": int(message.on)})
         self.requests.poll()
@@ -282,7 +280,7 @@ class StatusHandlers:
         self, peer: Peer, message: messages.ProfileWorker, payloads: Payloads
     ) -> messages.AnyMessage:
         """Profile a worker by sampling its stacks for the requested time."""
-        await self.registry.restoring.restore_and_wait(message.model, _RESTORE_WAIT_S)
+        await self.registry.restoring.restore_and_wait(message.model)
         registration = self.registry.served.by_name(message.model)
         if registration.registrant is not None:
             text = f"model {message.model} runs in threads of process {registration.registrant.pid}"
@@ -414,7 +412,7 @@ class WorkerHandlers:
         self, peer: Peer, message: messages.LoadOther, payloads: Payloads
     ) -> messages.AnyMessage:
         """Load a model because another model requested it."""
-        await self.registry.restoring.restore_and_wait(message.name, _RESTORE_WAIT_S)
+        await self.registry.restoring.restore_and_wait(message.name)
         await self.model_control.load(message, payloads)
         return messages.Done()
 
@@ -422,7 +420,7 @@ class WorkerHandlers:
         self, peer: Peer, message: messages.UnloadOther, payloads: Payloads
     ) -> messages.AnyMessage:
         """Unload a model because another model requested it."""
-        await self.registry.restoring.restore_and_wait(message.name, _RESTORE_WAIT_S)
+        await self.registry.restoring.restore_and_wait(message.name)
         await self.model_control.unload(message)
         return messages.Done()
 
@@ -430,7 +428,7 @@ class WorkerHandlers:
         self, peer: Peer, message: messages.AskReadiness, payloads: Payloads
     ) -> messages.AnyMessage:
         """Return whether a model is ready. Load it first if it is lazy."""
-        await self.registry.restoring.restore_and_wait(message.name, _RESTORE_WAIT_S)
+        await self.registry.restoring.restore_and_wait(message.name)
         return messages.Readiness(self.model_control.is_ready(message.name, message.version))
 
     async def may_call(

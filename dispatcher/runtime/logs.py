@@ -291,9 +291,7 @@ def child_logger(
     return structlog.get_logger().bind(**bound)
 
 
-def log_child_line(
-    logger: Any, line: bytes, stream: str | None = None, *, of_triton: bool = False
-) -> None:
+def log_child_line(logger: Any, line: bytes, *, of_triton: bool = False) -> None:
     """Log a line that a child printed.
 
     Lines in tritonserver's log format keep their level and place. Undecodable bytes appear as \\xNN, lines of more than
@@ -303,10 +301,8 @@ def log_child_line(
     Args:
         logger: logger from `child_logger`
         line: the line, in any encoding
-        stream: "stdout" or "stderr", if known
         of_triton: whether tritonserver printed it. Its tables of options and its messages about missing GPUs then get
             level debug.
-
     """
     if of_triton and (reported := _TRITON_LOG_SETTINGS.fullmatch(line.rstrip())):
         info, warning, error = (one == b"1" for one in reported.groups()[:3])
@@ -321,11 +317,10 @@ def log_child_line(
     text = _text(line)
     if not text:
         return
-    labels = {} if stream is None else {"stream": stream}
     match = _GLOG.fullmatch(text)
     if match is None:
         is_noise = of_triton and (text.startswith(_TABLE) or _is_about_missing_gpu(text))
-        (logger.debug if is_noise else logger.info)(text, **labels)
+        (logger.debug if is_noise else logger.info)(text)
         return
     letter_glog, letter_iso, place, message = match.groups()
     letter = letter_glog or letter_iso
@@ -339,7 +334,7 @@ def log_child_line(
     if message.startswith(_NOISE) or (of_triton and _is_about_missing_gpu(message)):
         level = "debug"
     if message:  # otherwise a table follows on its own lines
-        getattr(logger, level)(message, at=place, **labels)
+        getattr(logger, level)(message, at=place)
 
 
 def _is_about_missing_gpu(text: str) -> bool:

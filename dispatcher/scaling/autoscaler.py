@@ -179,8 +179,6 @@ class Autoscaler:
 
     Args:
         registry: The models.
-        counts: Returns the work done by the workers of a model.
-        resource_use: Returns the resources that the workers of a model use.
         resources: Returns the resources of the machine.
         queued: Returns the number of requests in tritonserver's queues, by model.
     """
@@ -189,14 +187,12 @@ class Autoscaler:
         self,
         registry: Registry,
         *,
-        counts: Callable[[Registration], Counts] | None = None,
-        resource_use: Callable[[Registration], ResourceUse] | None = None,
-        resources: Callable[[], MachineResources] | None = None,
-        queued: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
+        resources: Callable[[], MachineResources],
+        queued: Callable[[], Awaitable[Mapping[str, int]]],
     ) -> None:
-        self.counts = counts or self._counts
-        self.resource_use = resource_use or resource_use_of
-        self.resources = resources or machine_resources
+        self.counts = self._counts
+        self.resource_use = resource_use_of
+        self.resources = resources
         self.queued = queued
         self._registry = registry
         self._models: dict[str, _ScaledModel] = {}
@@ -223,9 +219,7 @@ class Autoscaler:
     async def _queued(self) -> Mapping[str, int]:
         """Return the number of requests waiting in tritonserver, by model. Skip the query if all models are idle."""
         self._find_models()
-        if self.queued is None or not (
-            self._resuming or any(not one.is_idle for one in self._models.values())
-        ):
+        if not (self._resuming or any(not one.is_idle for one in self._models.values())):
             return {}
         queued = await self.queued()
         self._find_models()

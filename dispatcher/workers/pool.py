@@ -210,11 +210,11 @@ class Pool:
                 instances.spec, lambda: self.suspension.suspended and not instances.stopping
             )
 
-    def resume(self, why: str = "a request") -> None:
+    def resume(self) -> None:
         """Resume the model if it is suspended: start the missing workers, with the usual retries."""
         if not self.suspension.suspended or self._instances.stopping or self.suspension.held:
             return
-        self.suspension.begin_resume(why)
+        self.suspension.begin_resume("a request")
         spec = self._instances.spec
         if self.account.granted_of(slot_count(spec)) == slot_count(spec):
             self._fill_up()

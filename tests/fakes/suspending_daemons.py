@@ -92,10 +92,13 @@ class Budgeted(SuspendingDaemon):
         self.usual = 300
         self.shared: dict[str, SharedEntry] = {}
         self.sim.services.autoscaler.resources = lambda: MachineResources(1000.0)
-        self.sim.services.autoscaler.queued = None
+        self.sim.services.autoscaler.queued = self._queued
         self.memory = self.sim.services.memory
         self.memory.memory = self._memory
         self.memory._shared = lambda: self.shared
+
+    async def _queued(self) -> dict[str, int]:
+        return {}
 
     def _memory(self, pid: int) -> Size:
         worker = self.sim.workers[pid - 1]

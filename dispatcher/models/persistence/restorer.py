@@ -33,6 +33,8 @@ _log = structlog.get_logger(__name__)
 
 #: Maximum number of restores for models that requests wait for, in addition to all others.
 _MAX_CONCURRENT_ASKED = 4
+#: Seconds that a request waits for a lazy model to be restored; a proxy waits 10 s for its answer.
+_RESTORE_WAIT_S = 5.0
 
 Register = Callable[[Entry], Awaitable[object]]
 OnUnavailable = Callable[[str], Coroutine[object, object, None]]
@@ -198,14 +200,14 @@ class Restorer:
         if not self.is_expected(name):  # it may have been removed
             self._spawn(self.on_unavailable(name))
 
-    async def restore_and_wait(self, name: str, limit_s: float) -> None:
-        """Restore a model now, and wait up to `limit_s` seconds until it is restored or has failed."""
+    async def restore_and_wait(self, name: str) -> None:
+        """Restore a model now, and wait a few seconds until it is restored or has failed."""
         if not self.is_expected(name) or self._stopped:
             return
 
         self.restore_now(name)
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.until_attempted(name), limit_s)
+            await asyncio.wait_for(self.until_attempted(name), _RESTORE_WAIT_S)
 
     async def until_attempted(self, name: str) -> None:
         """Wait until a model is neither queued nor being restored. Return immediately if it is lazy."""

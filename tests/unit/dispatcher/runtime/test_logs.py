@@ -325,10 +325,10 @@ def test_empty_lines_are_dropped(line: bytes, rundir: RuntimeDir) -> None:
 
 def test_a_record_has_the_labels_of_its_child(rundir: RuntimeDir) -> None:
     logger = logs.child_logger("worker", model="m", instance=2, pid=77)
-    logs.log_child_line(logger, b"hi", "stderr")
+    logs.log_child_line(logger, b"hi")
     (record,) = records(rundir.log_file())
-    labels = ("source", "model", "instance", "pid", "stream")
-    assert [record[key] for key in labels] == ["worker", "m", 2, 77, "stderr"]
+    labels = ("source", "model", "instance", "pid")
+    assert [record[key] for key in labels] == ["worker", "m", 2, 77]
 
 
 def test_undecodable_bytes_stay_readable(rundir: RuntimeDir) -> None:

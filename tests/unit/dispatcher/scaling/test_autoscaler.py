@@ -282,7 +282,8 @@ def test_resuming_models_report_their_waiting_requests() -> None:
     registry: Any = SimpleNamespace(
         served=Served(), changes=ChangeSignal(), scaling_changes=ChangeSignal()
     )
-    assert asyncio.run(Autoscaler(registry, queued=queued)._queued()) == {"m0": 3, "m1": 4}
+    autoscaler = Autoscaler(registry, resources=lambda: MachineResources(1.0), queued=queued)
+    assert asyncio.run(autoscaler._queued()) == {"m0": 3, "m1": 4}
     assert [one.pool.suspension.queued for one in models.values()] == [3, 4, 0, 0]
 
 
