@@ -382,16 +382,6 @@ def descriptors(state: HandOver) -> list[int]:
     return found
 
 
-def children(state: HandOver) -> list[int]:
-    """Return the pids of all processes in a snapshot."""
-    found = [state.server.child.pid, state.helper[0]]
-    if state.openai is not None:
-        found.append(state.openai.child.pid)
-    for registration in state.registrations:
-        found += [one.worker.child.pid for one in registration.pool.supervised if one.worker]
-    return found
-
-
 def _output_of(child: ChildState) -> list[int]:
     return [] if child.output < 0 else [child.output]
 
