@@ -36,10 +36,6 @@ __all__ = [
 Array = npt.NDArray[Any]
 Parameter = Union[str, int, bool]
 
-#: Flags of requests that belong to a sequence (TRITONSERVER_REQUEST_FLAG_SEQUENCE_*).
-SEQUENCE_START = 1
-SEQUENCE_END = 2
-
 
 @dataclass(frozen=True)
 class ModelCall:
@@ -53,7 +49,7 @@ class ModelCall:
         parameters: request parameters for the called model
         request_id: ID of the request in Triton's log and traces
         correlation_id: ID of the request's sequence, for models with sequence batching; 0: none
-        flags: `SEQUENCE_START`, `SEQUENCE_END` or both
+        flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, ..._END or both
         timeout_us: maximum wait in the model's queue, in microseconds; 0: none. Takes effect if the model's queue
             policy allows requests to set a timeout.
         stream: whether the model is decoupled

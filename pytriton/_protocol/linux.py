@@ -233,13 +233,10 @@ def allow_reading(pid: int) -> None:
     _libc().prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), *[ctypes.c_ulong(0)] * 3)
 
 
-def die_with_parent(parent_pid: int, death_signal: int = signal.SIGKILL) -> None:
-    """Make the kernel send `death_signal` to this process when its parent exits (prctl(2)).
-
-    If the parent, `parent_pid`, has exited before this call, this process sends the signal to itself.
-    """
-    if _libc().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(death_signal)) != 0:
+def die_with_parent(parent_pid: int) -> None:
+    """Make the kernel kill this process when its parent, `parent_pid`, exits (prctl(2)), or has exited already."""
+    if _libc().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     if os.getppid() != parent_pid:
-        os.kill(os.getpid(), death_signal)
+        os.kill(os.getpid(), signal.SIGKILL)
