@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, Optional, TypeVar
 
@@ -203,13 +202,3 @@ class MergedProgress:
                     self._report(messages.Progress(event.stage, text, done, total))
 
         return forward
-
-
-@contextmanager
-def errors_of_node(node: str) -> Iterator[None]:
-    """Prepend the node's address to the message of an error raised in the block."""
-    try:
-        yield
-    except PyTritonError as error:
-        error.message = f"{node}: {error.message}"
-        raise

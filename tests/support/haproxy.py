@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import http.client
+import io
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -95,6 +97,19 @@ class Frontend:
 
     def until_up(self, count: int) -> None:
         def up() -> bool:
-            return sum(one == "UP" for one in self.haproxy.states().values()) == count
+            return sum(one == "UP" for one in self.states().values()) == count
 
-        eventually(up, lambda: str(self.haproxy.states()))
+        eventually(up, lambda: str(self.states()))
+
+    def states(self) -> dict[tuple[str, str], str]:
+        """Return (backend, server) -> "UP", "DOWN", ..."""
+        return {
+            (row["# pxname"], row["svname"]): row["status"].split()[0]
+            for row in statistics(self.haproxy)
+        }
+
+
+def statistics(haproxy: HAProxy) -> list[dict[str, str]]:
+    """Return what the current worker counts, one row for each server of each backend."""
+    text = haproxy.ask("@1 show stat -1 4 -1").strip()
+    return list(csv.DictReader(io.StringIO(text))) if text.startswith("# ") else []

@@ -35,6 +35,8 @@ _OF_ONE_NODE = (
 )  # fmt: skip
 _OF_ONE_NODE_BY_MODEL = "^/v2/models/[^/]*/trace/"
 _REFUSAL = "this call affects only a single node: send it to the node itself"
+#: Identifies a sequence, so that its requests reach the same node.
+_SEQUENCE_HEADER = "x-sequence-id"
 _ALL = "all"
 _NONE = "none"
 #: HAProxy's answer if no node can get the request. HAProxy checks the nodes once a second.
@@ -66,7 +68,6 @@ class BalancerSettings:
             default, which depends on the limit of open files
         own_backends: maximum number of models with separate backends. With more models, those on the same nodes share
             a backend
-        sequence_header: header that identifies a sequence, so that its requests reach the same node
         node_name: name in the certificates of all nodes; empty: the host name of each node
     """
 
@@ -77,7 +78,6 @@ class BalancerSettings:
     request_timeout_s: float = 600.0
     max_connections: int = 0
     own_backends: int = 200
-    sequence_header: str = "x-sequence-id"
     node_name: str = ""
 
 
@@ -256,7 +256,7 @@ def _frontend(
 ) -> list[str]:
     address = getattr(settings, protocol)
     table = f"map({folder}/models.map)"
-    sequence = f"{{ req.hdr({settings.sequence_header}) -m found }}"
+    sequence = f"{{ req.hdr({_SEQUENCE_HEADER}) -m found }}"
     routes: list[str] = []
     tls = f" ssl crt {settings.certificate} alpn " if settings.certificate else ""
     if protocol == "grpc":
@@ -299,8 +299,7 @@ def _backend(protocol: str, backend: _Backend, settings: BalancerSettings) -> li
     """Return the lines of a backend. A gRPC backend uses the health of the HTTP backend of the same name, if any."""
     lines = [f"backend {protocol}:{backend.name}"]
     if backend.hashed:
-        how = f"hash req.hdr({settings.sequence_header})"
-        lines += [f"    balance {how}", "    hash-type consistent"]
+        lines += [f"    balance hash req.hdr({_SEQUENCE_HEADER})", "    hash-type consistent"]
     else:
         # A version that fails immediately has the fewest connections, and would attract all requests.
         lines.append(f"    balance {'roundrobin' if backend.weights else 'leastconn'}")
@@ -360,8 +359,7 @@ def _milliseconds(seconds: float) -> str:
 def _check(settings: BalancerSettings, folder: str) -> None:
     texts: Iterable[tuple[str, str]] = (
         ("http", settings.http), ("grpc", settings.grpc), ("certificate", settings.certificate),
-        ("node_ca", settings.node_ca), ("sequence_header", settings.sequence_header),
-        ("node_name", settings.node_name), ("folder", folder),
+        ("node_ca", settings.node_ca), ("node_name", settings.node_name), ("folder", folder),
     )  # fmt: skip
     for name, text in texts:
         if any(char.isspace() or char in "\"'#\\%$(),{}" for char in text):

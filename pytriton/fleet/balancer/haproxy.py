@@ -9,8 +9,6 @@ reload:  the files are written to temporary names, checked with `haproxy -c`, an
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import os
 import shutil
 import signal
@@ -192,20 +190,6 @@ class HAProxy:
                 found.append(int(words[0]))
         return found
 
-    def states(self) -> dict[tuple[str, str], str]:
-        """Return each server's state in the current worker: (backend, server) -> "UP", "DOWN", ..."""
-        return {
-            (row["# pxname"], row["svname"]): row["status"].split()[0]
-            for row in self._statistics("@1")
-        }
-
-    def requests(self) -> dict[tuple[str, str], int]:
-        """Return the number of requests sent by the current worker: (backend, server) -> count."""
-        return {
-            (row["# pxname"], row["svname"]): int(row["stot"] or 0)
-            for row in self._statistics("@1")
-        }
-
     def stop(self) -> None:
         """Stop HAProxy. If it does not finish in-flight requests within a grace period, kill it."""
         pid = self.pid
@@ -214,22 +198,18 @@ class HAProxy:
         for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            if self._has_ended(_END_S):
+            if self._has_ended():
                 break
         self._process = None
 
-    def _has_ended(self, timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
+    def _has_ended(self) -> bool:
+        deadline = time.monotonic() + _END_S
         while self.pid is not None:
             if time.monotonic() > deadline:
                 return False
             # If a previous program started the master, it is not a child process, so its exit must be polled.
             time.sleep(0.05)
         return True
-
-    def _statistics(self, of: str) -> list[dict[str, str]]:
-        text = self.ask(f"{of} show stat -1 4 -1").strip()
-        return list(csv.DictReader(io.StringIO(text))) if text.startswith("# ") else []
 
     def _write(self, files: Files) -> None:
         """Install new files if HAProxy accepts them.

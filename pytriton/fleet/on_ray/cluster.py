@@ -217,11 +217,11 @@ class Cluster:
         """Release the payloads in Ray's object store."""
         self._shared.clear()
 
-    def ask_all(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """Call a method of all node actors and return the results of those that answer in time."""
+    def logs(self, name: Optional[str], lines: int) -> dict[str, list[str]]:
+        """Return log lines of the nodes that answer in time, by node."""
         # A copy: nodes may leave during the calls, since clients call in their own threads.
         actors = dict(self._actors)
-        calls = {node: getattr(one, method).remote(*arguments) for node, one in actors.items()}
+        calls = {node: one.logs.remote(name, lines) for node, one in actors.items()}
         answers = self._take_results(calls, _ALL_S)
         return {node: answer for node, (answer, error) in answers.items() if not error}
 

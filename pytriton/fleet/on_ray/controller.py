@@ -287,7 +287,7 @@ class Controller:
 
     def logs(self, name: Optional[str], lines: int) -> dict[str, list[str]]:
         """Return log lines by node."""
-        return self._cluster.ask_all("logs", name, lines)
+        return self._cluster.logs(name, lines)
 
     def stop(self) -> None:
         """Stop all daemons and delete all state. The loop is stopped first, so that it does not start daemons again."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.forks.prefork import command
+from support.haproxy import statistics
 from support.models.inference import Array, Inference, infer_once
 from support.models.tensors import X, Y
 from support.ports import lasting_port
@@ -136,13 +137,13 @@ def test_one_address_serves_both_nodes_over_http_and_grpc(
                     for _ in range(4):
                         assert connection.infer(model, {"x": x})["y"].sum() == 2 * size
                 connection.close()
-        asked = {key for key, count in haproxy.requests().items() if count}
-        assert {backend for backend, _ in asked} == {
+        asked = [row for row in statistics(haproxy) if int(row["stot"] or 0)]
+        assert {row["# pxname"] for row in asked} == {
             f"{protocol}:model-{model}"
             for protocol in ("http", "grpc")
             for model in ("both", "second")
         }
-        assert len({server for _, server in asked}) == 2
+        assert len({row["svname"] for row in asked}) == 2
     finally:
         haproxy.stop()
         shutil.rmtree(folder)

@@ -183,7 +183,7 @@ def test_a_node_may_disappear_during_a_request_to_all(ray: FakeRay, cluster: Clu
 
     for node in (A, B):
         cluster._actors[node] = Going(node, lambda *_: [])
-    assert cluster.ask_all("logs", None, 1) == {A: [], B: []}
+    assert cluster.logs(None, 1) == {A: [], B: []}
     assert asked == [A, B]
 
 

@@ -353,7 +353,7 @@ def test_a_reload_does_not_forget_which_nodes_are_down(
     frontend.use(a, b)
     b.models.clear()
     down = ("http:model-m", "b")
-    eventually(lambda: frontend.haproxy.states()[down] == "DOWN", "the check notices it")
+    eventually(lambda: frontend.states()[down] == "DOWN", "the check notices it")
     known = replace(b.node, models=frozenset({"m"}))
 
     def use(*nodes: Node) -> None:
@@ -363,11 +363,9 @@ def test_a_reload_does_not_forget_which_nodes_are_down(
     use(a.node, known, c.node)
     assert {frontend.ask("/v2/models/m/infer") for _ in range(12)} == {(200, "a")}
     b.models.add("m")
-    eventually(lambda: frontend.haproxy.states()[down] == "UP", "the check notices it")
+    eventually(lambda: frontend.states()[down] == "UP", "the check notices it")
     a.close()
-    eventually(
-        lambda: frontend.haproxy.states()["http:model-m", "a"] == "DOWN", "the check notices it"
-    )
+    eventually(lambda: frontend.states()["http:model-m", "a"] == "DOWN", "the check notices it")
     # It comes back on another port.
     moved = serve("a", "m")
     use(moved.node, b.node, c.node)
