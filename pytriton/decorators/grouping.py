@@ -18,7 +18,6 @@ __all__ = [
     "group_by_keys",
     "group_by_values",
     "require_inputs_by_name",
-    "require_keys",
     "require_requests",
     "row_keys",
     "takes_requests",
@@ -196,7 +195,7 @@ class _GroupByValues(Adapter):
 
     def plan(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Plan:
         require_inputs_by_name("group_by_values", args)
-        require_keys("group_by_values", self.keys, kwargs, wrapped, args)
+        _require_keys(self.keys, kwargs, wrapped, args)
         grouping = [row_keys(kwargs[key]) for key in self.keys if key in kwargs]
         groups = _positions_by_key(zip(*grouping))
         if len(groups) <= 1:
@@ -291,8 +290,7 @@ def _hashable(row: Any) -> Hashable:
     return tuple(row.ravel().tolist()) if np.ndim(row) else row
 
 
-def require_keys(
-    decorator: str,
+def _require_keys(
     keys: Iterable[str],
     inputs: Mapping[str, Any],
     wrapped: Callable[..., Any],
@@ -312,5 +310,5 @@ def require_keys(
     unknown = [key for key in missing if key not in known]
     if unknown:
         raise PyTritonBadParameterError(
-            f"@{decorator} names {unknown[0]!r}, which is not an input. Inputs: {', '.join(known)}."
+            f"@group_by_values names {unknown[0]!r}, which is not an input. Inputs: {', '.join(known)}."
         )

@@ -301,9 +301,10 @@ def _of_responses(document: dict[str, Any], request_id: str) -> ChatRequest:
         unsupported.append("prompt")
     if unsupported or body.background:
         raise _not_kept(unsupported[0] if unsupported else "background")
-    messages = (
-        [] if body.instructions is None else [_instruction_message("system", body.instructions)]
-    )
+    messages: list[Message] = []
+    if body.instructions is not None:
+        raw = {"role": "system", "content": body.instructions}
+        messages.append(message_of(MessageBody("system", body.instructions), raw, "instructions"))
     items = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     for index, item in enumerate(items):
         message = _message(item, f"input[{index}]")
@@ -377,10 +378,6 @@ def _checked(
             f"Invalid value for '{place}': {error}.", param=place, code="invalid_value"
         ) from None
     return message_of(body, raw, place, calls)
-
-
-def _instruction_message(role: str, text: str) -> Message:
-    return message_of(MessageBody(role, text), {"role": role, "content": text}, "instructions")  # type: ignore[arg-type]
 
 
 def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
