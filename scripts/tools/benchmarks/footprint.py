@@ -21,8 +21,6 @@ _IDLE_S = 10.0
 _MANY = 100
 _LOAD_S = 600.0
 _EVENT = re.compile(r'\{"event": [^{}]*\}')
-#: Maximum wait for a started server to become idle, before its memory and CPU are measured.
-_CALM_S = 10.0
 #: Systems whose servers print events such as "ready" (servers/ours.py, servers/nvidia_pytriton.py).
 _WITH_EVENTS = ("ours", "nvidia-pytriton")
 
@@ -82,7 +80,7 @@ def _settled(system: System, workload: Workload) -> float:
 
 def _memory(deployment: Deployment, events: dict[str, Any]) -> float:
     deployment.wait_correct()
-    process_trees.wait_calm(deployment.process.pid, _CALM_S)
+    process_trees.wait_calm(deployment.process.pid)
     return process_trees.memory_mb(_pids(deployment, events))
 
 

@@ -101,9 +101,9 @@ def _mappings(pid: int) -> Iterator[tuple[tuple[str, ...], dict[str, int]]]:
         yield key, sizes
 
 
-def wait_calm(pid: int, timeout_s: float) -> None:
-    """Wait until a tree uses less than a quarter of a core, at most `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
+def wait_calm(pid: int) -> None:
+    """Wait until a tree uses less than a quarter of a core, at most ten seconds."""
+    deadline = time.monotonic() + 10.0
     while time.monotonic() < deadline:
         before = use(pid).cpu_s
         time.sleep(0.5)  # the period whose CPU time is measured

@@ -26,8 +26,6 @@ from benchmarks.workloads import Workload
 PROTOCOLS = ("http", "grpc")
 #: Pause before a disturbed measurement is repeated.
 _PAUSE_S = 3.0
-#: Maximum wait for a server that was just started to become idle.
-_CALM_S = 10.0
 
 
 #: Triton's failed requests, without those that a load generator cancelled by closing its connections after a measurement.
@@ -182,7 +180,7 @@ def _started(system: System, workload: Workload, recorder: Recorder) -> Iterator
         problem = _problem(deployment)
         if problem:
             recorder.miss(system.name, workload.key, problem)
-        process_trees.wait_calm(deployment.process.pid, _CALM_S)
+        process_trees.wait_calm(deployment.process.pid)
         yield None if problem else deployment
 
 

@@ -19,7 +19,6 @@ from benchmarks.workloads import PLAIN
 
 _CONNECTIONS = 9_000  #: of each protocol; below the number of files that client and server may open
 _IDLE_S = 5.0
-_CALM_S = 10.0
 _CLIENTS = (1, 8, 32)
 #: What an HTTP/2 client sends first: the connection preface and empty SETTINGS. Source: RFC 9113, section 3.4.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -43,12 +42,12 @@ def _idle(system: System, quick: bool) -> Rows:
         deployment.wait_correct()
         pid = deployment.process.pid
         for protocol in ("http", "grpc"):
-            process_trees.wait_calm(pid, _CALM_S)
+            process_trees.wait_calm(pid)
             before = _memory(pid)
             with ExitStack() as stack:
                 for _ in range(count):
                     stack.enter_context(_opened(protocol, deployment))
-                process_trees.wait_calm(pid, _CALM_S)
+                process_trees.wait_calm(pid)
                 each = (_memory(pid) - before) * 1e3 / count
                 used = process_trees.use(pid).cpu_s
                 time.sleep(_IDLE_S)  # the CPU time of this period is the figure

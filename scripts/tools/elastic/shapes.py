@@ -59,9 +59,9 @@ def day(peak: float, seconds: float = 7200.0) -> Shape:
     return Shape(seconds, {"model": rate}, peak)
 
 
-def zipf(total: float, models: int = 50, seconds: float = 600.0, exponent: float = 1.1) -> Shape:
-    """Many models with constant rates: the n-th gets 1/n**exponent of the first one's rate."""
-    shares = [1 / n**exponent for n in range(1, models + 1)]
+def zipf(total: float, models: int = 50, seconds: float = 600.0) -> Shape:
+    """Many models with constant rates: the n-th gets 1/n**1.1 of the first one's rate."""
+    shares = [1 / n**1.1 for n in range(1, models + 1)]
     rates = [total * share / sum(shares) for share in shares]
     return Shape(
         seconds, {f"m{n:02}": _constant(rate) for n, rate in enumerate(rates, 1)}, rates[0]

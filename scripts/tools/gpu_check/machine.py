@@ -222,11 +222,11 @@ def request(
     return {name: answer.as_numpy(name) for name in names}
 
 
-def settle_gpu(target: int, what: str, timeout_s: float = 15.0) -> int:
+def settle_gpu(target: int, what: str) -> int:
     """Wait until at most `target` bytes are in use on the GPU, and return how many are."""
     wait_for(
         lambda: cuda.used() <= target,
         lambda: f"{what}: {cuda.used() // MIB} MiB are in use, expected at most {target // MIB}",
-        timeout_s,
+        15.0,
     )
     return cuda.used()
