@@ -241,7 +241,7 @@ def test_prometheus_scrapes_it_and_every_query_has_data(
             return not without_data
 
         eventually(have_data, lambda: f"no data: {without_data}", 200)
-        for alert in _rules("alerts.yml", "expr"):
+        for alert in _expressions("alerts.yml"):
             ask(alert)  # it can be evaluated
 
 
@@ -262,9 +262,9 @@ def test_prometheus_takes_native_histograms(daemon: RunningDaemon, tmp_path: Pat
 _HAVE_NO_DATA = ("gpu_bytes", "memory_limit", "first_response", "response_interval")
 
 
-def _rules(file: str, key: str) -> list[str]:
+def _expressions(file: str) -> list[str]:
     rules = yaml.safe_load((MONITORING / file).read_text(encoding="utf-8"))
-    return [rule[key] for group in rules["groups"] for rule in group["rules"]]
+    return [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
 
 
 def _queries() -> list[str]:
@@ -274,7 +274,7 @@ def _queries() -> list[str]:
     variables = {"$model": ".*", "$server": ".*", "$__rate_interval": "1m"}
     for name, value in variables.items():
         asked = [query.replace(name, value) for query in asked]
-    asked += _rules("rules.yml", "expr")
+    asked += _expressions("rules.yml")
     return [query for query in asked if not any(part in query for part in _HAVE_NO_DATA)]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 #: TensorProto.DataType
-FLOAT, INT64, STRING = 1, 7, 8
+FLOAT, STRING = 1, 8
 Shape = Sequence["int | str"]
 
 

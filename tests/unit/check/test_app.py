@@ -19,8 +19,6 @@ pytestmark = pytest.mark.programs
 
 _TOOL = Forking("pytriton.check.app", "pytriton.check.facts", "pydantic.type_adapter")
 
-ROOT = Path(__file__).parents[3]
-
 
 def pytriton(
     *arguments: str, cwd: Path, env: Mapping[str, str] | None = None

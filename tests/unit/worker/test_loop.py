@@ -45,7 +45,6 @@ class Callable:
     own_process = True
     may_poll = True
     decoupled = False
-    names_requests = True
     log = CallLog()
 
     def __init__(self) -> None:

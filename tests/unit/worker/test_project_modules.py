@@ -7,7 +7,7 @@ import inspect
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,6 @@ import pytest
 
 from pytriton._protocol.payload import Source
 from pytriton.worker import project_modules
-
-Registered = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-ROOT = Path(__file__).parents[4]
 # ── values ───────────────────────────────────────────────────────────────────────────────────────
 
 

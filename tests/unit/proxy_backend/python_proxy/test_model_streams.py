@@ -27,7 +27,7 @@ from pytriton._protocol.lanes.lane_messages import (
 from pytriton._protocol.parameters import PYTHON_MODEL_PARAMETER
 from pytriton.proxy_backend.python_proxy.stream_lane import Credits
 
-UNAVAILABLE, INTERNAL = TritonError.UNAVAILABLE, TritonError.INTERNAL
+INTERNAL = TritonError.INTERNAL
 END = (None, FINAL)
 
 

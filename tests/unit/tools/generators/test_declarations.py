@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Optional, Union
 
 import msgspec
 import pytest
 from generators import declarations
-
-ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize(
