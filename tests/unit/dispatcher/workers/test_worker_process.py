@@ -63,7 +63,11 @@ class _StarvedChild:
         self.killed_at: float | None = None
         self._loop = loop
         self._is_runnable = is_runnable
-        loop.call_at(runs_at, lambda: self.exited.done() or self.exited.set_result(0))
+        loop.call_at(runs_at, self._exit)
+
+    def _exit(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result(0)
 
     def is_runnable(self) -> bool:
         return self._is_runnable
