@@ -116,26 +116,20 @@ void buffer_put_signed(Buffer *buffer, int64_t value)
     buffer_put_unsigned(buffer, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
-void buffer_format_list(Buffer *buffer, const char *format, va_list arguments)
-{
-    va_list again;
-    va_copy(again, arguments);
-    int size = vsnprintf(NULL, 0, format, again);
-    va_end(again);
-    if (size < 0 || !buffer_reserve(buffer, (size_t)size + 1)) {
-        buffer->failed = true;
-        return;
-    }
-    vsnprintf(buffer->data + buffer->size, (size_t)size + 1, format, arguments);
-    buffer->size += (size_t)size;
-}
-
 void buffer_format(Buffer *buffer, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    buffer_format_list(buffer, format, arguments);
+    int size = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
+    if (size < 0 || !buffer_reserve(buffer, (size_t)size + 1)) {
+        buffer->failed = true;
+        return;
+    }
+    va_start(arguments, format);
+    vsnprintf(buffer->data + buffer->size, (size_t)size + 1, format, arguments);
+    va_end(arguments);
+    buffer->size += (size_t)size;
 }
 
 const char *buffer_string(Buffer *buffer)

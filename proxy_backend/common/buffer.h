@@ -31,7 +31,6 @@ void buffer_put_char(Buffer *buffer, char byte);
 void buffer_put_unsigned(Buffer *buffer, uint64_t value);
 void buffer_put_signed(Buffer *buffer, int64_t value);
 __attribute__((format(printf, 2, 3))) void buffer_format(Buffer *buffer, const char *format, ...);
-void buffer_format_list(Buffer *buffer, const char *format, va_list arguments);
 
 static inline Slice buffer_slice(const Buffer *buffer)
 {

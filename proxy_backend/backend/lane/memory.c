@@ -20,6 +20,31 @@ static pthread_cond_t changed;
 static Arena *idle;
 static bool running;
 
+/* Bytes that an arena keeps when it is trimmed. */
+#ifndef RETAINED_BYTES
+#define RETAINED_BYTES (64 << 20)
+#endif
+
+/* Returns whether the arena has more pages than are always kept. */
+static bool is_large(const Arena *arena)
+{
+    return arena->backed > RETAINED_BYTES;
+}
+
+/* Returns when the excess pages are due to be returned to the system. */
+static uint64_t trim_due_ns(const Arena *arena)
+{
+    return arena->needed_ns + RETAIN_MS * UINT64_C(1000000);
+}
+
+/* Return the excess pages. Nothing in the arena may be in use. */
+static void trim(Arena *arena)
+{
+    /* The size and all mappings stay, so the other end does not have to be notified. Locked memory stays as well. */
+    if (is_large(arena) && madvise(arena->map + RETAINED_BYTES, arena->backed - RETAINED_BYTES, MADV_REMOVE) == 0)
+        arena->backed = RETAINED_BYTES;
+}
+
 /* Remove the arena from the list of idle arenas. The caller holds the lock. */
 static void remove_arena(Arena *arena)
 {
@@ -37,9 +62,9 @@ static uint64_t trim_due(void)
     uint64_t now_ns = clock_ns(), next_ns = 0;
     for (Arena *arena = idle, *next; arena; arena = next) {
         next = arena->next_idle;
-        uint64_t due_ns = arena_trim_due_ns(arena);
+        uint64_t due_ns = trim_due_ns(arena);
         if (due_ns <= now_ns) {
-            arena_trim(arena);
+            trim(arena);
             remove_arena(arena);
         } else if (next_ns == 0 || due_ns < next_ns) {
             next_ns = due_ns;
@@ -82,9 +107,9 @@ static bool ensure_running(void)
 
 void arena_trim_schedule(Arena *arena)
 {
-    if (arena_is_large(arena))
+    if (is_large(arena))
         arena_reset(arena);
-    if (!arena_is_large(arena))
+    if (!is_large(arena))
         return;
     pthread_mutex_lock(&lock);
     if (!arena->is_idle && ensure_running()) {
@@ -106,10 +131,6 @@ void arena_trim_cancel(Arena *arena)
 }
 
 enum { ALIGNMENT = 64, MIN_BYTES = 1 << 16 };
-/* Bytes that an arena keeps when it is trimmed. */
-#ifndef RETAINED_BYTES
-#define RETAINED_BYTES (64 << 20)
-#endif
 static const uint64_t max_doubled = 1 << 26;
 
 static char *memory_error(uint64_t size, const char *why)
@@ -189,31 +210,14 @@ char *arena_allocate(Arena *arena, uint64_t size, uint64_t *offset)
     return NULL;
 }
 
-bool arena_is_large(const Arena *arena)
-{
-    return arena->backed > RETAINED_BYTES;
-}
-
-uint64_t arena_trim_due_ns(const Arena *arena)
-{
-    return arena->needed_ns + RETAIN_MS * UINT64_C(1000000);
-}
-
-void arena_trim(Arena *arena)
-{
-    /* The size and all mappings stay, so the other end does not have to be notified. Locked memory stays as well. */
-    if (arena_is_large(arena) && madvise(arena->map + RETAINED_BYTES, arena->backed - RETAINED_BYTES, MADV_REMOVE) == 0)
-        arena->backed = RETAINED_BYTES;
-}
-
 void arena_reset(Arena *arena)
 {
-    if (arena_is_large(arena)) {
+    if (is_large(arena)) {
         uint64_t now = clock_ns();
         if (arena->used > RETAINED_BYTES)
             arena->needed_ns = now;
-        else if (arena_trim_due_ns(arena) <= now)
-            arena_trim(arena);
+        else if (trim_due_ns(arena) <= now)
+            trim(arena);
     }
     arena->used = 0;
 }

@@ -40,12 +40,6 @@ typedef struct {
 /* Allocate `size` bytes. Returns NULL, or an error for free(). */
 char *arena_allocate(Arena *arena, uint64_t size, uint64_t *offset);
 void arena_reset(Arena *arena);
-/* Returns whether the arena has more pages than are always kept. */
-bool arena_is_large(const Arena *arena);
-/* Returns when the excess pages are due to be returned to the system. */
-uint64_t arena_trim_due_ns(const Arena *arena);
-/* Return the excess pages. Nothing in the arena may be in use. */
-void arena_trim(Arena *arena);
 /* Open another, read-only descriptor. Returns -1 with errno on failure. */
 int arena_open_readonly(const Arena *arena);
 void arena_close(Arena *arena);

@@ -67,7 +67,8 @@ static void start(void)
         pthread_detach(thread);
 }
 
-void delayed_close(TRITONBACKEND_ResponseFactory *factory)
+/* Close a request's factory after a delay, in another thread. Takes ownership of the factory. */
+static void delayed_close(TRITONBACKEND_ResponseFactory *factory)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start);

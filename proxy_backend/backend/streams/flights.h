@@ -50,7 +50,4 @@ void stream_close(Stream *stream);
 /* End the stream of a request, unless it has already ended. */
 void stream_end(Stream *stream);
 
-/* Close a request's factory after a delay, in another thread. Takes ownership of the factory. */
-void delayed_close(TRITONBACKEND_ResponseFactory *factory);
-
 #endif

@@ -54,7 +54,6 @@ enum { RESPONSE_FINAL = 1 };
 TRITONSERVER_Error *TRITONSERVER_ErrorNew(TRITONSERVER_Error_Code code, const char *message);
 void TRITONSERVER_ErrorDelete(TRITONSERVER_Error *error);
 const char *TRITONSERVER_ErrorMessage(TRITONSERVER_Error *error);
-const char *TRITONSERVER_ErrorCodeString(TRITONSERVER_Error *error);
 TRITONSERVER_Error_Code TRITONSERVER_ErrorCode(TRITONSERVER_Error *error);
 TRITONSERVER_Error *TRITONSERVER_LogMessage(int level, const char *file, int line, const char *text);
 TRITONSERVER_Error *TRITONSERVER_MessageSerializeToJson(TRITONSERVER_Message *message, const char **text, size_t *size);
@@ -120,7 +119,6 @@ TRITONSERVER_Error *TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request *reque
 TRITONSERVER_Error *TRITONBACKEND_RequestParameterCount(TRITONBACKEND_Request *request, uint32_t *count);
 TRITONSERVER_Error *TRITONBACKEND_RequestParameter(
     TRITONBACKEND_Request *request, uint32_t index, const char **key, int *type, const void **value);
-TRITONSERVER_Error *TRITONBACKEND_RequestIsCancelled(TRITONBACKEND_Request *request, bool *cancelled);
 TRITONSERVER_Error *TRITONBACKEND_RequestRelease(TRITONBACKEND_Request *request, uint32_t flags);
 
 TRITONSERVER_Error *TRITONBACKEND_InputProperties(TRITONBACKEND_Input *input, const char **name, int *datatype,

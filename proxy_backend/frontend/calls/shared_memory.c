@@ -61,13 +61,6 @@ SharedMemory *shared_memory_new(uint64_t most, int fd, Problem *problem)
     return NULL;
 }
 
-SharedRegion *shared_region_ref(SharedRegion *region)
-{
-    if (region)
-        __atomic_add_fetch(&region->refs, 1, __ATOMIC_RELAXED);
-    return region;
-}
-
 void shared_region_unref(SharedRegion *region)
 {
     if (region == NULL || __atomic_sub_fetch(&region->refs, 1, __ATOMIC_ACQ_REL) != 0)
@@ -465,7 +458,8 @@ SharedRegion *shared_memory_find(SharedMemory *all, Slice name, uint64_t offset,
     SharedRegion *region = find_mapped(all, name);
     if (region == NULL)
         region = take_over(all, name, problem);
-    shared_region_ref(region);
+    if (region)
+        __atomic_add_fetch(&region->refs, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&all->lock);
     uint64_t end;
     if (region == NULL)

@@ -43,7 +43,6 @@ SharedRegion *shared_memory_find(SharedMemory *all, Slice name, uint64_t offset,
  * problem once, it always does.
  */
 bool shared_region_is_intact(SharedRegion *region, Problem *problem);
-SharedRegion *shared_region_ref(SharedRegion *region);
 void shared_region_unref(SharedRegion *region);
 /* Returns the region's address. GPU memory can be read there only by the core and its backends. */
 void *shared_region_base(const SharedRegion *region);

@@ -122,9 +122,14 @@ bool server_is_live(Server *server)
     return on_response && live;
 }
 
+static bool is_forced_unready(const Server *server)
+{
+    return __atomic_load_n(&server->forced_unready, __ATOMIC_ACQUIRE);
+}
+
 bool server_is_ready(Server *server)
 {
-    if (server_is_forced_unready(server))
+    if (is_forced_unready(server))
         return false;
     bool ready = false;
     Problem problem = {0};
@@ -140,17 +145,12 @@ bool server_was_recently_ready(Server *server)
         readiness_sample = now_ms << 1 | server_is_ready(server);
         __atomic_store_n(&server->readiness_sample, readiness_sample, __ATOMIC_RELAXED);
     }
-    return readiness_sample & 1 && !server_is_forced_unready(server);
+    return readiness_sample & 1 && !is_forced_unready(server);
 }
 
 void server_force_unready(Server *server, bool forced_unready)
 {
     __atomic_store_n(&server->forced_unready, forced_unready, __ATOMIC_RELEASE);
-}
-
-bool server_is_forced_unready(const Server *server)
-{
-    return __atomic_load_n(&server->forced_unready, __ATOMIC_ACQUIRE);
 }
 
 void server_count_change(Server *server)

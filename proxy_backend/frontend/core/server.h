@@ -41,7 +41,6 @@ bool server_is_ready(Server *server);
 bool server_was_recently_ready(Server *server);
 /* Report the server as not ready, or stop doing so. Any thread. */
 void server_force_unready(Server *server, bool forced_unready);
-bool server_is_forced_unready(const Server *server);
 
 /* Count a change to the models. Called before and after loading or unloading one. Any thread. */
 void server_count_change(Server *server);

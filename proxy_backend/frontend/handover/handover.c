@@ -113,7 +113,7 @@ static void readable(Connection *giver)
     const HandoverEndpoints *endpoints = connection_endpoint(giver)->service;
     unsigned char index;
     int fd;
-    ssize_t count = connection_read_descriptor(giver, &index, 1, &fd);
+    ssize_t count = connection_read_descriptor(giver, &index, &fd);
     if (count == 0)
         return;
     const Endpoint *endpoint = count == 1 && fd >= 0 && index < endpoints->count ? &endpoints->all[index] : NULL;

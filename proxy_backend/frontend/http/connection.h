@@ -53,8 +53,6 @@ HttpLoop *http_loop(Connection *connection, Problem *problem);
 void request_refuse(Connection *connection, const HttpConnection *http, Problem *problem);
 /* Answer a request whose body has been decoded (routes.c). */
 void request_run(HttpRequest *request);
-/* Returns the limits for heads of requests. */
-HttpLimits http_head_limits(const Limits *limits);
 
 /* Read available data (request_reader.c). Returns true if a complete request is being answered or has been answered. */
 bool request_reader_resume(Connection *connection);

@@ -253,7 +253,7 @@ static bool events_of(const CallResponse *response, Slice *events)
 static bool send_piece(Call *call, Slice piece)
 {
     const HttpCall *state = http_call(call);
-    return state->begun ? response_send_chunk(call, piece) : response_open(call, state->status, TYPE_EVENTS, piece);
+    return state->begun ? response_send_chunk(call, piece) : response_open(call, state->status, piece);
 }
 
 /* Send one event. Returns false if the client is gone. */
@@ -301,7 +301,7 @@ static void on_stream_response(Call *call, CallResponse *response)
     if (!final)
         return;
     if (!state->begun)
-        response_open(call, 200, TYPE_EVENTS, SLICE(""));
+        response_open(call, 200, SLICE(""));
     if (state->relay == NULL || relay_end(state->relay))
         response_close(call);
 }

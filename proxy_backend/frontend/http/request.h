@@ -138,10 +138,10 @@ void response_send_problem(Call *call, Problem *problem);
 /* Send an error without a call, as {"error": ...} or problem details, and end the connection. Only in the loop's thread. */
 void response_refuse(Connection *connection, bool is_typed, Problem *problem);
 
-/* Begin an answer of unknown size, which is sent in chunks, with its first piece if that is not empty. Returns false if
+/* Begin a stream of events, which is sent in chunks, with its first piece if that is not empty. Returns false if
  * the client is gone.
  */
-bool response_open(Call *call, int status, const char *type, Slice piece);
+bool response_open(Call *call, int status, Slice piece);
 bool response_send_chunk(Call *call, Slice piece);
 void response_close(Call *call);
 
@@ -154,7 +154,6 @@ void response_close(Call *call);
 #define TYPE_BINARY "application/octet-stream"
 #define TYPE_PROBLEM "application/problem+json"
 #define TYPE_TEXT "text/plain"
-#define TYPE_EVENTS "text/event-stream; charset=utf-8"
 
 /* ── the connection (connection.c) ─────────────────────────────────────────────────────────────────────────────────── */
 

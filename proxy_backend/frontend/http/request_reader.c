@@ -11,7 +11,22 @@ enum {
     LONG_JSON = 256 << 10, /* bytes; an event loop reads them in two milliseconds */
     LONG_BODY = 8 << 20, /* bytes of tensors, whose strings have to be checked */
     LONG_PACKED = 256, /* bytes, which decompression may multiply by a thousand */
+    MAX_TARGET_BYTES = TARGET_BYTES + 4096,
 };
+
+static const Limits *limits_of(Connection *connection)
+{
+    return connection_endpoint(connection)->limits;
+}
+
+/* Returns the limits for heads of requests. */
+static HttpLimits head_limits(Connection *connection)
+{
+    const Limits *limits = limits_of(connection);
+    return (HttpLimits){.target_bytes = MAX_TARGET_BYTES,
+        .header_bytes = limits->header_bytes,
+        .headers = (uint32_t)(limits->headers < HTTP_MAX_HEADERS ? limits->headers : HTTP_MAX_HEADERS)};
+}
 
 /* Mark the call as being answered. */
 static void begin_response(Connection *connection, HttpConnection *http, const HttpHead *head)
@@ -32,7 +47,7 @@ static void begin_response(Connection *connection, HttpConnection *http, const H
 /* Replace the body behind the head with the decompressed one. */
 static bool expand(Call *call, size_t head_size, Compression compression, Problem *problem)
 {
-    const Limits *limits = connection_endpoint(http_call(call)->connection)->limits;
+    const Limits *limits = limits_of(http_call(call)->connection);
     Buffer expanded = {0};
     buffer_put(&expanded, call->body.data, head_size);
     Slice body = slice_after(buffer_slice(&call->body), head_size);
@@ -57,7 +72,7 @@ static bool expand(Call *call, size_t head_size, Compression compression, Proble
 static void send_problem(Call *call, size_t head_size, Problem *problem)
 {
     HttpCall *state = http_call(call);
-    HttpLimits limits = http_head_limits(connection_endpoint(state->connection)->limits);
+    HttpLimits limits = head_limits(state->connection);
     Problem ignored = {0};
     HttpHead head;
     if (http_read_head(&head, (Slice){call->body.data, head_size}, &limits, &ignored)) {
@@ -73,7 +88,7 @@ static void respond(Call *call, HttpHead *head, Target *target, size_t head_size
 {
     const HttpCall *state = http_call(call);
     const Endpoint *endpoint = connection_endpoint(state->connection);
-    HttpLimits limits = http_head_limits(endpoint->limits);
+    HttpLimits limits = head_limits(state->connection);
     Problem problem = {0};
     Compression compression;
     bool known = encoding_of_request(head, &compression, &problem);
@@ -132,7 +147,7 @@ static void deferred_done(Job *job)
 {
     Call *call = call_of(job);
     size_t head_size = ((HttpDeferred *)job)->head_size;
-    HttpLimits limits = http_head_limits(connection_endpoint(http_call(call)->connection)->limits);
+    HttpLimits limits = head_limits(http_call(call)->connection);
     Problem problem = {0};
     HttpHead head;
     Target target;
@@ -186,27 +201,14 @@ static void request_start(Connection *connection, HttpConnection *http, HttpLoop
 enum {
     FIRST_BYTES = 8 << 10, /* enough for a head and a small body */
     STEP_BYTES = 256 << 10, /* minimum step for a large body, whose memory doubles as it arrives */
-    MAX_TARGET_BYTES = TARGET_BYTES + 4096,
     BEYOND = 16,
     COUNTED_BYTES = 64 << 10, /* smaller bodies are not counted; a connection has only one */
     OVERHEAD_BYTES = 16 << 10, /* maximum size of extensions and trailers of chunks */
 };
 
-static const Limits *limits_of(Connection *connection)
-{
-    return connection_endpoint(connection)->limits;
-}
-
-HttpLimits http_head_limits(const Limits *limits)
-{
-    return (HttpLimits){.target_bytes = MAX_TARGET_BYTES,
-        .header_bytes = limits->header_bytes,
-        .headers = (uint32_t)(limits->headers < HTTP_MAX_HEADERS ? limits->headers : HTTP_MAX_HEADERS)};
-}
-
 void request_refuse(Connection *connection, const HttpConnection *http, Problem *problem)
 {
-    HttpLimits limits = http_head_limits(limits_of(connection));
+    HttpLimits limits = head_limits(connection);
     Problem ignored = {0};
     HttpHead head;
     const HttpService *service = connection_endpoint(connection)->service;
@@ -370,7 +372,7 @@ static void skip_reply(HttpConnection *http)
 /* Search for the end of the head. Returns true when the request is complete. */
 static bool find_head(Connection *connection, HttpConnection *http, HttpLoop *loop)
 {
-    HttpLimits limits = http_head_limits(limits_of(connection));
+    HttpLimits limits = head_limits(connection);
     Problem problem = {0};
     skip_reply(http);
     Slice bytes = buffer_slice(&http->call->body);
@@ -454,7 +456,7 @@ static bool count_body(Connection *connection, const HttpConnection *http)
 static void run(Connection *connection, HttpConnection *http, HttpLoop *loop, bool moved)
 {
     Problem problem = {0};
-    HttpLimits limits = http_head_limits(limits_of(connection));
+    HttpLimits limits = head_limits(connection);
     if (moved)
         http_read_head(&loop->head, (Slice){http->call->body.data, http->head_size}, &limits, &problem);
     if (http->deadline_kind != DEADLINE_NONE) {

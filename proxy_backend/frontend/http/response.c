@@ -300,11 +300,11 @@ static int put_chunk(const HttpCall *state, Slice piece, char size[CHUNK_SIZE_RO
     return 3;
 }
 
-bool response_open(Call *call, int status, const char *type, Slice piece)
+bool response_open(Call *call, int status, Slice piece)
 {
     HttpCall *state = http_call(call);
     char head[HEAD_ROOM], *at = put_first(head, status);
-    at = put(put(put(at, "Content-Type: "), type), "\r\n");
+    at = put(at, "Content-Type: text/event-stream; charset=utf-8\r\n");
     /* HTTP/1.0 has no chunks, so the end of the connection marks the end of the body. */
     state->keep_alive &= !state->is_old;
     if (!state->is_old)

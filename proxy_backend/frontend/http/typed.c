@@ -136,8 +136,7 @@ static bool send_event(Call *call, const CallResponse *response)
     buffer_put_string(text, "\n\n");
     if (text->failed)
         return false;
-    return state->begun ? response_send_chunk(call, buffer_slice(text))
-                        : response_open(call, 200, TYPE_EVENTS, buffer_slice(text));
+    return state->begun ? response_send_chunk(call, buffer_slice(text)) : response_open(call, 200, buffer_slice(text));
 }
 
 /* One response of a stream. Any thread. */
@@ -164,7 +163,7 @@ static void streamed(Call *call, CallResponse *response)
         return;
     }
     if (!state->begun)
-        response_open(call, 200, TYPE_EVENTS, SLICE(""));
+        response_open(call, 200, SLICE(""));
     response_close(call);
 }
 

@@ -107,7 +107,6 @@ static bool read_target(HttpHead *head, Slice target, Problem *problem)
         return problem_set(problem, PROBLEM_INVALID, "the request's target is not a path: it does not begin with '/'");
     const char *mark = memchr(path.start, '?', path.size);
     head->path = mark ? (Slice){path.start, (size_t)(mark - path.start)} : path;
-    head->query = mark ? slice_after(path, head->path.size + 1) : (Slice){NULL, 0};
     return true;
 }
 

@@ -22,7 +22,7 @@ typedef struct {
 /* A parsed head. Its slices point into the input. */
 typedef struct {
     HttpMethod method;
-    Slice method_name, path, query; /* as sent; `query` has no "?" and may be absent */
+    Slice method_name, path; /* as sent, without a query */
     int minor; /* the x in HTTP/1.x */
     bool keep_alive, chunked, expects_continue, has_length;
     uint64_t length; /* of the body; 0 if it is not given, or the body is chunked */

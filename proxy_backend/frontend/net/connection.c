@@ -273,10 +273,10 @@ ssize_t connection_read(Connection *connection, void *to, size_t size)
     return read_some(connection, to, size, NULL);
 }
 
-ssize_t connection_read_descriptor(Connection *connection, void *to, size_t size, int *descriptor)
+ssize_t connection_read_descriptor(Connection *connection, void *to, int *descriptor)
 {
     *descriptor = -1;
-    return read_some(connection, to, size, descriptor);
+    return read_some(connection, to, 1, descriptor);
 }
 
 bool connection_has_unread(const Connection *connection)

@@ -119,10 +119,10 @@ void connection_unref(Connection *connection);
  * system call if nothing has arrived.
  */
 ssize_t connection_read(Connection *connection, void *to, size_t size);
-/* Read from a plain unix socket. `descriptor` receives a descriptor that came with the data, which the caller then
+/* Read a byte from a plain unix socket. `descriptor` receives a descriptor that came with it, which the caller then
  * owns, or -1. More than one breaks the connection.
  */
-ssize_t connection_read_descriptor(Connection *connection, void *to, size_t size, int *descriptor);
+ssize_t connection_read_descriptor(Connection *connection, void *to, int *descriptor);
 /* Returns whether there may be unread data. */
 bool connection_has_unread(const Connection *connection);
 /* Call `readable` in the loop's next turn, because data was left unread. Any thread. */

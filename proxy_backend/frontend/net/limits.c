@@ -81,7 +81,7 @@ bool unpacked_reserve(const Limits *limits, uint64_t size, Problem *problem)
 {
     if (__atomic_add_fetch(&unpacked, size, __ATOMIC_RELAXED) <= limits->unpacked_bytes)
         return true;
-    unpacked_release(size);
+    __atomic_sub_fetch(&unpacked, size, __ATOMIC_RELAXED);
     refusals_count(REFUSED_UNPACKED_BYTES);
     return problem_set(problem, PROBLEM_TOO_MANY,
         "decompressed requests would take more than %llu bytes (unpacked_bytes): try again later, or send the request "
@@ -89,15 +89,10 @@ bool unpacked_reserve(const Limits *limits, uint64_t size, Problem *problem)
         (unsigned long long)limits->unpacked_bytes);
 }
 
-void unpacked_release(uint64_t size)
-{
-    __atomic_sub_fetch(&unpacked, size, __ATOMIC_RELAXED);
-}
-
 void body_release(BodyCount *count)
 {
     if (count->unpacked)
-        unpacked_release(count->unpacked);
+        __atomic_sub_fetch(&unpacked, count->unpacked, __ATOMIC_RELAXED);
     bodies_release(count->received);
     *count = (BodyCount){0};
 }

@@ -87,11 +87,10 @@ Limits limits_default(void);
  */
 bool limits_set(Limits *limits, Slice name, double value, Problem *problem);
 
-/* Count the size of a decompressed body until unpacked_release. Decompression may multiply data by a thousand, and the
+/* Count the size of a decompressed body until body_release. Decompression may multiply data by a thousand, and the
  * result stays for as long as its request waits. Returns false with a problem if there would be too much. Any thread.
  */
 bool unpacked_reserve(const Limits *limits, uint64_t size, Problem *problem);
-void unpacked_release(uint64_t size);
 
 /* The part of a body's size that is counted, until body_release. */
 typedef struct {

@@ -34,8 +34,8 @@ typedef struct Watch {
     void (*ready)(struct Watch *watch, uint32_t events);
 } Watch;
 
-/* Data that other modules have in each loop, such as their pools of calls: one pointer each. */
-typedef enum { LOOP_CONNECTIONS, LOOP_CALLS, LOOP_HTTP, LOOP_GRPC, LOOP_ADMIN, LOOP_SLOTS } LoopSlot;
+/* Data that other modules have in each loop: one pointer each. */
+typedef enum { LOOP_CONNECTIONS, LOOP_HTTP, LOOP_SLOTS } LoopSlot;
 
 Loop *loop_new(Problem *problem);
 /* Start the loop's thread. Its name can have at most 15 bytes. */

@@ -209,20 +209,6 @@ ProtoNext proto_next_packed(ProtoType type, Slice *rest, uint64_t *number)
     return PROTO_FOUND;
 }
 
-bool proto_count_packed(ProtoType type, Slice bytes, size_t *count)
-{
-    unsigned wire = wire_of(type);
-    if (wire == WIRE_64 || wire == WIRE_32) {
-        size_t size = wire == WIRE_64 ? 8 : 4;
-        *count = bytes.size / size;
-        return bytes.size % size == 0;
-    }
-    *count = 0;
-    for (size_t i = 0; i < bytes.size; i++)
-        *count += (uint8_t)bytes.start[i] < 0x80;
-    return bytes.size == 0 || (uint8_t)bytes.start[bytes.size - 1] < 0x80;
-}
-
 /* ── writing ────────────────────────────────────────────────────────────────────────────────────────── */
 
 static size_t write_varint(char *at, uint64_t value)

@@ -82,8 +82,6 @@ static inline ProtoReader proto_reader(const ProtoMessage *message, Slice bytes)
 ProtoNext proto_next(ProtoReader *reader, ProtoValue *value, Problem *problem);
 /* Read the next packed number. PROTO_BROKEN means that it is truncated or too long. */
 ProtoNext proto_next_packed(ProtoType type, Slice *rest, uint64_t *number);
-/* Count packed numbers. Returns false if the last one is truncated. */
-bool proto_count_packed(ProtoType type, Slice bytes, size_t *count);
 
 static inline double proto_double(uint64_t number)
 {

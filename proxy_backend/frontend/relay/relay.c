@@ -294,7 +294,7 @@ static bool read_word(Relay *relay, Connection *requester, char *word, int *fd)
 {
     pthread_mutex_lock(&relay->lock);
     bool is_over = relay->is_last && relay->state == RELAY_OVER;
-    bool found = !is_over && connection_read_descriptor(requester, word, 1, fd) > 0;
+    bool found = !is_over && connection_read_descriptor(requester, word, fd) > 0;
     relay->replied |= found && (*word == 'g' || *word == 'n');
     pthread_mutex_unlock(&relay->lock);
     return found;

@@ -292,7 +292,7 @@ static const Member document[] = {
     {"ready_fd", read_fd, offsetof(Settings, ready_fd)},
 };
 
-bool settings_parse(Slice text, Settings *settings, Problem *problem)
+static bool parse(Slice text, Settings *settings, Problem *problem)
 {
     const JsonLimits limits = {.depth = 16, .values = 1 << 20, .string_bytes = MAX_DOCUMENT_BYTES};
     Source source = {.json = json_read(text, &limits), .problem = problem, .at = "the document"};
@@ -330,7 +330,7 @@ bool settings_read(int fd, Settings *settings, Problem *problem)
     if (count < 0)
         problem_set(problem, PROBLEM_INVALID, "cannot read the settings from descriptor %d: %s", fd, strerror(errno));
     close(fd);
-    bool good = count == 0 && settings_parse(buffer_slice(&text), settings, problem);
+    bool good = count == 0 && parse(buffer_slice(&text), settings, problem);
     if (text.data)
         explicit_bzero(text.data, text.size); /* The text contains access tokens. */
     buffer_free(&text);

@@ -72,7 +72,5 @@ typedef struct {
 
 /* Read the settings from a descriptor, and close it. */
 bool settings_read(int fd, Settings *settings, Problem *problem);
-/* Parse the settings. */
-bool settings_parse(Slice text, Settings *settings, Problem *problem);
 
 #endif

@@ -104,14 +104,6 @@ bool thread_pool_submit(ThreadPool *jobs, Job *job, Problem *problem)
     return given ? true : problem_no_memory(problem);
 }
 
-unsigned thread_pool_count(ThreadPool *jobs)
-{
-    pthread_mutex_lock(&jobs->lock);
-    unsigned count = jobs->waiting + jobs->running;
-    pthread_mutex_unlock(&jobs->lock);
-    return count;
-}
-
 bool thread_pool_refuse(Problem *problem)
 {
     return problem_set(problem, PROBLEM_UNAVAILABLE, "the server is shutting down");

@@ -22,8 +22,6 @@ ThreadPool *thread_pool_new(unsigned threads, unsigned waiting, Problem *problem
 bool thread_pool_submit(ThreadPool *jobs, Job *job, Problem *problem);
 /* Set the problem for a dropped job. Returns false. */
 bool thread_pool_refuse(Problem *problem);
-/* Returns the number of jobs that are running or queued. */
-unsigned thread_pool_count(ThreadPool *jobs);
 /* Accept no more jobs, drop queued ones (in this thread), and wait for running ones. NULL is allowed. */
 void thread_pool_stop(ThreadPool *jobs);
 /* Free the pool after waiting for all its jobs. None may be added meanwhile. */

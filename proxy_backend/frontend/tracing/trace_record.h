@@ -4,7 +4,7 @@
 
 #include "tracing/tracing.h"
 
-enum { TRACE_ID = 16, SPAN_ID = 8, TRACE_STATE_BYTES = 512, TRACE_CONTEXT = 1024 };
+enum { TRACE_ID = 16, SPAN_ID = 8, TRACE_STATE_BYTES = 512 };
 
 /* The OpenTelemetry span of one of the core's traces, with a nested span for the model's work. */
 typedef struct TraceSpan {

@@ -27,7 +27,6 @@ static void put_head(Buffer *response, const HttpHead *head, size_t size)
     buffer_put_char(response, '{');
     put_field(response, "method", head->method_name);
     put_field(response, "path", head->path);
-    put_field(response, "query", head->query);
     if (encoding_of_request(head, &compression, &problem))
         put_field(response, "encoding", slice_of(encoding_name(compression)));
     problem_clear(&problem);

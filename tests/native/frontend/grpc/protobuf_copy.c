@@ -29,17 +29,11 @@ static bool copy(const ProtoMessage *message, Slice bytes, Buffer *to, Problem *
     while ((next = proto_next(&reader, &value, problem)) == PROTO_FOUND) {
         const ProtoField *field = value.field;
         if (value.packed) {
-            size_t count, seen = 0;
             uint64_t number;
-            bool whole = proto_count_packed(field->type, value.bytes, &count);
-            while ((next = proto_next_packed(field->type, &value.bytes, &number)) == PROTO_FOUND) {
+            while ((next = proto_next_packed(field->type, &value.bytes, &number)) == PROTO_FOUND)
                 put(to, field, number);
-                seen++;
-            }
             if (next == PROTO_BROKEN)
                 return problem_set(problem, PROBLEM_INVALID, "packed numbers are cut off");
-            if (!whole || count != seen)
-                abort();
         } else if (field->type == PROTO_MESSAGE) {
             size_t begun = proto_begin(to, field->number);
             if (!copy(field->message, value.bytes, to, problem, depth + 1))
