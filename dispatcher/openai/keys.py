@@ -208,11 +208,6 @@ class KeyFile:
             self._stamp = _stamp(path)
             self._callers = self._read(path)
 
-    @property
-    def wanted(self) -> bool:
-        """Whether requests need a key."""
-        return self._path is not None
-
     def authenticate(self, authorization: str) -> KeyOwner | None:
         """Return the owner of the key in an Authorization header; None if no key is required.
 

@@ -31,10 +31,9 @@ _MARKER = "pytriton-daemon.json"
 
 @dataclass(frozen=True)
 class ProxyEnvironment:
-    """The complete environment of a proxy, and the interpreter that it is based on."""
+    """The complete environment of a proxy."""
 
     root: Path
-    interpreter: Interpreter
 
     @property
     def python(self) -> Path:
@@ -58,7 +57,7 @@ def make_proxy_environment(
     Raises:
         ServerRuntimeError: the environment cannot be created; the text contains the end of pip's or virtualenv's output.
     """
-    environment = ProxyEnvironment(cache / "proxy-env" / _key(interpreter), interpreter)
+    environment = ProxyEnvironment(cache / "proxy-env" / _key(interpreter))
 
     def build(draft: Path) -> None:
         version = ".".join(map(str, interpreter.version))

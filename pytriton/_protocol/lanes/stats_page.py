@@ -82,7 +82,6 @@ class StatsReading(NamedTuple):
 
     begun: int
     answered: int
-    requests: int
     busy_s: float | None
     ending: bool = False
     overlaps: bool = False
@@ -412,7 +411,7 @@ class WorkerStatsPage:
         begun_at = words[_BEGUN_AT]  # of that batch, or of a later one
         busy_s = (_now() - begun_at) / 1e9 if begun_at and answered < begun else None
         ending, overlaps = words[_ENDING] != 0, words[_OVERLAPPED] != 0
-        return StatsReading(begun, answered, words[_REQUESTS], busy_s, ending, overlaps)
+        return StatsReading(begun, answered, busy_s, ending, overlaps)
 
     def counts(self) -> Counts:
         """Return the worker's counters, including the time that the current batch has taken so far."""

@@ -12,7 +12,7 @@ import pytest
 
 from pytriton._host.install import proxy_env, python_on_demand
 from pytriton._host.install.cache import ServerRuntimeError
-from pytriton._host.install.interpreters import Interpreter, library_name
+from pytriton._host.install.interpreters import library_name
 from pytriton._host.install.proxy_env import ProxyEnvironment
 from pytriton._host.install.python_on_demand import PythonOnDemand
 from pytriton._host.install.server_runtime import (
@@ -64,8 +64,7 @@ def on_demand(backends: Path) -> PythonOnDemand:
 
 
 def python_of(folder: Path) -> PythonBackend:
-    interpreter = Interpreter(Path(sys.executable), (3, 11), folder / "libpython3.11.so.1.0")
-    return PythonBackend(folder / "stub", ProxyEnvironment(folder / "env", interpreter))
+    return PythonBackend(folder / "stub", ProxyEnvironment(folder / "env"))
 
 
 def test_which_models_need_python(backends: Path) -> None:

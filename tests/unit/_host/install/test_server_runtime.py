@@ -13,7 +13,6 @@ import pytest
 
 from pytriton._host.install import interpreters, server_runtime
 from pytriton._host.install.compiled_frontend import NativeProgram
-from pytriton._host.install.interpreters import Interpreter
 from pytriton._host.install.proxy_env import ProxyEnvironment
 from pytriton._host.install.server_runtime import (
     PythonBackend,
@@ -252,9 +251,8 @@ def runtime(tmp_path: Path) -> ServerRuntime:
 
 @pytest.fixture
 def python(runtime: ServerRuntime, tmp_path: Path) -> PythonBackend:
-    interpreter = Interpreter(Path(sys.executable), (3, 10), tmp_path / "libpython3.10.so.1.0")
     folder = dict(runtime.tree.python_backends)[3, 10]
-    return PythonBackend(folder, ProxyEnvironment(tmp_path / "env", interpreter))
+    return PythonBackend(folder, ProxyEnvironment(tmp_path / "env"))
 
 
 def test_environment_of_tritonserver(runtime: ServerRuntime, tmp_path: Path) -> None:

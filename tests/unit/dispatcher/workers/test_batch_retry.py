@@ -32,7 +32,7 @@ class Busy:
         self._overlaps = overlaps
 
     def read(self) -> StatsReading:
-        return StatsReading(1, int(self._busy_s is None), 1, self._busy_s, overlaps=self._overlaps)
+        return StatsReading(1, int(self._busy_s is None), self._busy_s, overlaps=self._overlaps)
 
     async def end_hung(self, why: str) -> None:
         self.ended.append(why)
@@ -171,7 +171,7 @@ class Ended:
         self._under_way = under_way
 
     def reading(self) -> StatsReading:
-        return StatsReading(9 + self._under_way, 9, 1, None, overlaps=True)
+        return StatsReading(9 + self._under_way, 9, None, overlaps=True)
 
     def describe_end(self) -> str:
         return "worker w was killed"
