@@ -49,7 +49,7 @@ class ModelCall:
         parameters: request parameters for the called model
         request_id: ID of the request in Triton's log and traces
         correlation_id: ID of the request's sequence, for models with sequence batching; 0: none
-        flags: TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, ..._END or both
+        flags: 1 at the start of a sequence, 2 at its end, 3 for both (TRITONSERVER_REQUEST_FLAG_SEQUENCE_*)
         timeout_us: maximum wait in the model's queue, in microseconds; 0: none. Takes effect if the model's queue
             policy allows requests to set a timeout.
         stream: whether the model is decoupled

@@ -21,14 +21,12 @@ from pytriton.dispatcher.runtime.tasks import run_in_background
 from pytriton.dispatcher.telemetry.events import kinds
 from pytriton.dispatcher.telemetry.events.events import LOG_ONLY, Events
 from pytriton.dispatcher.workers.model_counters import ModelCounters
-from pytriton.dispatcher.workers.worker import Worker
+from pytriton.dispatcher.workers.worker import STATS_POLL_INTERVAL_S, Worker
 
 #: Maximum delay between a broken lane and the notification that its worker exited.
 _EXIT_NOTICE_S = 2.0
 #: The same for a worker that is known to be exiting. Freeing memory and devices, and `finalize`, may take long.
 _SLOW_EXIT_S = 10.0
-#: Interval between checks of the statistics page, which is shared memory and cannot notify.
-_POLL_INTERVAL_S = 0.25
 #: Maximum time for a response to reach its proxy.
 _RESPONSE_S = 2.0
 #: Maximum time from reading a batch to recording its start in the statistics page.
@@ -261,4 +259,4 @@ async def _wait_for_exit(worker: Worker) -> None:
         left_s = lost_at + limit_s - clock()
         if left_s <= 0:
             return
-        await asyncio.wait([worker.exited], timeout=min(left_s, _POLL_INTERVAL_S))
+        await asyncio.wait([worker.exited], timeout=min(left_s, STATS_POLL_INTERVAL_S))

@@ -28,6 +28,8 @@ EXIT_REASONS = ("crash", "load", "hang", "limit", "recycle", "scale", "replace",
 
 #: How long to wait for a message that a worker sent before its exit. The daemon may notice the exit first.
 LAST_MESSAGE_TIMEOUT_S = 5.0
+#: Interval between checks of the statistics page, which is shared memory and cannot notify.
+STATS_POLL_INTERVAL_S = 0.25
 
 
 class Worker:

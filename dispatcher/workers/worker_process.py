@@ -44,6 +44,7 @@ from pytriton.dispatcher.workers.fork_servers import ForkServers, InterpreterSet
 from pytriton.dispatcher.workers.hosted_worker import HostedWorker, Registrant
 from pytriton.dispatcher.workers.worker import (
     LAST_MESSAGE_TIMEOUT_S,
+    STATS_POLL_INTERVAL_S,
     Worker,
     instance_of,
     spec_of_slot,
@@ -62,8 +63,6 @@ _STACK_DUMP_TIMEOUT_S = 10.0
 _HUNG_GRACE_S = 0.5
 #: How long an idle worker that was asked to exit may sleep before it is considered unable to react.
 _UNRESPONSIVE_AFTER_S = 5.0
-#: Interval between checks of the statistics page, which is shared memory and cannot notify.
-_POLL_INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True)
@@ -312,7 +311,7 @@ class WorkerProcess(Worker):
         deadline, clean_up_deadline = now + grace_s, now + self._clean_up_s
         unresponsive_at = now + _UNRESPONSIVE_AFTER_S
         while self.alive and now < min(deadline, unresponsive_at, clean_up_deadline):
-            await asyncio.wait([self.exited], timeout=min(_POLL_INTERVAL_S, deadline - now))
+            await asyncio.wait([self.exited], timeout=min(STATS_POLL_INTERVAL_S, deadline - now))
             now = clock()
             if self.alive:
                 reading = self.stats.read()

@@ -58,7 +58,7 @@ def make_model(
 
 
 def ask(server: Running, model: str, what: str, protocol: str = "http") -> str:
-    """Send a text as the input `what`; return the text of the output `told`."""
+    """Send `what` to a model of `CODE`, and return its answer."""
     text = np.array([what.encode()], np.object_)
     told: bytes = infer_once(server, model, {"what": text}, protocol)["told"][0]
     return told.decode()
