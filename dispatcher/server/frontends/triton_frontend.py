@@ -306,7 +306,10 @@ class AdminClient:
             self._client = _GrpcClient(self._host.strip("[]"), self._port, tls)
         elif self._client is None:
             module = importlib.import_module("tritonclient.http.aio")
-            self._client = module.InferenceServerClient(f"{self._host}:{self._port}")
+            # Loading a model may take hours. `conn_timeout` limits whole requests, and is a minute by default.
+            self._client = module.InferenceServerClient(
+                f"{self._host}:{self._port}", conn_timeout=None
+            )
         return self._client
 
     async def _ask(self, call: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:

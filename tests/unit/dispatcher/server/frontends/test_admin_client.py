@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -36,20 +36,16 @@ async def test_a_load_fails_when_its_connection_is_closed() -> None:
     assert isinstance(load.exception(), Unreached)
 
 
-async def _http(answer: bytes) -> None:
-    """Request a load from a server that answers every HTTP request with the same bytes."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
-
+@asynccontextmanager
+async def _http(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[AdminClient]:
+    """Start a server, and an HTTP client of it."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     client = AdminClient(DaemonConfig(allow_grpc=False), port, port)
     try:
-        await client.load("m", None)
+        yield client
     finally:
         await client.close()
         server.close()
@@ -57,8 +53,33 @@ async def _http(answer: bytes) -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 20", b"\x16\x03\x01 no HTTP\r\n\r\n"])
 async def test_a_closed_connection_or_another_protocol_is_not_an_answer(answer: bytes) -> None:
-    with pytest.raises(Unreached):
-        await _http(answer)
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with _http(serve) as client:
+        with pytest.raises(Unreached):
+            await client.load("m", None)
+
+
+def test_a_load_over_http_may_take_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        loop = asyncio.get_running_loop()
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + 10_000)
+        await asyncio.sleep(0)  # every timer that is due fires
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async def load() -> None:
+        async with _http(serve) as client:
+            await client.load("m", None)
+
+    asyncio.run(load())  # a loop without the timer that limits every test
 
 
 @pytest.mark.parametrize("grpc", [False, True])
