@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -163,7 +164,7 @@ def build_services(
     # tritonserver
     backends = lay_out_backends(runtime, rundir.path, is_taken_over=takeover is not None)
     if takeover is None:
-        regions = new_shm_prefix()
+        regions = new_shm_prefix(os.fstat(store.lock))
         kill_on_death = KillOnDeath(SHM / regions)
     else:
         regions = takeover.state.regions

@@ -71,22 +71,8 @@ class ServerPlace:
     on_line: OnLine
 
     def sweep_shared_memory(self) -> None:
-        """Remove the shared memory that an exited process left behind.
-
-        Files of other users with the same prefix cannot be removed, and are only logged.
-        """
-        try:
-            left = list(SHM.glob(f"{self.shm_prefix}*"))
-        except OSError as error:  # for example, too many open files
-            _log.warning("could not list tritonserver's shared memory regions", reason=str(error))
-            return
-        for region in left:
-            try:
-                region.unlink(missing_ok=True)
-            except OSError as error:  # noqa: PERF203, continue with the others
-                _log.warning(
-                    "could not remove a shared memory region of tritonserver", reason=str(error)
-                )
+        """Remove the shared memory that an exited process left behind."""
+        _remove_regions(f"{self.shm_prefix}*")
 
 
 class ServerRefused(Exception):
@@ -329,9 +315,32 @@ def _model_control(place: ServerPlace) -> dict[str, str]:
     }
 
 
-def new_shm_prefix() -> str:
-    """Return a unique prefix for the names of this daemon's regions in /dev/shm."""
-    return f"pytriton-{os.getpid()}-{secrets.token_hex(4)}-"
+def new_shm_prefix(lock: os.stat_result) -> str:
+    """Return a unique prefix for the names of this daemon's regions in /dev/shm, and remove the regions of former ones.
+
+    The cleanup helper (kill_on_death.py) removes a killed daemon's regions, unless it was killed as well: systemd kills
+    all processes of a service. So the names contain the file that locks the state directory, whose status is `lock`:
+    if this daemon holds the lock, no other daemon with the same file is alive. Its inode cannot be reused meanwhile.
+    """
+    file = f"{lock.st_dev:x}.{lock.st_ino:x}"
+    _remove_regions(f"pytriton-*-{file}-*")
+    return f"pytriton-{os.getpid()}-{file}-{secrets.token_hex(4)}-"
+
+
+def _remove_regions(pattern: str) -> None:
+    """Remove the regions whose names match. Other users' regions cannot be removed, and are only logged."""
+    try:
+        regions = list(SHM.glob(pattern))
+    except OSError as error:  # for example, too many open files
+        _log.warning("could not list tritonserver's shared memory regions", reason=str(error))
+        return
+    for region in regions:
+        try:
+            region.unlink(missing_ok=True)
+        except OSError as error:  # noqa: PERF203, continue with the others
+            _log.warning(
+                "could not remove a shared memory region of tritonserver", reason=str(error)
+            )
 
 
 def privately(argv: Sequence[str]) -> list[str]:

@@ -29,6 +29,7 @@ from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 from pytriton.dispatcher.daemon import Daemon
 from pytriton.dispatcher.models.persistence.state_dir import Store
+from pytriton.dispatcher.server.frontend import SHM
 
 pytestmark = pytest.mark.programs
 
@@ -150,6 +151,18 @@ async def test_it_serves_until_stopped(folder: Path) -> None:
         assert one.how_it_ended() == (ExitCode.OK, "asked to by a client")
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", one.config.http_port))
+
+
+async def test_it_removes_the_shared_memory_of_a_killed_daemon(folder: Path) -> None:
+    """systemd kills the helper that does so together with the daemon."""
+    folders = folder / "1", folder / "2"
+    for one in folders:
+        one.mkdir()
+    async with daemon_in(folders[0]) as killed:
+        region = SHM / f"{killed.services.regions}1"
+    region.touch()
+    async with daemon_in(folders[1], state_dir=str(killed.config.state_path)):
+        assert not region.exists()
 
 
 async def test_a_signal_stops_it(folder: Path) -> None:

@@ -32,3 +32,21 @@ def test_an_undeletable_region_does_not_prevent_removing_others(
     monkeypatch.setattr(frontend, "SHM", shm)
     fake_place(tmp_path, []).sweep_shared_memory()
     assert sorted(path.name for path in shm.iterdir() if path.is_file()) == ["another's"]
+
+
+def test_the_next_daemon_removes_the_regions_of_a_killed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd kills the cleanup helper together with a killed daemon."""
+    shm, own, another = tmp_path / "shm", tmp_path / "own", tmp_path / "another"
+    shm.mkdir()
+    own.touch()
+    another.touch()
+    monkeypatch.setattr(frontend, "SHM", shm)
+    remaining = {frontend.new_shm_prefix(another.stat()), "pytriton-1-ab-x", "own"}
+    killed = frontend.new_shm_prefix(own.stat())
+    for name in {killed, f"{killed}1-x", *remaining}:
+        (shm / name).touch()
+    prefix = frontend.new_shm_prefix(own.stat())
+    assert {path.name for path in shm.iterdir()} == remaining
+    assert prefix != killed

@@ -48,7 +48,7 @@ class Scene:
         self.lines: list[str] = []
         self.printed = asyncio.Event()
         tree = ServerTree(program, backends, None, (), (), "2.51.0")
-        prefix = new_shm_prefix()
+        prefix = new_shm_prefix(folder.stat())
         self.shm = SHM / prefix
         self._kill_on_death = KillOnDeath(self.shm)
         place = ServerPlace(

@@ -53,7 +53,7 @@ class Scene:
         self.lines: list[str] = []
         self.retired: list[int] = []
         tree = ServerTree(Path("tritonserver"), backends, None, (), (), "2.51.0")
-        self.prefix = prefix = new_shm_prefix()
+        self.prefix = prefix = new_shm_prefix(folder.stat())
         self._kill_on_death = KillOnDeath(SHM / prefix)
         native = NativeProgram(program, Path("/core.so"), {"z": "libz.so.1"})
         runtime = ServerRuntime(tree, "setting", ServerChoice(), folder, None, native)
