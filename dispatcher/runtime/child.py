@@ -159,8 +159,7 @@ class Child:
         """
         for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
             with contextlib.suppress(OSError):  # the thread has ended
-                state = stat.read_bytes().rpartition(b")")[2].split(None, 1)[0]
-                if state in (b"R", b"D"):
+                if linux.stat_fields(stat)[3] in (b"R", b"D"):  # the state
                     return True
         return False
 

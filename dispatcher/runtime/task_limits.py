@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from pytriton._protocol import linux
+
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -88,9 +90,7 @@ def _tasks_of(user: int, proc: Path) -> Iterator[int]:
     for entry in os.scandir(proc):
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has just exited
             if entry.name.isdigit() and entry.stat().st_uid == user:
-                status = Path(entry.path, "stat").read_text(errors="replace")
-                # The 18th field after the command name (which may contain spaces) is the number of threads.
-                yield int(status.rpartition(")")[2].split()[17])
+                yield int(linux.stat_fields(f"{entry.path}/stat")[20])  # the number of threads
 
 
 def _of_kernel(proc: Path) -> Iterator[Headroom]:

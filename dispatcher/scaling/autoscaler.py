@@ -345,8 +345,7 @@ def machine_resources() -> MachineResources:
 
 def _cpu_s(pid: int) -> float:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        fields = linux.stat_fields(f"/proc/{pid}/stat")
     except OSError:  # the process has exited
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S
+    return (int(fields[14]) + int(fields[15])) / _CLOCK_TICKS_PER_S

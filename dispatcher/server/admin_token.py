@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import linux
 from pytriton._protocol.files.rundir import RuntimeDir, RuntimeDirError
 from pytriton._protocol.parameters import ACCESS_HEADER
 
@@ -122,9 +123,8 @@ def blank_out(pid: int, token: str | None) -> bool:
 
 
 def _overwrite(proc: Path, secret: bytes) -> None:
-    # The second field is the program's name in parentheses, which may itself contain spaces and parentheses.
-    fields = (proc / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    start, end = int(fields[48 - 3]), int(fields[49 - 3])
+    fields = linux.stat_fields(proc / "stat")
+    start, end = int(fields[48]), int(fields[49])
     if not 0 < start < end:
         raise ValueError("the kernel does not report where the arguments are")
     with open(proc / "mem", "r+b", buffering=0) as memory:

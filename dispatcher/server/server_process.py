@@ -27,6 +27,7 @@ import structlog
 
 from pytriton._host.ancestors import ancestors
 from pytriton._host.settings.declarations import DaemonConfig
+from pytriton._protocol import linux
 from pytriton._protocol.errors import RemoteFailure
 from pytriton.dispatcher.runtime import logs
 from pytriton.dispatcher.runtime.child import Child, describe_exit
@@ -349,11 +350,10 @@ def process_state(pid: int) -> str:
 def is_dying(pid: int) -> bool:
     """Return whether the kernel is ending a process, or at least its main thread. Its exit may not be reported yet."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        flags = linux.stat_fields(f"/proc/{pid}/stat")[9]
     except OSError:
         return False
-    # After the name, which may contain anything, come six other fields and the flags. See proc(5).
-    return int(stat.rpartition(b")")[2].split()[6]) & _PF_EXITING != 0
+    return int(flags) & _PF_EXITING != 0
 
 
 def log_line(pid: int, line: bytes) -> None:

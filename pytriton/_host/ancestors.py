@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pytriton._protocol import linux
+
 
 def ancestors(pid: int) -> list[int]:
     """Return the pids of a process's ancestors, its parent first; [] if the process does not exist."""
@@ -16,8 +18,6 @@ def ancestors(pid: int) -> list[int]:
 def _parent(pid: int) -> int:
     """Return the pid of a process's parent; 0 if the parent is outside this container or the process does not exist."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # After the name, which may contain anything: state and parent. See proc(5).
-            return int(file.read().rpartition(b")")[2].split()[1])
+        return int(linux.stat_fields(f"/proc/{pid}/stat")[4])
     except OSError:
         return 0

@@ -19,6 +19,8 @@ from typing import Optional
 
 import msgspec
 
+from pytriton._protocol import linux
+
 #: Placeholder for the worker's name in boot.py's arguments, replaced by the fork's name. As long as the longest name.
 FORKS = "(forks workers)"
 #: Maximum size in bytes of an order and of its answer.
@@ -75,8 +77,7 @@ def show_as(before: str, now: str) -> None:
     """Replace part of the command line that ps(1) shows for this process, if there is room (proc(5), cmdline)."""
     with open("/proc/self/cmdline", "rb") as file:
         shown = file.read()
-    with open("/proc/self/stat", "rb") as file:
-        start = int(file.read().rpartition(b")")[2].split()[45])  # the 48th of all, arg_start
+    start = int(linux.stat_fields("/proc/self/stat")[48])  # arg_start
     named = shown.replace(before.encode(), now.encode(), 1).ljust(len(shown), b"\0")
     if start and len(named) == len(shown) and ctypes.string_at(start, len(shown)) == shown:
         ctypes.memmove(start, named, len(named))

@@ -180,6 +180,18 @@ def pidfd_open(pid: int) -> int:
     return _syscall(_NR_PIDFD_OPEN, ctypes.c_int(pid), ctypes.c_uint(0))
 
 
+def stat_fields(stat: str | Path) -> list[bytes]:
+    """Return the fields of /proc/PID/stat, or of a thread's file. The index of a field is its number in proc(5).
+
+    Raises:
+        OSError: the process or thread has exited
+    """
+    with open(stat, "rb") as file:
+        start, _, rest = file.read().rpartition(b")")  # the name may contain anything
+    pid, _, name = start.partition(b" (")
+    return [b"", pid, name, *rest.split()]
+
+
 def watch_for_removal(paths: Iterable[Path]) -> int:
     """Return a descriptor that becomes readable when one of these files or folders is deleted or renamed (inotify(7)).
 

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import msgspec
 
+from pytriton._protocol import linux
+
 #: The block size that stat(2) counts in.
 _BLOCK = 512
 #: The environment variable that passes the folder to a worker.
@@ -73,11 +75,10 @@ class SharedEntry(msgspec.Struct, frozen=True):
 def started_at(pid: int) -> int | None:
     """Return the start time of a process in clock ticks since boot; None if it does not exist."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        fields = linux.stat_fields(f"/proc/{pid}/stat")
     except OSError:
         return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return None if fields[3] in (b"Z", b"X") else int(fields[22])
 
 
 @contextlib.contextmanager

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from pytriton._protocol import linux
+
 
 @dataclass(frozen=True)
 class Use:
@@ -54,9 +56,7 @@ def _cpu_clock(pid: int) -> int:
 
 
 def _faults(pid: int) -> int:
-    """Return a process's minor faults. Source: proc_pid_stat(5), field 10 (minflt)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[7])
+    return int(linux.stat_fields(f"/proc/{pid}/stat")[10])  # minor faults
 
 
 def memory_mb(pids: list[int]) -> float:
