@@ -148,7 +148,6 @@ class ServerRuntime:
     """
 
     tree: ServerTree
-    source: str  #: "setting", "environment", "container", "path" or "cache"
     choice: ServerChoice
     #: Directory of the compiled proxy; None: the Python proxy serves all models.
     native: Path | None
@@ -201,7 +200,6 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
     )
     runtime = ServerRuntime(
         tree,
-        source,
         choice,
         native,
         python=None,

@@ -28,9 +28,7 @@ def fake_place(
         (folder / "backends" / name).mkdir(parents=True)
     tree = ServerTree(Path("tritonserver"), folder, caches, (), (), "2.51.0")
     return ServerPlace(
-        ServerRuntime(
-            tree, "setting", ServerChoice(), folder, None, frontend, options=frozenset(options)
-        ),
+        ServerRuntime(tree, ServerChoice(), folder, None, frontend, options=frozenset(options)),
         folder / "models",
         folder / "backends",
         PREFIX,

@@ -78,7 +78,7 @@ class Scene:
         }
         self.config = DaemonConfig(**given)
         tree = ServerTree(program, folder / "tree", None, (), (), "2.51.0")
-        runtime = ServerRuntime(tree, "setting", ServerChoice(), folder / "native", None)
+        runtime = ServerRuntime(tree, ServerChoice(), folder / "native", None)
         self.store = Store(self.config.state_path)
         self.manager = ServiceManager()
         self.daemon = Daemon(self.config, self.rundir, runtime, self.store, self.manager)

@@ -60,7 +60,7 @@ def backends(tmp_path: Path) -> Path:
 
 def on_demand(backends: Path) -> PythonOnDemand:
     tree = ServerTree(backends, backends, None, (), (((3, 11), backends),), None)
-    return PythonOnDemand(ServerRuntime(tree, "cache", ServerChoice(), None, None), backends)
+    return PythonOnDemand(ServerRuntime(tree, ServerChoice(), None, None), backends)
 
 
 def python_of(folder: Path) -> PythonBackend:
@@ -137,7 +137,7 @@ def test_an_upgrade_keeps_a_matching_environment(
     servers = tmp_path / "server" / "backends"
     servers.mkdir(parents=True)
     tree = ServerTree(servers, servers, None, (), (((3, 11), tmp_path / backend),), None)
-    runtime = ServerRuntime(tree, "cache", ServerChoice(), None, None)
+    runtime = ServerRuntime(tree, ServerChoice(), None, None)
     backends = lay_out_backends(runtime, tmp_path / "run")
     lay_out_python(python, backends)
     lay_out_backends(runtime, tmp_path / "run", is_taken_over=True)

@@ -246,7 +246,7 @@ except ServerRuntimeError as error:
 def runtime(tmp_path: Path) -> ServerRuntime:
     tree = read_tree(make_server(tmp_path / "server"))
     assert isinstance(tree, ServerTree)
-    return ServerRuntime(tree, "setting", ServerChoice(), native=None, python=None)
+    return ServerRuntime(tree, ServerChoice(), native=None, python=None)
 
 
 @pytest.fixture

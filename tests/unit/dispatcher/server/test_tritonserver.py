@@ -52,7 +52,7 @@ class Scene:
         self.shm = SHM / prefix
         self._kill_on_death = KillOnDeath(self.shm)
         place = ServerPlace(
-            ServerRuntime(tree, "setting", ServerChoice(), folder, None),
+            ServerRuntime(tree, ServerChoice(), folder, None),
             self.models,
             backends,
             prefix,

@@ -56,7 +56,7 @@ class Scene:
         self.prefix = prefix = new_shm_prefix(folder.stat())
         self._kill_on_death = KillOnDeath(SHM / prefix)
         native = NativeProgram(program, Path("/core.so"), {"z": "libz.so.1"})
-        runtime = ServerRuntime(tree, "setting", ServerChoice(), folder, None, native)
+        runtime = ServerRuntime(tree, ServerChoice(), folder, None, native)
         place = ServerPlace(runtime, models, backends, prefix, self._kill_on_death, self._on_line)
         given = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "server_probe_timeout_s": 0.0}
         self.config = DaemonConfig(**{**given, "frontend": "native", **settings})
