@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import functools
 import os
@@ -174,10 +175,20 @@ def oom_kills() -> int:
 
 
 def pidfd_open(pid: int) -> int:
-    """Return a descriptor that becomes readable when process `pid` ends (pidfd_open(2), Linux 5.3)."""
-    if hasattr(os, "pidfd_open"):
-        return os.pidfd_open(pid)
-    return _syscall(_NR_PIDFD_OPEN, ctypes.c_int(pid), ctypes.c_uint(0))
+    """Return a descriptor that becomes readable when process `pid` ends (pidfd_open(2), Linux 5.3).
+
+    Raises:
+        ProcessLookupError: the process has exited
+    """
+    try:
+        if hasattr(os, "pidfd_open"):
+            return os.pidfd_open(pid)
+        return _syscall(_NR_PIDFD_OPEN, ctypes.c_int(pid), ctypes.c_uint(0))
+    except OSError as error:
+        # The kernel also says this of a process that it is just removing, depending on its version.
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
+        raise
 
 
 def stat_fields(stat: str | Path) -> list[bytes]:
