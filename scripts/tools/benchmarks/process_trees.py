@@ -39,7 +39,7 @@ def use(pid: int) -> Use:
     for process in tree(pid):
         try:
             cpu_s = time.clock_gettime(_cpu_clock(process.pid))
-            faults += _faults(process.pid)
+            faults += int(linux.stat_fields(f"/proc/{process.pid}/stat")[10])  # minor faults
         except OSError:  # it has exited
             continue
         total += cpu_s
@@ -53,10 +53,6 @@ def _cpu_clock(pid: int) -> int:
     Source: the kernel's include/linux/posix-timers.h (CPUCLOCK_SCHED), for clock_getcpuclockid(3).
     """
     return ~pid << 3 | 2
-
-
-def _faults(pid: int) -> int:
-    return int(linux.stat_fields(f"/proc/{pid}/stat")[10])  # minor faults
 
 
 def memory_mb(pids: list[int]) -> float:
