@@ -43,7 +43,7 @@ from pytriton.dispatcher.server.frontend import (
     Frontend,
     PendingModels,
     ServerPlace,
-    new_shm_prefix,
+    claim_shm_prefix,
 )
 from pytriton.dispatcher.server.frontends.native_frontend import NativeFrontend
 from pytriton.dispatcher.server.frontends.triton_frontend import TritonFrontend
@@ -164,7 +164,7 @@ def build_services(
     # tritonserver
     backends = lay_out_backends(runtime, rundir.path, is_taken_over=takeover is not None)
     if takeover is None:
-        regions = new_shm_prefix(os.fstat(store.lock))
+        regions = claim_shm_prefix(os.fstat(store.lock))
         kill_on_death = KillOnDeath(SHM / regions)
     else:
         regions = takeover.state.regions

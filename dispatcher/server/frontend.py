@@ -315,12 +315,13 @@ def _model_control(place: ServerPlace) -> dict[str, str]:
     }
 
 
-def new_shm_prefix(lock: os.stat_result) -> str:
-    """Return a unique prefix for the names of this daemon's regions in /dev/shm, and remove the regions of former ones.
+def claim_shm_prefix(lock: os.stat_result) -> str:
+    """Return a unique prefix for the names of this daemon's regions in /dev/shm. Remove the regions of its predecessors.
 
     The cleanup helper (kill_on_death.py) removes a killed daemon's regions, unless it was killed as well: systemd kills
-    all processes of a service. So the names contain the file that locks the state directory, whose status is `lock`:
-    if this daemon holds the lock, no other daemon with the same file is alive. Its inode cannot be reused meanwhile.
+    all processes of a service. Therefore the names identify the file that locks the state directory, by the device and
+    inode in `lock`. This daemon holds that lock, so the regions of all others that name the file are stale. The file is
+    open, so no other file can get its inode.
     """
     file = f"{lock.st_dev:x}.{lock.st_ino:x}"
     _remove_regions(f"pytriton-*-{file}-*")

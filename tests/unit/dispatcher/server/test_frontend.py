@@ -43,10 +43,10 @@ def test_the_next_daemon_removes_the_regions_of_a_killed_one(
     own.touch()
     another.touch()
     monkeypatch.setattr(frontend, "SHM", shm)
-    remaining = {frontend.new_shm_prefix(another.stat()), "pytriton-1-ab-x", "own"}
-    killed = frontend.new_shm_prefix(own.stat())
+    remaining = {frontend.claim_shm_prefix(another.stat()), "pytriton-1-ab-x", "own"}
+    killed = frontend.claim_shm_prefix(own.stat())
     for name in {killed, f"{killed}1-x", *remaining}:
         (shm / name).touch()
-    prefix = frontend.new_shm_prefix(own.stat())
+    prefix = frontend.claim_shm_prefix(own.stat())
     assert {path.name for path in shm.iterdir()} == remaining
     assert prefix != killed

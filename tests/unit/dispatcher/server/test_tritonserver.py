@@ -25,7 +25,7 @@ from pytriton.dispatcher.runtime.kill_on_death import KillOnDeath
 from pytriton.dispatcher.runtime.states import ServerState
 from pytriton.dispatcher.runtime.task_limits import Headroom
 from pytriton.dispatcher.server import server_process, tritonserver
-from pytriton.dispatcher.server.frontend import SHM, ServerPlace, new_shm_prefix
+from pytriton.dispatcher.server.frontend import SHM, ServerPlace, claim_shm_prefix
 from pytriton.dispatcher.server.frontends.triton_frontend import TritonFrontend
 from pytriton.dispatcher.server.server_process import ServerCrashed, ServerLost, ServerStartError
 from pytriton.dispatcher.server.tritonserver import TritonServer
@@ -48,7 +48,7 @@ class Scene:
         self.lines: list[str] = []
         self.printed = asyncio.Event()
         tree = ServerTree(program, backends, None, (), (), "2.51.0")
-        prefix = new_shm_prefix(folder.stat())
+        prefix = claim_shm_prefix(folder.stat())
         self.shm = SHM / prefix
         self._kill_on_death = KillOnDeath(self.shm)
         place = ServerPlace(

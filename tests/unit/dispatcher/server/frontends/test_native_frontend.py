@@ -30,7 +30,7 @@ from pytriton.dispatcher.server.frontend import (
     SHM,
     PendingModels,
     ServerPlace,
-    new_shm_prefix,
+    claim_shm_prefix,
 )
 from pytriton.dispatcher.server.frontends.native_frontend import NativeFrontend
 from pytriton.dispatcher.server.server_process import ServerStartError
@@ -53,7 +53,7 @@ class Scene:
         self.lines: list[str] = []
         self.retired: list[int] = []
         tree = ServerTree(Path("tritonserver"), backends, None, (), (), "2.51.0")
-        self.prefix = prefix = new_shm_prefix(folder.stat())
+        self.prefix = prefix = claim_shm_prefix(folder.stat())
         self._kill_on_death = KillOnDeath(SHM / prefix)
         native = NativeProgram(program, Path("/core.so"), {"z": "libz.so.1"})
         runtime = ServerRuntime(tree, ServerChoice(), folder, None, native)
