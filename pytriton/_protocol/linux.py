@@ -185,7 +185,7 @@ def pidfd_open(pid: int) -> int:
             return os.pidfd_open(pid)
         return _syscall(_NR_PIDFD_OPEN, ctypes.c_int(pid), ctypes.c_uint(0))
     except OSError as error:
-        # The kernel also says this of a process that it is just removing, depending on its version.
+        # Depending on its version, the kernel reports one of these for a process that it is removing.
         if error.errno in (errno.EINVAL, errno.ENOENT):
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
         raise
