@@ -12,7 +12,6 @@ gpu-check/
 from __future__ import annotations
 
 import json
-import lzma
 import shutil
 import subprocess
 import sys
@@ -51,8 +50,13 @@ class BundleError(Exception):
     """The folder cannot be built; the text says why."""
 
 
-def build(out: Path, python: str) -> int:
+def build(out: Path, python: str, *, compress: bool = True) -> int:
     """Build the folder for a Python version, replacing an earlier one, and return its size in bytes.
+
+    Args:
+        out: the folder
+        python: the version, e.g. "3.12"
+        compress: False if tests need the folder soon, whatever its size
 
     Raises:
         BundleError: pip failed, or the folder is larger than `MAX_BYTES`.
@@ -75,9 +79,9 @@ def build(out: Path, python: str) -> int:
         (draft / "run.sh").chmod(0o755)
         about = {"python": python, "triton": PINNED.triton_version, "glibc": PINNED.glibc}
         (draft / "bundle.json").write_text(json.dumps(about))
-        _pack(content, draft / "bundle.tar.xz")
+        _pack(content, draft / "bundle.tar.xz", compress)
         size = sum(file.stat().st_size for file in draft.rglob("*") if file.is_file())
-        if size > MAX_BYTES:
+        if compress and size > MAX_BYTES:
             raise BundleError(
                 f"the folder would have {size / 1e6:.1f} MB, but may have {MAX_BYTES / 1e6:.0f}: leave out packages that "
                 "no row imports (_LEFT_OUT in scripts/tools/gpu_check/bundle.py)"
@@ -147,11 +151,8 @@ def _needs(library: Path) -> Iterator[str]:
             yield from (vars(tag)["needed"] for tag in dynamic.iter_tags("DT_NEEDED"))
 
 
-def _pack(content: Path, archive: Path) -> None:
-    # Preset 6 would save 9 MB, but takes seven times as long.
-    with (
-        lzma.open(archive, "wb", preset=0) as packed,
-        tarfile.open(fileobj=packed, mode="w|") as tar,
-    ):
+def _pack(content: Path, archive: Path, compress: bool) -> None:
+    # Preset 6 would save 9 MB, but takes seven times as long. Uncompressed, tarfile reads it whatever its name.
+    with tarfile.open(archive, "w:xz", preset=0) if compress else tarfile.open(archive, "w") as tar:
         for path in sorted(content.iterdir()):
             tar.add(path, path.name)
