@@ -46,9 +46,11 @@ settings.load_profile("no deadline")
 # import that module, pytest and all else that it needs. Without, it travels by value, as that of a user's script.
 sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).parents[1]]
 
-# A shell that starts the tests in the background has them ignore SIGINT, and what they start would ignore it, too.
+# A shell that starts the tests in the background has them ignore SIGINT, and `perf record` has them block SIGWINCH. What
+# they start would do so, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
 def pytest_collection_finish() -> None:
