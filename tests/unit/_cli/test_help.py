@@ -62,7 +62,7 @@ def test_help_fits_into_80_columns_without_truncation(words: list[str], command:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["start", "--htp-port", "1"], "No such option: --htp-port"),
+        (["start", "--htp-port", "1"], "No such option:? '?--htp-port"),  # depends on click
         (["statsu"], "No such command 'statsu'. Did you mean 'status'"),
         (["scale"], "Missing argument"),
         (["register"], "use either MODULE:ATTRIBUTE, a model file, or --model-dir FOLDER"),
@@ -71,7 +71,7 @@ def test_help_fits_into_80_columns_without_truncation(words: list[str], command:
 def test_a_wrong_command_line_gets_the_reason_first_and_once(words: list[str], reason: str) -> None:
     done = CliRunner().invoke(parser(words), words, prog_name="pytriton-daemon")
     first, *others = done.output.splitlines()
-    assert first.startswith(f"pytriton-daemon: {reason}")
+    assert re.match(f"pytriton-daemon: {reason}", first)
     asked = ["pytriton-daemon", *(word for word in words[:1] if word in ALL.commands), "--help"]
     assert others == [f"Try '{' '.join(asked)}'."]
     assert done.exit_code == 2
