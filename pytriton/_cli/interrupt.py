@@ -22,11 +22,22 @@ def raise_on_interrupt() -> None:
 
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt where it is not lost: a signal handler."""
-    if frame is not None and frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-        # An import's lock is freed in a weak reference's callback, and Python only prints what a callback raises.
+    if _is_lost(frame):
         threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
         return
     raise KeyboardInterrupt
+
+
+def _is_lost(frame: FrameType | None) -> bool:
+    """Return True if Python would only print an exception that is raised now.
+
+    An import's lock is freed in a weak reference's callback. `interrupt` may still run there when its own signal arrives.
+    """
+    if frame is not None and frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+        return True
+    while frame is not None and frame.f_code is not interrupt.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _exit(number: int, frame: object) -> None:

@@ -85,8 +85,23 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interruption_in_the_callback_of_an_import_is_not_lost() -> None:
+#: The repeated signal arrives before the handler has returned, as on a busy machine.
+BUSY = """
+import threading
+
+class Timer(threading.Timer):
+    def start(self):
+        threading.Timer = usual
+        super().start()
+        self.join()
+
+usual, threading.Timer = threading.Timer, Timer
+"""
+
+
+@pytest.mark.parametrize("before", ["", BUSY], ids=["idle", "busy"])
+def test_an_interruption_in_the_callback_of_an_import_is_not_lost(before: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FREEING], check=False, capture_output=True, text=True
+        [sys.executable, "-c", before + FREEING], check=False, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("freed\ninterrupted\n", "")
