@@ -27,7 +27,7 @@ def main() -> None:
     import signal
     import sys
 
-    from pytriton._cli.interrupt import exit_on_interrupt
+    from pytriton._host.interrupt import exit_on_interrupt
 
     gc.disable()  # while modules are imported, which are never freed
     exit_on_interrupt()

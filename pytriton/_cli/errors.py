@@ -12,9 +12,9 @@ from typing import NoReturn, TypeVar
 
 import typer
 
-from pytriton._cli.interrupt import raise_on_interrupt
 from pytriton._cli.output import visible
 from pytriton._cli.typer_adapter import resolved_parameters, show_parameters
+from pytriton._host.interrupt import raise_on_interrupt
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.log_lines import print_error
 

@@ -9,9 +9,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pytriton._host.interrupt import raise_from_handler
 from pytriton.exceptions import DaemonNotRunningError, ModelNotFoundError, PyTritonDaemonError
 from pytriton.triton.models import BoundModel, reject_duplicate_name
 
@@ -275,10 +276,7 @@ def _sigterm_interrupts() -> Iterator[None]:
         yield
         return
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise _Terminated
-
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, partial(raise_from_handler, _Terminated))
     try:
         yield
     finally:

@@ -14,8 +14,8 @@ import typer
 
 from pytriton._cli.errors import CliError, command, errors_of_clients
 from pytriton._cli.flags import InstancesFlag, PythonFlag, RuntimeDirFlag
-from pytriton._cli.interrupt import interrupt
 from pytriton._cli.output import say, visible
+from pytriton._host.interrupt import interrupt
 from pytriton._protocol.exit_codes import ExitCode
 from pytriton._protocol.files.rundir import RuntimeDir
 

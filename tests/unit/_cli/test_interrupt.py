@@ -65,29 +65,13 @@ def test_an_interruption_after_the_command_is_not_a_traceback(tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
-#: Interrupts itself when the lock of an import is freed.
+#: Receives a signal when the lock of an import is freed.
 FREEING = """
-import os, signal, time, weakref
-from pytriton._cli.interrupt import interrupt
+import os, signal, sys, threading, time, weakref
+from pytriton._host.interrupt import interrupt
+from pytriton.triton.base import _sigterm_interrupts
 
 class Lock: pass
-
-signal.signal(signal.SIGINT, interrupt)
-source = "def cb(_): os.kill(os.getpid(), signal.SIGINT); print('freed', flush=True)"
-exec(compile(source, "<frozen importlib._bootstrap>", "exec"))
-lock = Lock()
-reference = weakref.ref(lock, cb)
-try:
-    del lock
-    time.sleep(60)
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-#: The repeated signal arrives before the handler has returned, as on a busy machine.
-BUSY = """
-import threading
 
 class Timer(threading.Timer):
     def start(self):
@@ -95,13 +79,33 @@ class Timer(threading.Timer):
         super().start()
         self.join()
 
-usual, threading.Timer = threading.Timer, Timer
+usual = threading.Timer
+if "busy" in sys.argv:  # the repeated signal arrives before the handler has returned
+    threading.Timer = Timer
+number = signal.SIGTERM if "SIGTERM" in sys.argv else signal.SIGINT
+source = "def cb(_): os.kill(os.getpid(), number); print('freed', flush=True)"
+exec(compile(source, "<frozen importlib._bootstrap>", "exec"))
+lock = Lock()
+reference = weakref.ref(lock, cb)
+signal.signal(signal.SIGINT, interrupt)
+with _sigterm_interrupts():
+    try:
+        del lock
+        time.sleep(60)
+    except KeyboardInterrupt as error:
+        print(type(error).__name__)
 """
 
 
-@pytest.mark.parametrize("before", ["", BUSY], ids=["idle", "busy"])
-def test_an_interruption_in_the_callback_of_an_import_is_not_lost(before: str) -> None:
+@pytest.mark.parametrize("busy", [[], ["busy"]])
+@pytest.mark.parametrize(
+    ("number", "error"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "_Terminated")]
+)
+def test_a_signal_in_the_callback_of_an_import_is_not_lost(
+    number: str, error: str, busy: list[str]
+) -> None:
+    """Neither by a command nor by `Triton.serve`."""
     done = subprocess.run(
-        [sys.executable, "-c", before + FREEING], check=False, capture_output=True, text=True
+        [sys.executable, "-c", FREEING, number, *busy], check=False, capture_output=True, text=True
     )
-    assert (done.stdout, done.stderr) == ("freed\ninterrupted\n", "")
+    assert (done.stdout, done.stderr) == (f"freed\n{error}\n", "")
