@@ -110,7 +110,7 @@ class ReadinessController:
             self._gate_is_open = True
             _log.info("tritonserver reports ready")
         except RemoteFailure as failure:
-            _log.error("could not open tritonserver's readiness gate", reason=failure.text)
+            _log.error("could not make tritonserver report ready", reason=failure.text)
         if self._withdrawn:  # check again: withdrawn while the gate was opened
             await self._server.close_gate()
         await self._until(lambda: self._may_start_vertex or not self._server.ready)

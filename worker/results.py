@@ -333,8 +333,8 @@ class ResultWriter:
         if request.inputs and array.shape[0] != request.inputs[0].shape[0]:
             raise self._error(
                 output,
-                f"has {array.shape[0]} rows along the batch axis (shape {array.shape}) "
-                f"for a request with {request.inputs[0].shape[0]}",
+                f"has {array.shape[0]} rows along the batch axis (shape {array.shape}), "
+                f"but the request has {request.inputs[0].shape[0]}",
             )
 
     def _refuse_rank(self, output: Output, array: Array) -> None:

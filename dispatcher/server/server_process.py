@@ -246,7 +246,7 @@ class ServerProcess:
             await self._frontend.check_listening()
         except (ServerRefused, Unreached, OSError) as error:
             self._silence = str(error)
-            _log.debug("tritonserver does not answer yet", error=self._silence)
+            _log.debug("tritonserver is not answering yet", error=self._silence)
             return False
         return True
 

@@ -306,8 +306,8 @@ def decode(data: bytes) -> HandOver:
         raise UnusableHandOver(f"it begins with {head[:40]!r}: it was not written by a daemon")
     if int(number) != VERSION:
         raise UnusableHandOver(
-            f"the running daemon writes snapshots of version {int(number)}, but this version reads version {VERSION}: "
-            "stop the daemon, then start this version (pytriton-daemon restart)"
+            f"the running daemon writes snapshot format {int(number)}, but this release reads format {VERSION}: "
+            "stop the daemon, then start this release (pytriton-daemon restart)"
         )
     try:
         state = _decoder.decode(content)

@@ -197,7 +197,7 @@ class FleetClient(Closeable):
             done = [node for node, was_there in answers.done.items() if was_there]
             texts = [f"{node}: {error}" for node, error in answers.failed.items()]
             raise FleetError(
-                f"Model {name!r} was unregistered on {', '.join(done) or 'no node'}, but not everywhere.\n"
+                f"Model {name!r} could not be unregistered on all nodes (done: {', '.join(done) or 'none'}).\n"
                 + "\n".join(texts),
                 model_name=name,
                 failures=answers.failed,

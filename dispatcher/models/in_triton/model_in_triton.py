@@ -307,5 +307,6 @@ class ModelInTriton:
 def _report_fault(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         _log.error(
-            "internal error: registration is no longer supervised", exc_info=task.exception()
+            "internal error: the task that supervises a registration has failed",
+            exc_info=task.exception(),
         )

@@ -79,7 +79,7 @@ class TritonFrontend:
         """Do nothing but warn: NVIDIA's frontend serves only Triton's protocols."""
         if document["routes"]:
             _log.warning(
-                "routes of typed functions are not served",
+                "not serving the HTTP routes of typed functions",
                 reason="NVIDIA's frontend serves only Triton's protocols",
                 fix="set frontend to native",
             )

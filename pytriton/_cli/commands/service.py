@@ -74,7 +74,8 @@ def install(
         raise CliError(ExitCode.USAGE, "--user and --run-as contradict each other: remove one.")
     if sockets and kind == "supervisord":
         raise CliError(
-            ExitCode.USAGE, "--sockets needs --systemd: only systemd can listen for a service."
+            ExitCode.USAGE,
+            "--sockets needs --systemd: only systemd passes listening sockets to a service.",
         )
     start_flags = StartFlags(flags, config).absolute()
     path = _path(kind, folder)

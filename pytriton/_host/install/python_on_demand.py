@@ -70,8 +70,8 @@ class PythonOnDemand:
             except (ServerRuntimeError, OSError) as error:
                 raise RemoteFailure(
                     ErrorKind.LOAD_FAILED,
-                    f"model {model} needs tritonserver's own python backend, but there is no Python for it: {error}. "
-                    "Alternatively, install one in advance, for example while building an image: "
+                    f"model {model} needs tritonserver's own python backend, whose Python could not be installed: {error}. "
+                    "To install it in advance, for example while building an image, run: "
                     "pytriton-daemon install-server --python-backend",
                 ) from error
             self._there = True

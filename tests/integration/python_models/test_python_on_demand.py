@@ -52,7 +52,8 @@ def test_the_python_is_installed_when_a_model_first_needs_it(
             assert not (cache / "proxy-env").exists()
 
             with pytest.raises(
-                RegistrationError, match=r"(?s)stock needs.*there is no Python for it: pip"
+                RegistrationError,
+                match=r"(?s)stock needs.*whose Python could not be installed: pip",
             ):
                 client.load_model("stock")
             assert inference.infer("plus", {"x": ones})["y"].tolist() == [[2.0] * 4]

@@ -223,7 +223,7 @@ def test_print_writes_nothing_and_goes_to_standard_output(tmp_path: Path) -> Non
         (("--systemd", "--run-as", "no such user"), "no user 'no such user'"),
         (("--systemd", "--http-port", "x"), "--http-port: 'x' is not"),
         (("--supervisord", "--folder", "/no/such"), "cannot write /no/such/"),
-        (("--supervisord", "--sockets"), "only systemd can listen"),
+        (("--supervisord", "--sockets"), "only systemd passes listening sockets"),
         (("--systemd", "--sockets", "--http-address", "localhost"), "http_address is 'localhost'"),
     ],
 )

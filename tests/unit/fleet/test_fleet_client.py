@@ -237,7 +237,7 @@ def test_unregister_names_the_failed_nodes(nodes: list[Node], fleet: FleetClient
     for one in nodes:
         one.models["m"] = "same"
     nodes[1].die()
-    with pytest.raises(FleetError, match="but not everywhere") as caught:
+    with pytest.raises(FleetError, match="on all nodes") as caught:
         fleet.unregister("m")
     assert list(caught.value.failures) == [nodes[1].path]
     assert [one.models for one in (nodes[0], nodes[2])] == [{}, {}]

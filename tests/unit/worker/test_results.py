@@ -181,7 +181,7 @@ def test_a_key_that_is_not_a_string_is_named(lanes: Lanes) -> None:
 def test_wrong_number_of_rows(lanes: Lanes) -> None:
     text = refusal(lanes, [{"y": np.ones((3, 2))}], writer(), request(2))
     assert text == (
-        "Output `y` of model `digits` has 3 rows along the batch axis (shape (3, 2)) for a request with 2."
+        "Output `y` of model `digits` has 3 rows along the batch axis (shape (3, 2)), but the request has 2."
     )
 
 

@@ -142,7 +142,7 @@ def test_a_fresh_start_reads_what_it_needs_of_any_document() -> None:
     [
         (b"", "not written by a daemon"),
         (b"pytriton-registration 1 ab\nxy", "not written by a daemon"),
-        (b"pytriton-hand-over 99\nxy", "snapshots of version 99, but this version reads version 1"),
+        (b"pytriton-hand-over 99\nxy", "snapshot format 99, but this release reads format 1"),
         (snapshot.encode(STATE)[:-9], "cannot be read"),
     ],
 )
@@ -196,5 +196,5 @@ def test_another_version_checks_whether_it_can_take_over() -> None:
     ).stdout
     verdict = msgspec.json.decode(said)
     assert not verdict["can"]
-    assert "version 99" in verdict["why"]
+    assert "format 99" in verdict["why"]
     assert verdict["version"]
