@@ -75,7 +75,7 @@ def take_activated_sockets(config: DaemonConfig, environ: MutableMapping[str, st
         setting, wanted = _address_of(name, config)
         if listens and not any(socket_activation.is_same_address(one, wanted) for one in listens):
             raise SocketActivationError(
-                f"the service manager listens for the daemon on {', '.join(listens)} (port {port}), but the setting "
+                f"the service manager listens on the daemon's behalf on {', '.join(listens)} (port {port}), but the setting "
                 f"{setting} says {wanted}: change ListenStream= in its socket unit, or the setting"
             )
 

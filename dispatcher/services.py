@@ -404,7 +404,7 @@ def choose_frontend(
         )
     if "cache-config" in config.tritonserver_options:
         _log.warning(
-            "Triton's own cache may answer a request with the response to a different one",
+            "Triton's own cache may answer a request with the response to a different request",
             reason="its key lacks parameters, headers, shapes and requested outputs; before 25.09 it also leaks memory",
             fix="remove cache-config from tritonserver_options and set response_cache_size",
         )

@@ -257,7 +257,7 @@ def check_route(web: messages.WebRoute) -> int:
         raise ValueError("the operation has no responses")
     for name, schema in web.schemas.items():
         if len(name) > _MAX_COMPONENT_NAME or not routes.COMPONENT_NAME.fullmatch(name):
-            raise ValueError(f"a schema cannot be called {name!r:.100}")
+            raise ValueError(f"a schema cannot be named {name!r:.100}")
         if not isinstance(schema, dict):
             raise ValueError(f"the schema {name} is not a JSON object")
     _check_tree([web.operation, *web.schemas.values()], web.schemas)

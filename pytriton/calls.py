@@ -388,7 +388,7 @@ def _caller(model: str) -> Caller:
     if _callers:
         return _callers[-1]
     raise PyTritonInvalidOperationError(
-        f"model {model} cannot be called from here: pytriton.infer() works only in the callable of a "
-        "registered model while it serves requests, not while it loads or in other programs. Use a client "
+        f"model {model} cannot be called from here: pytriton.infer() works only in the callable of a registered "
+        "model, and only while that model serves requests; not while it loads, and not in other programs. Use a client "
         f'instead: pytriton.client.ModelClient("localhost", "{model}").infer_sample(...)'
     )

@@ -167,7 +167,7 @@ def default_model_name(target: Any, remedy: str = "model_name=") -> str:
     """
     own = name_of(target)
     if own == "<lambda>":
-        raise PyTritonValidationError(f"A lambda has no name to give to its model: pass {remedy}.")
+        raise PyTritonValidationError(f"A lambda has no name to use for its model: pass {remedy}.")
     name = re.sub(r"[^a-zA-Z0-9._-]", "_", own)
     if not name.strip("._"):
         raise PyTritonValidationError(f"Cannot derive a model name from {own!r}: pass {remedy}.")

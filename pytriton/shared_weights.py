@@ -96,8 +96,8 @@ def shared(
 def _share(digest: str, label: str, make: Callable[[], Any]) -> Any:
     if _creation.label is not None:
         raise PyTritonValidationError(
-            f"pytriton.shared: the function that creates {_creation.label!r} itself shares {label!r}. Two workers "
-            f"that each start with one of them would deadlock. Share {label!r} first, and use it in the function."
+            f"pytriton.shared: the function that creates {_creation.label!r} itself shares {label!r}. Two workers would "
+            f"deadlock if each started with a different one of the two. Share {label!r} first, and use it in the function."
         )
 
     def pieces() -> Iterable[Buffer]:

@@ -97,7 +97,7 @@ def load_object(payload: bytes, spec: messages.ModelSpec) -> Any:
         raise LoadError(
             f"model {spec.name} was pickled by Python {theirs[0]}.{theirs[1]}, but its worker runs Python "
             f"{'.'.join(ours)}: code pickled by value needs the same minor version. Put the callable "
-            "into a module that the worker can import, or set python= to an interpreter of that version."
+            "into a module that the worker can import, or set python= to an interpreter of the version that pickled it."
             + _sys_path_hint(header.folders)
         )
     project_modules.use(header.sources)

@@ -119,7 +119,7 @@ class WorkerCaller:
         if not usable:
             raise CallError(
                 f"call to model {model}: no proxy of model {self._model.name} is attached to this worker, "
-                "so the call cannot be sent; call while a request is being served",
+                "so the call cannot be sent; make calls only while a request is being served",
                 model_name=model,
                 code="UNAVAILABLE",
             )
@@ -457,7 +457,7 @@ def _write_input(model: str, name: str, array: Array, slot: Slot) -> TensorRef:
     datatype = numpy_types.BY_DTYPE.get(dtype) or ("BF16" if dtype.name == "bfloat16" else None)
     if datatype is None:
         raise TypeError(
-            f"call to model {model}: input {name} has dtype {array.dtype}, for which Triton has no type"
+            f"call to model {model}: input {name} has dtype {array.dtype}, which has no equivalent Triton type"
         )
     return slot.reference(tensors.write(slot, name, datatype, array, dtype))
 

@@ -377,8 +377,8 @@ def _attribute(path: str) -> Any:
             found = getattr(found, part)
     except AttributeError:
         raise pickle.UnpicklingError(
-            f"the callable contains an object that needs {path}, which numpy {numpy.__version__} of the worker's "
-            "environment does not have. Install the registrant's version of numpy there, or create the object in the "
+            f"the callable contains an object that needs {path}, which is missing from numpy {numpy.__version__} "
+            "in the worker's environment. Install the registrant's version of numpy there, or create the object in the "
             "worker, with factory=True."
         ) from None
     return found

@@ -96,7 +96,7 @@ class HostedModels:
         name = registration.spec.name
         _log.error("process that hosted a model exited", model=name, pid=pid)
         await registration.pool.disable(
-            f"model {name}: process {pid}, which was running it in its threads (isolation='thread'), has exited"
+            f"model {name}: process {pid}, which ran the model in its threads (isolation='thread'), has exited"
         )
         try:
             await self._end(registration)

@@ -122,7 +122,7 @@ async def _of_file(
     if model.config.get("sequence_batching", {}).get("state"):
         raise UnservableModel(
             f"model {model.name}: workers cannot keep its implicit state (sequence_batching.state): each request would "
-            f"get the initial one. Use a tritonserver that has the {form.title} backend (setting tritonserver)"
+            f"get the initial one. Use a tritonserver that has the {form.title} backend (the tritonserver setting)"
         )
     python, packages = await _interpreter_for(model, form, setup)
     files = files_of(model, form)

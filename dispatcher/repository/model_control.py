@@ -151,7 +151,7 @@ def _files_of(message: messages.LoadOther, payloads: Sequence[bytes]) -> dict[st
     if len(payloads) != len(message.files):
         raise RemoteFailure(
             ErrorKind.INVALID,
-            f"load_model sent {len(message.files)} file names but {len(payloads)} contents",
+            f"load_model sent {len(message.files)} file names but the contents of {len(payloads)} files",
         )
     if message.files and not message.config:
         raise RemoteFailure(

@@ -142,7 +142,7 @@ def route(
         )
     raise UnservableModel(
         f"model {model.name}: this tritonserver has no backend {backend!r} ({_backend_list(backends)}), and "
-        f"workers cannot serve the model either. Use a tritonserver that has this backend (setting tritonserver), or a model in "
+        f"workers cannot serve the model either. Use a tritonserver that has this backend (the tritonserver setting), or a model in "
         f"one of these formats: {', '.join(one.title for one in table.FORMATS)}"
     )
 

@@ -126,7 +126,7 @@ def _overwrite(proc: Path, secret: bytes) -> None:
     fields = linux.stat_fields(proc / "stat")
     start, end = int(fields[48]), int(fields[49])
     if not 0 < start < end:
-        raise ValueError("the kernel does not report where the arguments are")
+        raise ValueError("the kernel does not report the address of the command-line arguments")
     with open(proc / "mem", "r+b", buffering=0) as memory:
         memory.seek(start)
         arguments = memory.read(end - start)

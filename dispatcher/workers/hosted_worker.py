@@ -77,7 +77,7 @@ class HostedWorker(Worker):
         if registrant.ended.done():
             raise RemoteFailure(
                 ErrorKind.LOAD_FAILED,
-                f"model {spec.name}: process {registrant.pid}, which was running it in its threads, has exited",
+                f"model {spec.name}: process {registrant.pid}, which ran the model in its threads, has exited",
             )
         stats_path = lane_path.with_suffix(".stats")
         try:

@@ -154,7 +154,7 @@ class StreamLane:
         flight = self.flights[message.id]
         if isinstance(message, BatchBegun):
             if flight.begun:  # else a worker could restart the time limit forever
-                raise LaneError(f"the worker reported twice that batch {message.id} has begun")
+                raise LaneError(f"the worker reported the start of batch {message.id} twice")
             self._on_begun(flight)
         elif isinstance(message, BatchPart):
             self._forward(message)
@@ -375,7 +375,7 @@ class Flight:
         """
         if any(not 0 <= index < len(self.senders) for index in reschedule):
             raise LaneError(
-                f"the worker asked to reschedule requests {reschedule!r:.100} of {len(self.senders)}"
+                f"the worker sent an invalid list of requests to reschedule: {reschedule!r:.100} (of {len(self.senders)} requests)"
             )
         for index in reschedule:
             self.senders[index] = None

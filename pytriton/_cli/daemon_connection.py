@@ -68,7 +68,7 @@ def running_pid(rundir: RuntimeDir) -> int | None:
         raise CliError(
             ExitCode.USAGE,
             f"cannot check whether a daemon is running in the runtime directory {rundir.path}: {error.strerror}. It must "
-            "be a directory of the user who started the daemon; name it with --runtime-dir or "
+            "belong to the user who started the daemon; set it with --runtime-dir or "
             f"{ENV_RUNTIME_DIR}.",
         ) from None
 

@@ -195,7 +195,7 @@ class RemoteConnection:
     def access_token(self) -> str | None:
         """Raise PyTritonDaemonError: the access token never leaves the daemon's machine."""
         raise PyTritonDaemonError(
-            f"The access token of the daemon at {self.name} is in its runtime directory, on its own machine. "
+            f"The access token of the daemon at {self.name} is in the daemon's runtime directory, on the machine where the daemon runs. "
             "Print it there with `pytriton-daemon access-token`, or set the daemon's setting access_token to a token that "
             "you know."
         )
@@ -267,7 +267,7 @@ def ask(
     except messages.MalformedMessage as error:
         raise PyTritonDaemonError(
             f"{liveness.daemon} sent an answer that this version of pytriton-daemon does not understand ({error}). "
-            "Install the same version on both sides, then run `pytriton-daemon restart` there."
+            "Install the same version on both sides, then restart the daemon with `pytriton-daemon restart`."
         ) from error
 
 

@@ -124,7 +124,7 @@ class Forker:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             library = library_with_fork_handlers(maps.read())
         if library:
-            raise CannotFork(f"{library} is loaded, which needs its fork handlers to run")
+            raise CannotFork(f"{library} is loaded and needs its fork handlers to run")
         self._libc = ctypes.PyDLL(None, use_errno=True)  # calls with the GIL held
         self._libc.syscall.restype = ctypes.c_long
         self._tid = self._tid_address()
@@ -179,7 +179,9 @@ class Forker:
         address: int = self._libc.pthread_self() + place[2]
         is_known = list(place[:2]) == [32, 1]  # otherwise, do not read what may be any address
         if not is_known or ctypes.c_int.from_address(address).value != os.getpid():
-            raise CannotFork("the C library does not store the thread id where it says it does")
+            raise CannotFork(
+                "the C library does not store the thread id at the location that it declares"
+            )
         return address
 
     def _syscall(self, numbers: dict[str, int], *arguments: object) -> int:

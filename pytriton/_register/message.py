@@ -213,7 +213,7 @@ def _behind_openai(
         if not inspect.isclass(target) and signature_problem(target, ()) is not None:
             raise PyTritonValidationError(
                 f"Model {name!r}: {target!r} cannot be called with a request of the OpenAI API, or with a list of "
-                "texts, as its only argument. If it creates the callable, register it with factory=True."
+                "texts, as its only argument. If it is a function that creates the callable, pass factory=True."
             )
     model = make_model(targets, card, config, factory=bool(options["factory"]))
     options["factory"] = model.factory

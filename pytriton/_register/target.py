@@ -138,7 +138,7 @@ def check_declared(target: Any, text: str) -> None:
         raise PyTritonBadParameterError(f"{text} is {target!r:.100}, which cannot be called.")
     if declaration is None and not is_typed(target):
         raise PyTritonBadParameterError(
-            f"{text} does not say what it takes and returns. Annotate all its parameters to serve JSON; or decorate it with "
+            f"{text} does not declare its inputs and outputs. Annotate all its parameters to serve JSON; or decorate it with "
             "@pytriton.declare(inputs=[...], outputs=[...]) to serve tensors, or register it from Python with "
             "pytriton.connect().register(...)."
         )

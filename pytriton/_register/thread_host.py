@@ -64,7 +64,7 @@ def register(
     if isinstance(connection, RemoteConnection):
         raise PyTritonDaemonError(
             f"Model {spec.name!r} with isolation='thread' must share memory with the daemon, but the daemon at "
-            f"{connection.name} is reached over TCP. Use isolation='process', or connect(runtime_dir) on its "
+            f"{connection.name} is reached over TCP. Use isolation='process', or call connect(runtime_dir) on the daemon's "
             "machine."
         )
     host = ThreadHost(connection, spec, _loads(planned))

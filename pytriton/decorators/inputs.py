@@ -191,7 +191,7 @@ def _check_default(name: str, default: _Array, spec: TensorSpec, model_name: str
     if not shape_fits(default.shape, spec.shape):
         raise PyTritonBadParameterError(
             f"The default of {name!r} in @fill_optionals has shape {default.shape}; the input of "
-            f"model {model_name!r} has {tuple(spec.shape)} (the batch axis is not part of it)."
+            f"model {model_name!r} has shape {tuple(spec.shape)} (without the batch axis)."
         )
 
 

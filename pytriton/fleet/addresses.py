@@ -37,7 +37,7 @@ def addresses_of(nodes: Nodes, resolve: Resolve = socket.getaddrinfo) -> list[st
         found += _resolved(word, resolve) if word.startswith(DNS) else [_address(word)]
     if not found:
         raise PyTritonBadParameterError(
-            f"nodes={nodes!r} contains no node. Pass dns:NAME[:PORT], or a list of HOST[:PORT]."
+            f"nodes={nodes!r} contains no nodes. Pass dns:NAME[:PORT], or a list of HOST[:PORT]."
         )
     return list(dict.fromkeys(found))
 

@@ -230,7 +230,7 @@ class FleetClient(Closeable):
         if tried:
             raise FleetError(
                 f"A new version of {', '.join(sorted(tried))} is provisional, because a rollout is in progress. "
-                f"Wait until it has finished or has been rolled back. Nothing was changed."
+                f"Wait until the rollout has finished or has been rolled back. Nothing was changed."
             )
         kept = {
             node: {one.spec.name: one.digest for one in found}
@@ -381,7 +381,7 @@ class FleetClient(Closeable):
         if answers.failed:
             texts = "\n".join(f"{node}: {error}" for node, error in answers.failed.items())
             raise DaemonNotRunningError(
-                f"{len(answers.failed)} of {len(answers.failed) + len(answers.done)} nodes do not answer, but a "
+                f"{len(answers.failed)} of {len(answers.failed) + len(answers.done)} nodes did not answer, but a "
                 f"change must reach all of them. Nothing was changed.\n{texts}"
             )
         return answers.done

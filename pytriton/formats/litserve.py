@@ -93,7 +93,7 @@ def _api(location: str) -> Any:
     """
     file, _, name = location.rpartition(":")
     if not file:
-        raise FormatError(f"{location}: write FILE.py:API")
+        raise FormatError(f"{location}: must have the form FILE.py:API")
     path = file_at(file, "LitServe")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))

@@ -289,7 +289,7 @@ def _imported(handler: str, folder: str) -> tuple[ModuleType, str]:
             if error.name not in ("ts", "ts.torch_handler", f"ts.torch_handler.{name}"):
                 raise
             raise FormatError(
-                f"the handler {handler!r} is not in the archive; if it is one of TorchServe's own: {sys.executable} -m "
+                f"the handler {handler!r} is not in the archive; if it is one of TorchServe's own, install TorchServe: {sys.executable} -m "
                 "pip install torchserve"
             ) from None
     sys.path.insert(0, folder)

@@ -187,7 +187,7 @@ def completion_request(document: dict[str, Any], request_id: str = "") -> Comple
     answers = len(prompts) * (body.n or 1)
     if answers > MAX_ANSWERS:
         raise APIError(
-            f"'prompt' and 'n' request {answers} choices; at most {MAX_ANSWERS} are allowed.",
+            f"'prompt' and 'n' together ask for {answers} choices; at most {MAX_ANSWERS} are allowed.",
             param="prompt" if len(prompts) > 1 else "n",
             code="invalid_value",
         )

@@ -52,7 +52,7 @@ class ModelConfig:
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._config:
                 raise ValueError(
-                    f"the configuration of model {self._name!r} already sets {other}, which excludes dynamic_batching"
+                    f"the configuration of model {self._name!r} already sets {other}, which cannot be combined with dynamic_batching"
                 )
         self._config.setdefault("dynamic_batching", {})
 

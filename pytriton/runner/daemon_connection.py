@@ -51,8 +51,8 @@ class DaemonConnection:
         url = server.grpc_url if protocol == "grpc" else server.http_url
         if not url:
             raise RunnerArgumentError(
-                f"The daemon does not serve {protocol} (setting allow_{protocol}). Choose the other "
-                f"tritonserver_type, or start the daemon with this setting"
+                f"The daemon does not serve {protocol} (allow_{protocol} is off). Choose the "
+                f"other tritonserver_type, or start the daemon with allow_{protocol} on"
             )
         self.url = TritonUrl.from_url(url)
         try:

@@ -51,8 +51,8 @@ def new_runtime_dir() -> Path:
         if folder and short and os.access(folder, os.W_OK | os.X_OK):
             return path
     raise DaemonStartError(
-        f"Cannot create a runtime directory in {', '.join(filter(None, folders))}: each one is either not writable, "
-        "or its path is too long. Set TMPDIR to a writable folder with a short path."
+        f"Cannot create a runtime directory in {', '.join(filter(None, folders))}: each one either is not writable or "
+        "has a path that is too long. Set TMPDIR to a writable folder with a short path."
     )
 
 

@@ -100,7 +100,7 @@ def parse_multipart(body: bytes, content_type: str) -> list[Field]:
         if end_of_headers < 0:
             raise Problem(
                 400,
-                "The multipart body has a field whose headers do not end, or exceed 16 KiB",
+                "The multipart body has a field whose headers are unterminated or exceed 16 KiB",
             )
         start = end_of_headers + 4
         end = _find(body, b"\r\n" + delimiter, start - 2)

@@ -324,7 +324,7 @@ def _parameter(
 ) -> Parameter:
     if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
         raise PyTritonValidationError(
-            f"{name} takes {one}: clients could not know which fields to send. Name each parameter. If it is the wrapper of a "
+            f"{name} takes {one}: clients cannot know which fields to send. Name each parameter. If {name} is the wrapper inside a "
             "decorator, apply functools.wraps to it."
         )
     if one.name not in hints:

@@ -116,7 +116,7 @@ def test_other_objects_have_no_declaration(target: Any) -> None:
         (
             lambda: declare(inputs=[X], outputs=[Y])(lambda requests: requests),
             PyTritonValidationError,
-            r"A lambda has no name to give to its model: pass @declare\(name=...\)",
+            r"A lambda has no name to use for its model: pass @declare\(name=...\)",
         ),
         (lambda: declare(Plain), PyTritonValidationError, "with parentheses"),  # type: ignore[arg-type]
         (

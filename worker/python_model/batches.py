@@ -331,7 +331,7 @@ class _OnlySender:
         """
         if not self.asked:
             raise WrongReturn(
-                "execute returned no response to a request and did not take its response sender"
+                "execute returned no response to a request and did not obtain the response sender of that request"
             )
         self._came.wait()
         return self._response

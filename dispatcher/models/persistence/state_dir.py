@@ -324,7 +324,7 @@ def check(folder: Path, names: Sequence[str]) -> None:
             decode((models / f"{name}{_PRESENT}").read_bytes())
     except (OSError, DamagedEntry) as error:
         raise StoreError(
-            f"the state directory {folder} lacks a served model: {error}. Register the model again, with "
+            f"the state directory {folder} is missing a served model: {error}. Register the model again, with "
             "replace=True (--replace)"
         ) from error
 
@@ -380,12 +380,12 @@ def _make_private(folder: Path) -> None:
     info = folder.stat()
     if info.st_uid != os.geteuid():
         raise StoreError(
-            f"the state directory {folder} belongs to user {info.st_uid}, not to the current user ({os.geteuid()}): its "
-            "content would be executed. Choose another one with --state-dir."
+            f"the state directory {folder} belongs to user {info.st_uid}, not to the current user ({os.geteuid()}), and the "
+            "daemon would execute its contents. Choose another one with --state-dir."
         )
     if stat.S_IMODE(info.st_mode) & 0o022:
         raise StoreError(
-            f"users other than its owner can write to the state directory {folder}, and its content is executed. Make it "
+            f"the state directory {folder} is writable by users other than its owner, and files in it are executed. Make it "
             f"private (chmod 700 {folder}), or choose another one with --state-dir."
         )
 

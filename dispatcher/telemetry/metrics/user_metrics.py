@@ -155,7 +155,7 @@ class Merger:
         if (model, name) in self._reported or len(self._reported) >= _MAX_REPORTED:
             return
         self._reported.add((model, name))
-        _log.warning("metric of a callable omitted", model=model, metric=name, why=why)
+        _log.warning("a callable's metric was omitted", model=model, metric=name, why=why)
 
 
 def _names(name: str, kind: str) -> list[str]:

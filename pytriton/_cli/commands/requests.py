@@ -65,7 +65,7 @@ def access_log(
     if state is not None:
         if state not in ("on", "off"):
             raise CliError(
-                ExitCode.USAGE, f"{state}: use on or off, or leave it out to see requests"
+                ExitCode.USAGE, f"{state}: must be 'on' or 'off'; omit it to see requests"
             )
         daemon_connection.ask(rundir, messages.LogRequests(model, state == "on"))
         typer.echo(f"the access log of {model} is {state}")

@@ -87,7 +87,9 @@ def serve(
     from pytriton.formats.table import tool_of
 
     if requirement and tool_of(target) is None:
-        raise typer.BadParameter("--requirement needs another tool's model, such as mlflow:PATH")
+        raise typer.BadParameter(
+            "--requirement works only with a model from another tool, such as mlflow:PATH"
+        )
     options = {
         "model_name": name,
         "route": route,

@@ -268,7 +268,8 @@ def example_of(schema: Mapping[str, Any] | bool, schemas: Mapping[str, Any], dep
         return None
     if not isinstance(schema, Mapping):
         raise NotTunable(
-            "no example can be made from its schema: no value fits a part of it", needs_request=True
+            "no example can be made from its schema: no valid value was found for part of it",
+            needs_request=True,
         )
     if depth > 20:
         raise NotTunable(

@@ -215,7 +215,7 @@ def find_or_install_server(choice: ServerChoice, progress: Progress) -> ServerRu
         if not why_not:
             raise
         raise ServerRuntimeError(
-            f"{error}\nAlternatively, fix the compiled proxy, which needs no Python: {why_not}"
+            f"{error}\nAlternatively, use the compiled proxy, which needs no Python, once this is fixed: {why_not}"
         ) from error
 
 
@@ -321,7 +321,7 @@ def find_server(choice: ServerChoice, progress: Progress) -> tuple[ServerTree, s
             if explicit:
                 raise ServerRuntimeError(
                     f"{explicit} is set to {path}, but {flaw}. Set it to a tritonserver binary or to the directory "
-                    "that contains lib/libtritonserver.so or bin/tritonserver and backends/; or unset it to "
+                    "that contains backends/ and either lib/libtritonserver.so or bin/tritonserver; or unset it to "
                     "let pytriton-daemon download tritonserver"
                 )
             progress(f"skipping the tritonserver at {path}: {flaw}")

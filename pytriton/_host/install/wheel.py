@@ -116,7 +116,7 @@ def install_wheel(
         flaw = machine_flaw()
         if flaw is not None:
             raise ServerRuntimeError(
-                f"{flaw}. Use your own tritonserver: set tritonserver to its path, or run "
+                f"{flaw}. Use your own tritonserver: set the `tritonserver` setting to its path, or run "
                 "in one of NVIDIA's Triton containers"
             )
         if wheel is not None:

@@ -184,7 +184,7 @@ class CallConnection:
         if len(fds) != 1 or number in self._memories:
             _close_all(fds)
             raise LaneError(
-                f"memory segment {number} was announced twice or with {len(fds)} descriptors"
+                f"memory segment {number} was announced twice, or with the wrong number of descriptors ({len(fds)})"
             )
         if not self._peer_trusted and len(self._memories) >= MAX_MEMORIES:
             _close_all(fds)

@@ -291,8 +291,8 @@ class RuntimeDir:
         """Refuse a non-empty directory that other users can write to, since they may have created its content."""
         if any(self.path.iterdir()):
             raise RuntimeDirError(
-                f"the runtime directory {self.path} is writable by other users, and it contains files that "
-                "may be theirs: the daemon would execute them. Choose a new folder inside it "
+                f"the runtime directory {self.path} is writable by other users, and the daemon would execute "
+                "files in it that they may have put there. Choose a new folder inside it "
                 f"(--runtime-dir {self.path / 'pytriton-daemon'}): it is created for this user only."
             )
 

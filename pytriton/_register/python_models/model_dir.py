@@ -179,7 +179,7 @@ def _gpus(config: Any, group: Any) -> list[str]:
         raise PyTritonValidationError(
             f"Model {config.name!r} has an instance group of KIND_GPU, but this machine has no GPU"
             + (
-                f" (${gpus.VARIABLE} is set and may hide them)"
+                f" (${gpus.VARIABLE} is set and may hide its GPUs)"
                 if gpus.VARIABLE in os.environ
                 else ""
             )

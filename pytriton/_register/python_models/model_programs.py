@@ -239,7 +239,7 @@ def _located(target: ModelSource) -> tuple[Path | None, type | None]:
     folder = Path(target).expanduser().absolute()
     if not folder.is_dir():
         raise PyTritonBadParameterError(
-            f"The folder {folder} does not exist. Pass a model's folder in a Triton model repository, which contains "
+            f"The folder {folder} does not exist. Pass the folder of one model in a Triton model repository: the folder that contains "
             f"{model_dir.CONFIG_FILE}."
         )
     return folder, None

@@ -162,8 +162,8 @@ def wait_for_server(servers: Servers, timeout_s: float) -> Steps[None]:
         if not (yield from servers.call(server, "is_server_ready", limit_s)):
             raise CallFailed(
                 FailureKind.NOT_READY,
-                "it reports that it is not ready (or, if the health endpoint is restricted, "
-                "requires an access_token)",
+                "it is not ready, or its health endpoint is restricted and requires "
+                "an access_token",
             )
 
     yield from _wait(servers, "server", check, timeout_s, None)

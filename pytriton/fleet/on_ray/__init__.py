@@ -128,6 +128,6 @@ def _check_that_it_answers(address: str | None) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise PyTritonDaemonError(
-            f"Nothing answers at {named}: {error}. Is Ray's head node running? Models are served without it, but "
-            f"changes require it."
+            f"Nothing answers at {named}: {error}. Is Ray's head node running? Models are still served while it is down, but "
+            f"changing the fleet requires it."
         ) from error

@@ -298,7 +298,7 @@ def _make(runtime_dir: Path) -> None:
     others_move = bool(parent.st_mode & stat.S_IWOTH) and not parent.st_mode & stat.S_ISVTX
     if others_move or not _is_own(runtime_dir.parent, root=True) or not _is_own(runtime_dir):
         raise PyTritonDaemonError(
-            f"{runtime_dir} belongs to another user, or another user can replace it and would then receive what "
+            f"{runtime_dir} belongs to another user or can be replaced by one, who would then receive what "
             f"you register. Remove it, or choose another folder: `pytriton-daemon fleet start --runtime-dir FOLDER`."
         )
 

@@ -278,8 +278,8 @@ class RayFleetClient:
             ) from error
         except self._ray.exceptions.RayError as error:
             raise PyTritonDaemonError(
-                f"The controller of the fleet {self.name!r} does not answer {method}: {error}. Models are still "
-                "served; Ray restarts it."
+                f"The controller of the fleet {self.name!r} does not answer {method}: {error}. Models are still served, "
+                "and Ray will restart the controller."
             ) from error
 
     def _until_served(
@@ -378,8 +378,8 @@ class BalancerView:
         generation, encoded = self._ask("view", self._balancer, self._done)
         if generation < 0 and self._seen < 0:
             raise PyTritonDaemonError(
-                "The controller has just started, and has not polled all nodes and models yet: "
-                "HAProxy keeps its configuration."
+                "The controller has just started, and has not polled all nodes and models yet. Until "
+                "then, HAProxy keeps its current configuration."
             )
         if generation >= 0 and encoded:
             self._seen = generation

@@ -396,7 +396,7 @@ def _parse_state(answer: Any, before: Optional[DaemonState]) -> DaemonState:
         raise TypeError(f"a status of type {type(status).__name__}")
     if facts is None:
         if before is None:
-            raise ValueError("it reports no change, but has not reported its state yet")
+            raise ValueError("it reported no change before ever reporting its state")
         return before._replace(status=status)
     lasting, kept = _facts.decode(facts)
     return DaemonState(

@@ -76,7 +76,7 @@ def test_a_module_is_imported_by_the_chosen_interpreter(
     assert model.python == str(other / "bin" / "python")
     for wrong, expected, reported in (
         ("mine:nothing", ExitCode.USAGE, "the module 'mine' has no attribute 'nothing'"),
-        ("mine:undeclared", ExitCode.USAGE, "does not say what it takes and returns"),
+        ("mine:undeclared", ExitCode.USAGE, "does not declare its inputs and outputs"),
         ("mine:there", ExitCode.REGISTRATION_FAILED, "a model named 'there' is already registered"),
     ):
         code, said = _register(daemon, tmp_path, wrong, "--python", "other")

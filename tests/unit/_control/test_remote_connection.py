@@ -39,7 +39,8 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> RemoteConnection:
 
 def test_the_token_is_not_sent(connection: RemoteConnection) -> None:
     with pytest.raises(
-        PyTritonDaemonError, match=r"is in its runtime directory.*pytriton-daemon access-token"
+        PyTritonDaemonError,
+        match=r"is in the daemon's runtime directory.*pytriton-daemon access-token",
     ):
         connection.access_token()
 

@@ -392,5 +392,5 @@ def test_the_error_names_modules_that_another_python_lacks(
         load_object(other, spec)
     assert f"register(..., sys_path=['{tmp_path}'])" in str(caught.value)
     without = pack(Header((3, 8), by_reference=False), bytes(pickled))
-    with pytest.raises(LoadError, match=r"of that version\.$"):
+    with pytest.raises(LoadError, match=r"of the version that pickled it\.$"):
         load_object(without, spec)

@@ -187,7 +187,7 @@ def test_an_unservable_model_does_not_block_balancers_forever(fleet: Fleet) -> N
 def test_a_new_balancer_leaves_haproxy_alone_until_its_first_update() -> None:
     answers = [(-1, b""), (7, msgspec.msgpack.encode([NodeStatus("tcp://h/a")])), (-1, b"")]
     view = BalancerView(cast(RayFleetClient, Mock(_ask=lambda *_: answers.pop(0))), "b")
-    with pytest.raises(PyTritonDaemonError, match="HAProxy keeps its configuration"):
+    with pytest.raises(PyTritonDaemonError, match="HAProxy keeps its current configuration"):
         view.fetch()
     assert [one.node for one in view.fetch()] == ["tcp://h/a"]
     assert [one.node for one in view.fetch()] == ["tcp://h/a"]  # the controller was started again

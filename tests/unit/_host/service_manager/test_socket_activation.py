@@ -148,7 +148,7 @@ def test_an_address_other_than_the_settings_is_refused(given: socket.socket) -> 
     os.dup2(given.fileno(), socket_activation._FIRST)
     with pytest.raises(
         SocketActivationError,
-        match=rf"listens for the daemon on 127\.0\.0\.1 \(port {port}\), but the setting http_address says 0\.0\.0\.0",
+        match=rf"listens on the daemon's behalf on 127\.0\.0\.1 \(port {port}\), but the setting http_address says 0\.0\.0\.0",
     ):
         take_activated_sockets(DaemonConfig(**settings, http_address="0.0.0.0"), variables())
     socket_activation.forget()

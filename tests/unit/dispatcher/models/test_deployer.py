@@ -233,7 +233,7 @@ def test_the_owner_of_threads_exits_during_a_batch(sim: SimulatedDaemon) -> None
         await sim.handle(messages.Attach(key, proxy, 4000, lost="w1"))
 
     with pytest.raises(
-        RemoteFailure, match=r"which was running it in its threads .* has exited|is gone"
+        RemoteFailure, match=r"which ran the model in its threads .* has exited|is gone"
     ):
         sim.loop.run(attach())
     sim.advance(10.0)

@@ -94,7 +94,11 @@ def test_uploaded_files_are_served_until_the_model_is_unloaded(asker: Asker) -> 
         (("py", "{"), ErrorKind.INVALID, "is not JSON"),
         (("py", "[]"), ErrorKind.INVALID, "is a JSON list, not an object"),
         (("py", "", ["file:1/a"], b""), ErrorKind.INVALID, "files= requires config="),
-        (("py", CONFIG, ["file:1/a"]), ErrorKind.INVALID, "1 file names but 0 contents"),
+        (
+            ("py", CONFIG, ["file:1/a"]),
+            ErrorKind.INVALID,
+            "1 file names but the contents of 0 files",
+        ),
         (("py", CONFIG, ["1/a"], b""), ErrorKind.INVALID, "is not a valid file name"),
         (
             ("py", CONFIG, ["file:../a"], b""),

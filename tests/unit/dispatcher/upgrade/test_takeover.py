@@ -137,9 +137,12 @@ def _damaged_registration(folder: Path) -> None:
     ("spoil", "why"),
     [
         (lambda folder: None, ""),
-        (_no_registration, r"lacks a served model: .*m\.registration.*--replace"),
-        (_damaged_registration, "lacks a served model: its checksum is wrong"),
-        (lambda folder: (folder / "state").chmod(0o777), "users other than its owner can write to"),
+        (_no_registration, r"is missing a served model: .*m\.registration.*--replace"),
+        (_damaged_registration, "is missing a served model: its checksum is wrong"),
+        (
+            lambda folder: (folder / "state").chmod(0o777),
+            "is writable by users other than its owner",
+        ),
         (lambda folder: (folder / "hooks.toml").write_text("[["), r"webhooks = .*hooks\.toml"),
         (lambda folder: (folder / "hooks.toml").unlink(), r"hooks\.toml: No such file"),
         (lambda folder: (folder / "key.pem").unlink(), r"management_key = .*No such file"),

@@ -179,7 +179,7 @@ def test_an_exited_registrant_runs_no_worker(loop: VirtualLoop, tmp_path: Path) 
         HostedWorker.start("w1", _SPEC, 0, registrant=process, lane_path=tmp_path / "w1.lane")
 
     with pytest.raises(
-        RemoteFailure, match="process 4242, which was running it in its threads, has exited"
+        RemoteFailure, match="process 4242, which ran the model in its threads, has exited"
     ) as e:
         loop.ask(start)
     assert e.value.kind is ErrorKind.LOAD_FAILED

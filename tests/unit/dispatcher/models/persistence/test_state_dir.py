@@ -311,7 +311,7 @@ def test_a_folder_writable_by_others_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(StoreError, match=r"users other than its owner can write.*chmod 700"):
+    with pytest.raises(StoreError, match=r"writable by users other than its owner.*chmod 700"):
         Store(folder)
     folder.chmod(0o755)
     Store(folder).close()
