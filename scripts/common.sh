@@ -74,20 +74,20 @@ install_packages() {
   fi
   say "uv failed: $(tail -n 1 "$log"); trying pip"
   # The pip bundled with Python may be years old, and take twice as long.
-  if ! "${pip[@]}" --upgrade pip >>"$log" 2>&1 ||
-    ! "${pip[@]}" "$@" 2>&1 | tee -a "$log" | sed -un 's/^ *Downloading/    &/p'; then
+  "${pip[@]}" --upgrade pip >>"$log" 2>&1 || say "could not upgrade pip: $(tail -n 1 "$log")"
+  if ! "${pip[@]}" "$@" 2>&1 | tee -a "$log" | sed -un 's/^ *Downloading/    &/p'; then
     tail -n 30 "$log" >&2
     die "pip could not install the packages (its last lines are above; the full log is $log)"
   fi
 }
 
 # Replaces the hook with which setuptools makes the checkout importable. That hook imports half of the standard library in
-# every interpreter, which doubles its start time, and a test run starts two thousand. This one only finds `pytriton`. A new
-# file, since uv links those of its cache.
+# every interpreter, which doubles its start time, and a test run starts two thousand. This one only finds `pytriton`. It
+# is a new file, because uv hard-links the old one to its cache.
 find_checkout_fast() {
   local pth
   pth=$(echo "$VENV"/lib/python*/site-packages/__editable__.pytriton_daemon-*.pth)
-  [ -f "$pth" ] || die "setuptools has not created $pth; it may have renamed it. Adapt find_checkout_fast in scripts/common.sh."
+  [ -f "$pth" ] || die "setuptools has not created $pth; a newer version may use another name. Adapt find_checkout_fast in scripts/common.sh."
   cat >"$pth.new" <<PTH
 import sys, _frozen_importlib_external as e; sys.meta_path.append(type("Checkout", (), {"find_spec": staticmethod(lambda name, path=None, target=None, find=e.PathFinder.find_spec: find(name, [r"""$ROOT"""]) if name == "pytriton" else None)}))
 PTH
